@@ -3,6 +3,8 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -300,5 +302,150 @@ func TestASilentNodeDoesNotKeepThePass(t *testing.T) {
 		r = pass(db)
 		require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
 		require.Equal(t, "db:completed lone:completed web:completed", enginetest.Statuses(r))
+	})
+}
+
+// Guests whose checks do not hold keep no other manifest from being made, whether it is
+// their own check that is waited for or that of what they need.
+func TestGuestsThatAreWaitedForHoldUpNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := enginetest.NewInn()
+		sizes := map[string]int{"db": 1}
+		for n := range 6 {
+			sizes[fmt.Sprint("ill-", n)], sizes[fmt.Sprint("on-", n)] = 1, 1
+			i.Set(fmt.Sprint("ill-", n), true)
+		}
+		s := enginetest.Site(sizes)
+		m := s.Manifests["web"]
+		m.OnError = "stop"
+		web := model.Manifest{Name: "other", Host: "father", OnError: "stop"}
+		for _, n := range m.Nodes {
+			n.Checks = []model.Check{{Name: "up", Agent: true, Timeout: 5 * time.Minute, Interval: 10 * time.Second}}
+			if n.Name[:2] == "on" {
+				n.Resource.Needs = append(n.Resource.Needs, enginetest.Addr("box", "db"))
+			}
+		}
+		for n := range 30 {
+			r := *m.Nodes[0].Resource
+			name := fmt.Sprint("z-", n)
+			r.Addr, r.Node, r.Manifest, r.Guest, r.Needs = enginetest.Addr("box", name), name, "other", &model.Guest{}, nil
+			r.Spec = &enginetest.Box{Size: 1, IP: enginetest.IPOf(name)}
+			web.Nodes = append(web.Nodes, &model.Node{Name: name, Type: "box", Manifest: &web, Resource: &r})
+		}
+		s.Manifests["other"] = &web
+		begun, lastOther := time.Now(), time.Duration(0)
+		p := i.Pass(s)
+		p.Width = 2
+		p.Observer = engine.StepFunc(func(e apply.Event) {
+			if e.What == apply.Finished && e.Step.Manifest == "other" {
+				require.Equal(t, apply.Done, e.Result.Status)
+				lastOther = time.Since(begun)
+			}
+		})
+		r := p.Run(t.Context())
+		require.Equal(t, engine.Partly, r.Outcome)
+		require.Less(t, lastOther, 10*time.Second)
+		require.Greater(t, time.Since(begun), 4*time.Minute)
+		ill := 0
+		for _, a := range i.Applied {
+			if len(a) > len("create box.ill") && a[:len("create box.ill")] == "create box.ill" {
+				ill++
+			}
+		}
+		require.LessOrEqual(t, ill, 2, "a failure stops the manifest where it did before")
+	})
+}
+
+// What needs a guest that was unwell in an earlier pass costs an agent one try of it,
+// and not the time of its checks in each pass while pushes wait.
+func TestWhatNeedsAnUnwellGuestTriesItOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := enginetest.NewInn()
+		i.Set("db", true)
+		require.Equal(t, engine.Partly, i.Pass(enginetest.CheckedSite("stop")).Run(t.Context()).Outcome)
+
+		i.Asked = map[string]int{}
+		p := i.Pass(enginetest.CheckedSite("stop"))
+		p.Failing = []model.Address{enginetest.Addr("box", "db")}
+		began := time.Now()
+		r := p.Run(t.Context())
+		require.Zero(t, time.Since(began))
+		require.Equal(t, 1, i.Times("db"))
+		require.ErrorContains(t, r.Err, "create box.web: it needs box.db, which is not healthy: check up (db.hcl:7:3) failed: db does not answer")
+
+		i.Set("db", false)
+		p = i.Pass(enginetest.CheckedSite("stop"))
+		p.Failing = []model.Address{enginetest.Addr("box", "db")}
+		r = p.Run(t.Context())
+		require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
+	})
+}
+
+// However many guests need a sick one, its checks have their time once in a pass.
+func TestManyWaitForASickGuestOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := enginetest.NewInn()
+		i.Set("db", true)
+		s := enginetest.CheckedSite("continue")
+		require.Equal(t, engine.Partly, i.Pass(s).Run(t.Context()).Outcome)
+		for _, n := range s.Manifests["web"].Nodes {
+			if n.Name == "lone" {
+				n.Resource.Needs = append(n.Resource.Needs, enginetest.Addr("box", "db"))
+			}
+		}
+		delete(i.Holds, enginetest.Addr("box", "lone"))
+		i.Asked = map[string]int{}
+		began := time.Now()
+		r := i.Pass(s).Run(t.Context())
+		require.Equal(t, 50*time.Second, time.Since(began))
+		require.Equal(t, 6, i.Times("db"))
+		require.Equal(t, "db:failed lone:failed web:failed", enginetest.Statuses(r))
+		require.ErrorContains(t, r.Err, "create box.lone: it needs box.db")
+		require.ErrorContains(t, r.Err, "create box.web: it needs box.db")
+	})
+}
+
+// Guests that answer nothing at all cannot hold up an agent: after a minute it leaves
+// the rest of them to its next pass, and forgets none.
+func TestManyDeadGuestsDoNotHoldUpAnAgent(t *testing.T) {
+	for unattended, want := range map[bool]int{true: 3, false: 5} {
+		synctest.Test(t, func(t *testing.T) {
+			i := enginetest.NewInn()
+			boxes := map[string]int{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}
+			require.Equal(t, engine.Done, i.Pass(enginetest.Site(boxes)).Run(t.Context()).Outcome)
+			s := enginetest.Site(boxes)
+			for _, n := range s.Manifests["web"].Nodes {
+				n.Checks = []model.Check{{Name: "up", TCP: "22"}}
+			}
+			p := i.Pass(s)
+			p.Width, p.Unattended = 1, unattended
+			p.Health = health.Prober{Connect: 25 * time.Second, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}}
+			for name := range boxes {
+				p.Failing = append(p.Failing, enginetest.Addr("box", name))
+			}
+			began := time.Now()
+			r := p.Run(t.Context())
+			require.Equal(t, time.Duration(want)*25*time.Second, time.Since(began))
+			require.Equal(t, engine.Partly, r.Outcome)
+			require.Len(t, r.Checks, want)
+		})
+	}
+}
+
+// Who waits for the checks of another guest is told as the one that waits.
+func TestItIsToldWhoWaitsForAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := enginetest.NewInn()
+		i.Set("db", true)
+		require.Equal(t, engine.Partly, i.Pass(enginetest.CheckedSite("stop")).Run(t.Context()).Outcome)
+		var told []string
+		p := i.Pass(enginetest.CheckedSite("stop"))
+		p.Health.Notify = func(w health.Progress) { told = append(told, fmt.Sprint(w.Step(), ": ", w.String())) }
+		time.AfterFunc(5*time.Second, func() { i.Set("db", false) })
+		require.Equal(t, engine.Done, p.Run(t.Context()).Outcome)
+		require.Equal(t, []string{"box.web: waiting for check up of box.db: db does not answer (0 s of 1m)", "box.web: "}, told, "what comes then is no wait")
 	})
 }

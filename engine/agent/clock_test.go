@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // A clock that is set back, as at boot on a machine whose own one was wrong, must not
@@ -26,4 +27,12 @@ func TestNobodyWaitsByAClockThatCanBeSet(t *testing.T) {
 		require.WithinDuration(t, l.nextFetch, *l.status.NextCheck, 0)
 		require.WithinDuration(t, l.nextCheck, *l.status.NextFull, 0)
 	}
+}
+
+// A pass about a few guests sees no child, and takes none for gone.
+func TestAPassAboutSomeGuestsForgetsNoChild(t *testing.T) {
+	want := &model.Want{Host: &model.Host{}, State: model.State{}}
+	before := []string{"inner"}
+	require.Equal(t, before, removedChildren(want, model.Observed{Only: true}, before))
+	require.Empty(t, removedChildren(want, model.Observed{}, before))
 }

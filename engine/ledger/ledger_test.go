@@ -300,3 +300,179 @@ func TestTheStateIsKept(t *testing.T) {
 	_, err = l.State()
 	require.ErrorContains(t, err, "its version is 0")
 }
+
+// attempt is the receipt of a pass that cannot start the agent of a child.
+func attempt(minute int) ledger.Receipt {
+	return ledger.Receipt{
+		Verb: "agent", By: "father", Host: "father", Commit: "c0ffee", Plan: "ab12", Began: at(minute), Seconds: 2, Outcome: "failed",
+		Steps: []ledger.Step{{
+			Address: "agent.inner", Action: "update", Class: "hot", Status: "failed", Began: at(minute), Seconds: 2, Tasks: []string{fmt.Sprintf("UPID:father:%08X", minute)},
+			Changes: []ledger.Change{{Path: "running", Before: false, After: true}},
+			Error:   fmt.Sprintf("the agent does not start: job failed; tried %d times since 03:%02d:00 UTC", minute, minute),
+		}},
+	}
+}
+
+// A pass that fails in the same way at every check has one receipt, which counts them, and displaces no other.
+func TestN8PassesThatFailInTheSameWay(t *testing.T) {
+	dir := t.TempDir()
+	l, err := ledger.Options{Files: 3}.Open(dir)
+	require.NoError(t, err)
+	for minute := range 2 {
+		_, err := l.Write(took(minute, 1))
+		require.NoError(t, err)
+	}
+	for minute := 2; minute < 33; minute++ {
+		if minute == 20 { // also over a restart
+			l, err = ledger.Options{Files: 3}.Open(dir)
+			require.NoError(t, err)
+		}
+		_, err := l.Write(attempt(minute))
+		require.NoError(t, err)
+	}
+	got, err := l.Last(0, nil)
+	require.NoError(t, err)
+	require.Len(t, got, 3)
+	first := at(2)
+	require.Equal(t, 31, got[0].Passes)
+	require.Equal(t, &first, got[0].First)
+	require.Equal(t, at(32), got[0].Began, "the last one counts")
+	require.Contains(t, got[0].Steps[0].Error, "tried 32 times")
+	require.Equal(t, []string{"ab01", "ab00"}, []string{got[1].Plan, got[2].Plan})
+
+	_, err = l.Write(took(40, 1))
+	require.NoError(t, err)
+	intact, broken, err := l.Verify()
+	require.NoError(t, err)
+	require.Empty(t, broken)
+	require.Equal(t, 3, intact)
+}
+
+// What differs has a receipt of its own.
+func TestN8PassesThatDiffer(t *testing.T) {
+	for name, change := range map[string]func(*ledger.Receipt){
+		"another commit":    func(r *ledger.Receipt) { r.Commit = "beef" },
+		"another person":    func(r *ledger.Receipt) { r.By = "cli:ann@father" },
+		"another error":     func(r *ledger.Receipt) { r.Steps[0].Error = "no space left on device" },
+		"another value":     func(r *ledger.Receipt) { r.Steps[0].Changes[0].After = "x" },
+		"another step":      func(r *ledger.Receipt) { r.Steps[0].Address = "agent.other" },
+		"one step more":     func(r *ledger.Receipt) { r.Steps = append(r.Steps, r.Steps[0]) },
+		"it was successful": func(r *ledger.Receipt) { r.Steps[0].Error, r.Steps[0].Status, r.Outcome = "", "done", "done" },
+	} {
+		l := open(t, t.TempDir())
+		_, err := l.Write(attempt(1))
+		require.NoError(t, err)
+		other := attempt(2)
+		change(&other)
+		_, err = l.Write(other)
+		require.NoError(t, err)
+		got, err := l.Last(0, nil)
+		require.NoError(t, err)
+		require.Len(t, got, 2, name)
+		require.Zero(t, got[0].Passes, name)
+	}
+	l := open(t, t.TempDir())
+	for minute := range 2 { // the same drift twice was reverted twice
+		done := attempt(minute)
+		done.Steps[0].Error, done.Steps[0].Status, done.Outcome, done.Drift = "", "done", "done", true
+		_, err := l.Write(done)
+		require.NoError(t, err)
+	}
+	got, err := l.Last(0, nil)
+	require.NoError(t, err)
+	require.Len(t, got, 2)
+	require.WithinRange(t, got[0].Began, at(1), at(1).Add(time.Second))
+}
+
+// What somebody suspended may stand there, or what a newer program knows.
+func TestAStateThatCannotBeReadIsSetAside(t *testing.T) {
+	for name, text := range map[string]string{"garbage": "{", "newer": `{"version": 2, "suspended": [{"manifest": ""}]}`} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "state.json"), []byte(text), 0o600))
+			l, err := ledger.Open(dir)
+			require.NoError(t, err)
+			_, err = l.State()
+			require.Error(t, err)
+			require.NoError(t, l.SetState(ledger.State{Identity: "father"}))
+			require.NoError(t, l.SetState(ledger.State{Identity: "father", Consumed: 1}))
+			b, err := os.ReadFile(filepath.Join(dir, "state.unreadable.json"))
+			require.NoError(t, err)
+			require.Equal(t, text, string(b))
+			s, err := l.State()
+			require.NoError(t, err)
+			require.Equal(t, 1, s.Consumed)
+		})
+	}
+}
+
+func TestUsualIsTheMedianOfWhatWasDone(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, dir)
+	require.Zero(t, l.Usual("vm", "create"))
+	for i, seconds := range []float64{30, 1, 20, 900, 10} {
+		_, err := l.Write(took(i, seconds))
+		require.NoError(t, err)
+	}
+	failed := took(6, 1000)
+	failed.Steps[0].Status = "failed"
+	failed.Steps = append(failed.Steps, ledger.Step{Address: "vm.web", Action: "delete", Status: "done", Seconds: 2.5})
+	_, err := l.Write(failed)
+	require.NoError(t, err)
+	for _, l := range []*ledger.Ledger{l, open(t, dir), ledger.Read(dir)} {
+		require.Equal(t, 20*time.Second, l.Usual("vm", "create"))
+		require.Equal(t, 2500*time.Millisecond, l.Usual("vm", "delete"))
+		require.Zero(t, l.Usual("image", "create"))
+	}
+}
+
+// The newest two hundred count; what another process wrote meanwhile is among them.
+func TestUsualForgetsWhatIsOld(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, dir)
+	_, err := l.Write(took(0, 1000))
+	require.NoError(t, err)
+	many := took(1, 1)
+	many.Steps = nil
+	for range 250 {
+		many.Steps = append(many.Steps, took(1, 7).Steps[0])
+	}
+	_, err = open(t, dir).Write(many)
+	require.NoError(t, err)
+	require.Equal(t, 1000*time.Second, l.Usual("vm", "create"), "it does not look by itself")
+	_, err = l.Write(took(2, 7))
+	require.NoError(t, err)
+	require.Equal(t, 7*time.Second, l.Usual("vm", "create"))
+}
+
+// Whatever lies in the folder: it is read, or named, or left aside.
+func FuzzFiles(f *testing.F) {
+	for _, seed := range []string{
+		"", "{", "null", "[]", `{"version":1}`, `{"version":1,"suspended":[{"manifest":"web","until":null}],"spent":-3}`,
+		`{"version":1,"steps":[{"address":"vm.web","action":"create","status":"done","duration_seconds":1e300}]}`,
+		`{"version":1,"began":"2026-01-02T03:04:05Z","findings":[{"at":{"line":1}}],"steps":[{"changes":[{"before":{}}]}]}`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		dir := t.TempDir()
+		l := open(t, dir)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "state.json"), []byte(text), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "receipts", "20260102T030405.000Z-aa.json"), []byte(text), 0o600))
+		s, err := l.State()
+		require.GreaterOrEqual(t, s.Consumed, 0)
+		if err != nil {
+			require.Equal(t, ledger.State{}, s)
+		}
+		list, err := l.Last(0, nil)
+		require.Equal(t, err == nil, len(list) == 1)
+		_, _, err = l.Verify()
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, l.Usual("vm", "create"), time.Duration(0))
+		_, err = l.Write(took(9, 1))
+		require.NoError(t, err)
+		_, broken, err := l.Verify()
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(broken), 1, strings.Join(broken, "\n"))
+	})
+}

@@ -1,6 +1,13 @@
 package model_test
 
 import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -206,4 +213,425 @@ func TestClassesAreOrdered(t *testing.T) {
 	require.True(t, model.ClassDataLoss.Worse(model.ClassReplace))
 	require.True(t, model.ClassHot.Worse(model.ClassNone))
 	require.False(t, model.ClassPending.Worse(model.ClassRestart))
+}
+
+func TestEndpointsOfHTTP(t *testing.T) {
+	for text, want := range map[string]model.Endpoint{
+		"http://db.example:8080/health?a=b": {Host: "db.example", Port: 8080, Path: "/health?a=b"},
+		"https://db.example":                {TLS: true, Host: "db.example", Port: 443, Path: "/"},
+		"http://localhost/":                 {Port: 80, Path: "/"},
+		"https://127.0.0.1:8443/x":          {TLS: true, Port: 8443, Path: "/x"},
+		"https://:8443":                     {TLS: true, Port: 8443, Path: "/"},
+		"http://[::1]:8080/":                {Port: 8080, Path: "/"},
+		"http://[2001:db8::1]/":             {Host: "2001:db8::1", Port: 80, Path: "/"},
+		":8080/health":                      {Port: 8080, Path: "/health"},
+		":8080":                             {Port: 8080, Path: "/"},
+		"/health":                           {Port: 80, Path: "/health"},
+	} {
+		got, err := model.HTTPEndpoint(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got, text)
+	}
+	for _, text := range []string{"8080", "db.example", "ftp://x/", "http://a:b@x/", "http://x/#top", "http://x:0/", "http://x:/", ":99999/", "http://%zz/"} {
+		_, err := model.HTTPEndpoint(text)
+		require.Error(t, err, text)
+	}
+}
+
+func TestEndpointsOfTCP(t *testing.T) {
+	for text, want := range map[string]model.Endpoint{
+		"22":               {Port: 22},
+		":22":              {Port: 22},
+		"localhost:22":     {Port: 22},
+		"[::]:22":          {Port: 22},
+		"192.0.2.7:5432":   {Host: "192.0.2.7", Port: 5432},
+		"[2001:db8::1]:22": {Host: "2001:db8::1", Port: 22},
+	} {
+		got, err := model.TCPEndpoint(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got, text)
+	}
+	for _, text := range []string{"ssh", "0", "65536", "a b:22", "db", "::1:22", "db:", "a/b:22"} {
+		_, err := model.TCPEndpoint(text)
+		require.Error(t, err, text)
+	}
+}
+
+func TestExpectedStatus(t *testing.T) {
+	for text, want := range map[string]int{"204": 204, "": 0, "ok": 0, "2040": 0, "999": 0, "-20": 0} {
+		require.Equal(t, want, (&model.Check{Expect: text}).Status(), text)
+	}
+}
+
+// In a random site of several hosts and trees of any depth, every deployed node has one agent, by the name
+// of its parent or of the host, and no recipe has one.
+func TestEveryDeployedNodeHasOneAgent(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := &model.Site{
+			Name: "home", Hosts: map[string]*model.Host{}, Manifests: map[string]*model.Manifest{},
+			Kinds: model.Kinds{
+				{Name: "vm", Block: "node", Guest: true, New: func() any { return &thing{} }},
+				{Name: "pve", Block: "node", Guest: true, New: func() any { return &thing{} }},
+				{Name: "image", Block: "image", Everywhere: true, New: func() any { return &lid{} }},
+			},
+			Objects: model.State{},
+		}
+		for h := range rapid.IntRange(1, 3).Draw(t, "hosts") {
+			s.Hosts[fmt.Sprintf("h%d", h)] = &model.Host{Name: fmt.Sprintf("h%d", h)}
+		}
+		for i := range 3 {
+			addr := model.Address{Kind: "image", Name: fmt.Sprint(i)}
+			s.Objects[addr] = &model.Resource{Addr: addr, Spec: &lid{}}
+		}
+		agent := map[string]string{} // node → the agent that it shall have
+		depth := 0
+		for k := range rapid.IntRange(1, 4).Draw(t, "manifests") {
+			m := &model.Manifest{Name: fmt.Sprintf("m%d", k), Host: fmt.Sprintf("h%d", rapid.IntRange(0, len(s.Hosts)-1).Draw(t, "host"))}
+			if rapid.IntRange(0, 4).Draw(t, "recipe") == 0 {
+				m.Host = ""
+			}
+			s.Manifests[m.Name] = m
+			var parents []*model.Node
+			level := map[*model.Node]int{}
+			for i := range rapid.IntRange(1, 15).Draw(t, "nodes") {
+				name := fmt.Sprintf("%s-n%d", m.Name, i)
+				n := &model.Node{Name: name, Type: rapid.SampledFrom([]string{"vm", "pve"}).Draw(t, "type"), Manifest: m}
+				n.Resource = &model.Resource{
+					Addr: model.Address{Kind: n.Type, Name: name}, Spec: &thing{}, Manifest: m.Name, Node: name, Guest: &model.Guest{},
+					Needs: []model.Address{{Kind: "image", Name: fmt.Sprint(rapid.IntRange(0, 2).Draw(t, "image"))}},
+				}
+				if p := rapid.IntRange(-1, len(parents)-1).Draw(t, "parent"); p >= 0 {
+					n.Parent = parents[p].Name
+					parents[p].Children = append(parents[p].Children, name)
+					level[n] = level[parents[p]] + 1
+				}
+				depth = max(depth, level[n])
+				if n.Type == "pve" {
+					parents = append(parents, n)
+				}
+				m.Nodes = append(m.Nodes, n)
+				if m.Host != "" {
+					agent[name] = m.Host
+					if n.Parent != "" {
+						agent[name] = n.Parent
+					}
+				}
+			}
+		}
+
+		got := map[string]string{}
+		for _, identity := range s.Identities() {
+			w, found := s.Want(identity)
+			require.False(t, found.HasErrors())
+			require.Equal(t, identity, w.Host.Name)
+			for addr, r := range w.State {
+				if addr.Kind == "image" {
+					require.True(t, slices.ContainsFunc(w.State.Addresses(), func(a model.Address) bool { return slices.Contains(w.State[a].Needs, addr) }), "%s needs no %s", identity, addr)
+					continue
+				}
+				require.Empty(t, got[addr.Name], "%s has two agents", addr)
+				got[addr.Name] = identity
+				require.Equal(t, w.Host.PVENode(), r.Guest.Node)
+				require.NotNil(t, w.State[r.Needs[0]], "what a node needs belongs to its own host")
+			}
+			require.Equal(t, s.Hosts[identity] == nil, w.Host.Local)
+		}
+		require.Equal(t, agent, got)
+		for _, m := range s.Manifests {
+			for _, n := range m.Nodes {
+				require.Equal(t, m.Host != "" && n.Type == "pve", s.HostFor(n.Name) != nil)
+			}
+		}
+	})
+}
+
+func TestTheHostOfAChild(t *testing.T) {
+	s := site()
+	inner := s.Manifests["web"].Nodes[1]
+	inner.Hyper = &model.HyperDecl{Node: "pve", Storage: "zfs", Bridge: "vmbr1"}
+	h := s.HostFor("inner")
+	require.Equal(t, model.LocalAPI, h.API)
+	require.Equal(t, "pve", h.PVENode())
+	require.Equal(t, "zfs", h.Storage.Disks)
+	require.Equal(t, "local", h.Storage.Images)
+	require.Equal(t, "vmbr1", h.Bridge)
+	require.True(t, h.Local)
+	require.Empty(t, h.APIToken, "it is made on that machine")
+
+	w, _ := s.Want("inner")
+	require.Equal(t, []string{"image.used", "vm.child"}, names(w.State))
+	require.Empty(t, w.Suspended)
+	_, found := s.Want("iner")
+	require.Contains(t, found[0].Detail, `did you mean "inner"?`)
+	require.Nil(t, s.HostFor("child"), "a VM has no agent")
+
+	c := s.Suspend("web")
+	w, _ = c.Want("inner")
+	require.Empty(t, names(w.State))
+	require.True(t, w.Suspended["web"], "what is below a child of a suspended manifest stays as well")
+	require.False(t, w.Suspended["rest"], "it has nothing on this child")
+
+	_, err := s.Bind("recipe", "inner")
+	require.ErrorContains(t, err, "inner is a node")
+	s.Manifests["web"].Host = ""
+	require.Nil(t, s.HostFor("inner"), "a recipe is nowhere")
+}
+
+// What moves with its parent is made again there, without its data: it is lost as what left the site is.
+func TestLost(t *testing.T) {
+	site := func(host string, suspended ...string) *model.Site {
+		m := &model.Manifest{Name: "tree", Host: host}
+		add := func(name, kind, parent string) {
+			m.Nodes = append(m.Nodes, &model.Node{Name: name, Type: kind, Parent: parent, Manifest: m, Resource: &model.Resource{Addr: model.Address{Kind: kind, Name: name}}})
+		}
+		add("inner", "pve", "")
+		add("leaf", "pve", "inner")
+		add("app", "vm", "leaf")
+		add("beside", "vm", "")
+		return &model.Site{Manifests: map[string]*model.Manifest{"tree": m}, Suspended: suspended}
+	}
+	lost := func(now, before *model.Site) (out []string) {
+		for _, a := range now.Lost(before) {
+			out = append(out, a.String())
+		}
+		return out
+	}
+	require.Equal(t, map[model.Address]string{{Kind: "pve", Name: "inner"}: "father", {Kind: "pve", Name: "leaf"}: "father/inner", {Kind: "vm", Name: "app"}: "father/inner/leaf", {Kind: "vm", Name: "beside"}: "father"}, site("father").Deployed())
+	require.Empty(t, lost(site("father"), site("father")))
+	require.Equal(t, []string{"pve.inner", "pve.leaf", "vm.app", "vm.beside"}, lost(site("mother"), site("father")))
+	require.Empty(t, lost(site("mother", "tree"), site("father")), "what is suspended loses nothing")
+	require.Empty(t, lost(site("father"), site("")), "a recipe had nothing")
+	flat := site("father")
+	for _, n := range flat.Manifests["tree"].Nodes {
+		if n.Name == "leaf" {
+			n.Parent = ""
+		}
+	}
+	require.Equal(t, []string{"pve.leaf", "vm.app"}, lost(flat, site("father")))
+}
+
+// Together keeps each field of the parts.
+func TestTogetherKeepsEachField(t *testing.T) {
+	var part model.Observed
+	v := reflect.ValueOf(&part).Elem()
+	for _, f := range v.Fields() {
+		switch f.Kind() {
+		case reflect.Slice:
+			f.Set(reflect.MakeSlice(f.Type(), 1, 1))
+		case reflect.Map:
+			f.Set(reflect.MakeMap(f.Type()))
+			f.SetMapIndex(reflect.Zero(f.Type().Key()), reflect.Zero(f.Type().Elem()))
+		case reflect.Bool:
+			f.SetBool(true)
+		default:
+			f.Set(reflect.ValueOf(time.Unix(1, 0)))
+		}
+	}
+	all := reflect.ValueOf(model.Together(part))
+	for field, f := range v.Fields() {
+		require.Equal(t, f.Interface(), all.FieldByIndex(field.Index).Interface(), field.Name)
+	}
+}
+
+// The key of an owner follows from the name of the site and his own alone. The vectors are from another implementation of
+// HKDF (RFC 5869), with the salt "homestak-gitops ownership 1": with other values no guest there is would be proved.
+func TestS1DerivedKeys(t *testing.T) {
+	key := make([]byte, 32)
+	for i := range key {
+		key[i] = byte(i)
+	}
+	for owner, want := range map[string]string{
+		"father": "5dedb82deda7c09836a8d470b399933e9f6ccae7d7cbb3f5f56512814c001807",
+		"inner":  "2ab6706f92230cbfb222bc91ecfc8815af657f9e480f299d45b04881d2426191",
+	} {
+		require.Equal(t, want, hex.EncodeToString(model.DeriveOwnershipKey(key, "home", owner)))
+	}
+	require.NotEqual(t, model.DeriveOwnershipKey(key, "home", "father"), model.DeriveOwnershipKey(key, "other", "father"))
+	require.NotEqual(t, model.DeriveOwnershipKey(key, "a", "b"), model.DeriveOwnershipKey(key, "ab", ""))
+}
+
+func secretsOf(auth map[string]string) *model.Secrets {
+	return &model.Secrets{Values: map[string]map[string]string{"auth": auth}}
+}
+
+// Whoever has the key of the site has the keys of all owners, and two at once during a rotation. Whoever has derived ones
+// has those, and nothing else.
+func TestS1KeysOfAnOwner(t *testing.T) {
+	now, before := strings.Repeat("0a", 32), strings.Repeat("0b", 32)
+	site := secretsOf(map[string]string{"ownership_key": now, "ownership_key_previous": before})
+	keys := site.OwnershipKeys("home", "father")
+	require.Len(t, keys, 2)
+	current, err := model.ParseOwnershipKey(now)
+	require.NoError(t, err)
+	require.Equal(t, model.DeriveOwnershipKey(current, "home", "father"), keys[0], "the current one comes first")
+	require.False(t, site.OwnershipKeyMissing("home", "cli:ops@laptop"))
+
+	given := secretsOf(site.DerivedOwnershipKeys("home", "father"))
+	require.Equal(t, keys, given.OwnershipKeys("home", "father"))
+	require.Equal(t, given.Values["auth"], given.DerivedOwnershipKeys("home", "father"), "they are passed on as they are")
+	require.Empty(t, given.OwnershipKeys("home", "mother"))
+	require.True(t, given.OwnershipKeyMissing("home", "mother"))
+
+	for name, c := range map[string]struct {
+		secrets      *model.Secrets
+		has, missing bool
+	}{
+		"no secrets":        {nil, false, false},
+		"no key":            {secretsOf(map[string]string{"site_token": "x"}), false, false},
+		"a name alone":      {secretsOf(map[string]string{"ownership_key": ""}), true, true},
+		"that of another":   {secretsOf(map[string]string{"ownership_keys.mother": now}), true, true},
+		"its own, derived":  {secretsOf(map[string]string{"ownership_key": "", "ownership_keys.father": now}), true, false},
+		"only the previous": {secretsOf(map[string]string{"ownership_key_previous": now}), true, false},
+	} {
+		require.Equal(t, c.has, c.secrets.HasOwnershipKey(), name)
+		require.Equal(t, c.missing, c.secrets.OwnershipKeyMissing("home", "father"), name)
+	}
+}
+
+// A new key is another one each time, and no error shows what was read.
+func TestS1NewKey(t *testing.T) {
+	a, b := model.NewOwnershipKey(), model.NewOwnershipKey()
+	require.NotEqual(t, a, b)
+	_, err := model.ParseOwnershipKey(a)
+	require.NoError(t, err)
+	for _, bad := range []string{"", "canary", a + "00", a[:62], "zz" + a[2:]} {
+		_, err := model.ParseOwnershipKey(bad)
+		require.Error(t, err)
+		require.NotContains(t, err.Error(), "canary")
+		require.NotContains(t, err.Error(), "'z'")
+	}
+}
+
+func things() *rapid.Generator[*thing] {
+	word := rapid.StringMatching(`[a-c]?`)
+	return rapid.Custom(func(t *rapid.T) *thing {
+		s := &thing{
+			Ref: word.Draw(t, "ref"), Cores: rapid.IntRange(0, 1).Draw(t, "cores"), Rate: rapid.SampledFrom([]float64{0, 0.5}).Draw(t, "rate"),
+			Wait: rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "wait"), On: rapid.Ptr(rapid.Bool(), true).Draw(t, "on"),
+			Tags: rapid.SliceOfN(word, 0, 2).Draw(t, "tags"), Opts: rapid.MapOfN(word, word, 0, 2).Draw(t, "options"), local: rapid.IntRange(0, 1).Draw(t, "local"),
+		}
+		for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"b1", "b2"}), 0, 2, rapid.ID[string]).Draw(t, "boxes") {
+			s.Boxes = append(s.Boxes, box{name, rapid.IntRange(0, 1).Draw(t, "size")})
+		}
+		if rapid.Bool().Draw(t, "lid") {
+			s.Lid = &lid{rapid.Ptr(word, true).Draw(t, "colour")}
+		}
+		return s
+	})
+}
+
+// What is the same has the same attributes, and the other way round; but for a block
+// without any, which Attrs does not show.
+func TestSameIsWhatAttrsSay(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := things().Draw(t, "a"), things().Draw(t, "b")
+		if rapid.Bool().Draw(t, "alike") {
+			b = model.Clone(a).(*thing)
+			b.Ref, b.local = "other", 7 // which nobody compares
+			slices.Reverse(b.Boxes)     // nor the order of blocks
+			if rapid.Bool().Draw(t, "edited") {
+				b.Cores = rapid.IntRange(0, 1).Draw(t, "edit")
+			}
+		}
+		equal := reflect.DeepEqual(model.Attrs(a), model.Attrs(b)) && (a.Lid == nil) == (b.Lid == nil)
+		require.Equal(t, equal, model.Same(a, b))
+	})
+	require.False(t, model.Same(&thing{}, &box{}), "of two types")
+}
+
+func TestSameMakesNoList(t *testing.T) {
+	a := &thing{Tags: []string{"x"}, Boxes: []box{{"b", 1}}, Lid: &lid{new(string)}, Opts: map[string]string{"k": "v"}}
+	b := model.Clone(a).(*thing)
+	require.Zero(t, testing.AllocsPerRun(10, func() { model.Same(a, b) }))
+}
+
+func suspendable() *model.Site {
+	s := &model.Site{Hosts: map[string]*model.Host{"father": {Name: "father"}, "mother": {Name: "mother"}}, Manifests: map[string]*model.Manifest{}}
+	for name, host := range map[string]string{"web": "father", "db": "father", "mail": "mother"} {
+		m := &model.Manifest{Name: name, Host: host}
+		addr := model.Address{Kind: "vm", Name: name}
+		m.Nodes = []*model.Node{{Name: name, Manifest: m, Resource: &model.Resource{Addr: addr, Manifest: name, Node: name}}}
+		s.Manifests[name] = m
+	}
+	s.Resolved = map[string]*model.Want{"father": {}, "mother": {}}
+	return s
+}
+
+func TestSuspendMakesACopy(t *testing.T) {
+	s := suspendable()
+	c := s.Suspend("web", "gone", "mail").Suspend("gone")
+	w, found := c.Want("father")
+	require.Empty(t, found)
+	require.Equal(t, []model.Address{{Kind: "vm", Name: "db"}}, w.State.Addresses())
+	require.Equal(t, map[string]bool{"web": true, "gone": true, "mail": true}, w.Suspended)
+	require.Equal(t, []model.Deferred{
+		{Address: "manifest.gone", Why: "suspended: what remains of it stays"},
+		{Address: "manifest.mail", Why: "suspended: what remains of it stays"},
+		{Address: "manifest.web", Why: "suspended: unchanged"},
+	}, w.Deferred)
+	require.Same(t, c.Manifests["web"], c.Manifests["web"].Nodes[0].Manifest)
+
+	require.False(t, s.Manifests["web"].Suspend, "the site itself stays as it was")
+	require.Empty(t, s.Suspended)
+	require.Same(t, s.Manifests["web"], s.Manifests["web"].Nodes[0].Manifest)
+	require.Len(t, s.Resolved, 2)
+	require.Same(t, s.Manifests["db"], c.Manifests["db"], "what is not suspended is shared")
+
+	s.Resolved = nil
+	bound, err := c.Bind("web", "mother")
+	require.NoError(t, err)
+	w, _ = bound.Want("mother")
+	require.Len(t, w.State, 1, "test runs what is suspended, too")
+}
+
+func TestTasksAreNotedByWhoeverWorksOnAStep(t *testing.T) {
+	model.RecordTask(t.Context(), "UPID:nobody listens")
+	var tasks model.Tasks
+	ctx, cancel := context.WithCancel(tasks.With(t.Context()))
+	defer cancel()
+	var workers sync.WaitGroup
+	for range 10 {
+		workers.Go(func() {
+			model.RecordTask(ctx, "UPID:1")
+			model.RecordTask(ctx, "")
+		})
+	}
+	workers.Wait()
+	model.RecordTask(ctx, "UPID:2")
+	require.Equal(t, []string{"UPID:1", "UPID:2"}, tasks.IDs())
+}
+
+const sshKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA a@laptop"
+
+func TestSSHKeyID(t *testing.T) {
+	require.NotEmpty(t, model.SSHKeyID(sshKey))
+	require.Equal(t, model.SSHKeyID(sshKey), model.SSHKeyID(`no-pty,command="echo hi" `+sshKey))
+	for _, line := range []string{"", "# " + sshKey, "ssh-ed25519", "ssh-rsa " + model.SSHKeyID(sshKey), "ssh-ed25519 not-base64 x"} {
+		require.Empty(t, model.SSHKeyID(line), line)
+	}
+}
+
+func TestKeysOf(t *testing.T) {
+	private := "-----BEGIN OPENSSH PRIVATE KEY-----\n"
+	secrets := &model.Secrets{
+		Values:  map[string]map[string]string{"ssh_keys": {"ops": "# two\n\n" + sshKey + "\n", "away": "", "host": private, "above": ""}},
+		Private: []string{"above"},
+	}
+	ops, away := model.SSHKey{Secret: "ops", Text: secrets.Values["ssh_keys"]["ops"]}, model.SSHKey{Secret: "away"}
+	for name, c := range map[string]struct {
+		secrets *model.Secrets
+		named   *[]string
+		want    []model.SSHKey
+	}{
+		"all of the site, but those that are private": {secrets, nil, []model.SSHKey{away, ops}},
+		"none":                               {secrets, &[]string{}, nil},
+		"by name in their order, or in full": {secrets, &[]string{"ops", sshKey, "away"}, []model.SSHKey{ops, {Text: sshKey}, away}},
+		"a private key that is named":        {secrets, &[]string{"host"}, []model.SSHKey{{Secret: "host", Text: private}}},
+		"without secrets":                    {nil, nil, nil},
+		"a name without secrets":             {nil, &[]string{"ops"}, []model.SSHKey{{Text: "ops"}}},
+	} {
+		require.Equal(t, c.want, c.secrets.KeysOf(c.named), name)
+	}
+	require.Equal(t, []string{sshKey}, ops.Lines(), "without comments and empty lines")
+	require.Empty(t, away.Lines())
 }

@@ -1,6 +1,13 @@
 package plan_test
 
 import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -386,4 +393,807 @@ func TestDocumentHeader(t *testing.T) {
 	require.Equal(t, plan.Summary{Unmanaged: 2}, p.Summary)
 	require.Len(t, p.Findings, 1)
 	require.Len(t, p.Deferred, 1)
+}
+
+// VM is a guest as small as tests need it, with one attribute of every sort.
+type VM struct {
+	Preset      string            `plan:"-" hcl:"preset,optional"`
+	Image       string            `hcl:"image,optional" ref:"image" cost:"data-loss"`
+	Machine     string            `hcl:"machine,optional" cost:"replace"`
+	Cores       int               `hcl:"cores,optional" cost:"pending"`
+	Memory      int               `hcl:"memory,optional" cost:"hot"`
+	Balloon     *int              `hcl:"balloon,optional" cost:"hot"`
+	Tags        []string          `hcl:"tags,optional"`
+	Description string            `hcl:"description,optional"`
+	Password    string            `hcl:"password,optional" secret:"true" cost:"pending"`
+	Options     map[string]string `hcl:"options,optional"`
+	Disks       []Disk            `hcl:"disk,block"`
+	MAC         string            `hcl:"mac,optional"`   // invented by the host unless wanted
+	Power       *string           `hcl:"power,optional"` // running unless set
+	Bridge      string            `plan:"-" hcl:"bridge,optional"`
+	Mark        *string           `plan:"mark"` // a kind that writes a mark compares it, too
+
+	seen map[string]string // what a driver remembers of its observation
+}
+
+// Disk is a keyed block.
+type Disk struct {
+	Name  string  `hcl:"name,label"`
+	Size  int     `hcl:"size" cost:"hot"`
+	Cache *string `hcl:"cache,optional"`
+}
+
+// Image is an object that can be replaced.
+type Image struct {
+	Checksum string  `hcl:"checksum,optional" cost:"replace"`
+	Mark     *string `plan:"mark"`
+}
+
+// Pool is an object that changes in place.
+type Pool struct {
+	Comment string  `hcl:"comment,optional"`
+	Mark    *string `plan:"mark"`
+}
+
+func kinds() model.Kinds {
+	guest := func(name string) *model.Kind {
+		return &model.Kind{
+			Name: name, Block: "node", Guest: true, New: func() any { return &VM{} },
+			Align: func(want, have *model.Resource) {
+				if want.Spec.(*VM).MAC == "" {
+					have.Spec.(*VM).MAC = ""
+				}
+			},
+			Class: func(_, have *model.Resource, _ string, cost model.Class) model.Class {
+				if cost == model.ClassPending && !have.Guest.Running {
+					return model.ClassNone // a stopped guest takes everything at once
+				}
+				return cost
+			},
+			Refuse: func(want, have *model.Resource) []model.Problem {
+				if want == nil || len(want.Spec.(*VM).Disks) == 0 || len(have.Spec.(*VM).Disks) == 0 {
+					return nil
+				}
+				if w, h := want.Spec.(*VM).Disks[0], have.Spec.(*VM).Disks[0]; w.Size < h.Size {
+					return []model.Problem{{Path: "disk." + w.Name + ".size", Summary: "a disk does not shrink", Detail: "declare its size again"}}
+				}
+				return nil
+			},
+			Claims: func(spec any) []model.Claim {
+				vm := spec.(*VM)
+				if vm.MAC == "" {
+					return nil
+				}
+				return []model.Claim{{What: "MAC address", Value: vm.MAC, Path: "mac", On: vm.Bridge}}
+			},
+			Brief: func(r *model.Resource) string { return r.Spec.(*VM).Preset + ", " + r.Spec.(*VM).Image },
+		}
+	}
+	return model.Kinds{
+		guest("vm"), guest("ct"),
+		{Name: "image", Everywhere: true, New: func() any { return &Image{} }, Brief: func(*model.Resource) string { return "downloaded" }},
+		{Name: "pool", New: func() any { return &Pool{} }},
+	}
+}
+
+func addr(s string) model.Address {
+	a, err := model.ParseAddress(s)
+	if err != nil {
+		panic(err)
+	}
+	return a
+}
+
+func addrs(list ...string) []model.Address {
+	out := make([]model.Address, len(list))
+	for i, s := range list {
+		out[i] = addr(s)
+	}
+	return out
+}
+
+// guest makes a guest of manifest web; as wanted with VMID 0 its number is chosen.
+func guest(name string, vmid int, spec *VM, needs ...string) *model.Resource {
+	a := addr(name)
+	return &model.Resource{
+		Addr: a, Spec: spec, Needs: addrs(needs...), Manifest: "web", Node: a.Name, Guest: &model.Guest{VMID: vmid, Running: true},
+	}
+}
+
+func object(name string, spec any, needs ...string) *model.Resource {
+	return &model.Resource{Addr: addr(name), Spec: spec, Needs: addrs(needs...)}
+}
+
+func state(list ...*model.Resource) model.State {
+	s := model.State{}
+	for _, r := range list {
+		s[r.Addr] = r
+	}
+	return s
+}
+
+// input compares two states of host father; at gives each wanted one a place.
+func input(want, have model.State) plan.Input {
+	taken := map[int]string{}
+	for a, r := range have {
+		if r.Guest != nil {
+			taken[r.Guest.VMID] = a.String()
+		}
+	}
+	return plan.Input{
+		Site: "home", Commit: "3f2c1a9d00c0ffee", Host: "father", Kinds: kinds(),
+		Want: &model.Want{
+			Host: &model.Host{Name: "father"}, State: want,
+			Suspended: map[string]bool{}, Declared: map[model.Address]bool{}, Nodes: map[model.Address]*model.Node{},
+		},
+		Have: model.Observed{At: time.Date(2026, 1, 2, 4, 4, 5, 678, time.FixedZone("CET", 3600)), State: have, Taken: taken},
+	}
+}
+
+// hold lets the kinds report pending changes.
+func hold(in *plan.Input, pending []model.Pending) {
+	for _, k := range in.Kinds {
+		k.Remarks = func(_ *model.Host, _, have *model.Resource) model.Remarks {
+			var out model.Remarks
+			for _, w := range pending {
+				if w.Address == have.Addr {
+					out.Pending = append(out.Pending, w)
+				}
+			}
+			return out
+		}
+	}
+}
+
+// steps tells a plan's steps in short: "create vm.web-1 after image.debian-12".
+func steps(p *plan.Plan) []string {
+	out := []string{}
+	for _, s := range p.Steps {
+		text := string(s.Action) + " " + s.Address.String()
+		for i, a := range s.After {
+			text += map[bool]string{true: " after ", false: ", "}[i == 0] + a.String()
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+func findings(p *plan.Plan) []string {
+	out := []string{}
+	for _, f := range p.Findings {
+		out = append(out, string(f.Severity)+" ("+f.Source+") "+f.Summary)
+	}
+	return out
+}
+
+func unknown(p *plan.Plan) []string {
+	out := []string{}
+	for _, u := range p.Unknown {
+		out = append(out, u.Scope+": "+u.Why)
+	}
+	return out
+}
+
+func changes(s plan.Step) []string {
+	out := []string{}
+	for _, c := range s.Changes {
+		out = append(out, c.String()+" ("+string(c.Class)+")")
+	}
+	return out
+}
+
+func text(p *plan.Plan, o plan.TextOptions) string {
+	var b strings.Builder
+	p.Text(&b, o)
+	return b.String()
+}
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		require.NoError(t, os.MkdirAll("testdata", 0o755))
+		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, string(want), got)
+}
+
+// apply carries a plan out on a copy of the observed state, one step after the
+// other, and fails the test when a step stands where it cannot be done.
+func apply(t require.TestingT, p *plan.Plan, in plan.Input) model.State {
+	world := model.State{}
+	maps.Copy(world, in.Have.State)
+	dangling := broken(world)
+	done := map[model.Address]bool{}
+	for _, s := range p.Steps {
+		for _, a := range s.After {
+			require.True(t, done[a], "%s comes before %s", s.Address, a)
+		}
+		if s.Action != plan.Create {
+			require.Contains(t, world, s.Address)
+		} else {
+			require.NotContains(t, world, s.Address)
+		}
+		if s.Action == plan.Delete {
+			delete(world, s.Address)
+		} else {
+			world[s.Address] = s.Want
+			if vm, ok := s.Want.Spec.(*VM); ok && vm.MAC == "" && s.Action == plan.Update { // it keeps its own
+				kept, c := *s.Want, *vm
+				c.MAC = in.Have.State[s.Address].Spec.(*VM).MAC
+				kept.Spec = &c
+				world[s.Address] = &kept
+			}
+		}
+		for _, b := range broken(world) {
+			require.Contains(t, dangling, b, "after %s %s", s.Action, s.Address)
+		}
+		numbers := map[int]model.Address{}
+		for _, a := range world.Addresses() {
+			if g := world[a].Guest; g != nil {
+				require.NotContains(t, numbers, g.VMID, "after %s %s", s.Action, s.Address)
+				numbers[g.VMID] = a
+			}
+		}
+		if macs := twice(world); len(macs) > 0 {
+			require.True(t, slices.ContainsFunc(p.Findings, func(f diag.Finding) bool {
+				return slices.Contains(macs, f.Address) && strings.Contains(f.Summary, "still has it")
+			}), "after %s %s these have one MAC address: %v", s.Action, s.Address, macs)
+		}
+		done[s.Address] = true
+	}
+	return world
+}
+
+// twice lists the guests that have the MAC address of another one.
+func twice(s model.State) []string {
+	by := map[string][]string{}
+	for _, a := range s.Addresses() {
+		if vm, ok := s[a].Spec.(*VM); ok && vm.MAC != "" {
+			by[vm.MAC] = append(by[vm.MAC], a.String())
+		}
+	}
+	var out []string
+	for _, who := range by {
+		if len(who) > 1 {
+			out = append(out, who...)
+		}
+	}
+	return out
+}
+
+// broken lists the needs that are not met: "vm.a needs vm.b".
+func broken(s model.State) []string {
+	var out []string
+	for _, a := range s.Addresses() {
+		for _, n := range s[a].Needs {
+			if s[n] == nil {
+				out = append(out, a.String()+" needs "+n.String())
+			}
+		}
+	}
+	return slices.Compact(out)
+}
+
+func at(line int) diag.Range {
+	return diag.Range{File: "manifests/web.hcl", Start: diag.Pos{Line: line, Column: 3}}
+}
+
+func TestOrder(t *testing.T) {
+	for name, c := range map[string]struct {
+		want, have model.State
+		set        func(*plan.Input)
+		steps      []string
+		findings   []string
+	}{
+		"peers by address, numbers as numbers": {
+			want:  state(guest("vm.w-10", 0, &VM{}), guest("vm.w-9", 0, &VM{}), guest("ct.x", 0, &VM{}), object("image.a", &Image{})),
+			steps: []string{"create ct.x", "create image.a", "create vm.w-9", "create vm.w-10"},
+		},
+		"parents first on the way up": {
+			want:  state(guest("vm.a", 0, &VM{}, "vm.b"), guest("vm.b", 0, &VM{Cores: 2}, "vm.c", "vm.c"), object("pool.p", &Pool{}), guest("vm.c", 0, &VM{}, "pool.p", "vm.c")),
+			have:  state(guest("vm.b", 100, &VM{})),
+			steps: []string{"create pool.p", "create vm.c after pool.p", "update vm.b after vm.c", "create vm.a after vm.b"},
+		},
+		"children first on the way down": {
+			have:  state(guest("vm.a", 100, &VM{}, "vm.b"), guest("vm.b", 101, &VM{}, "pool.p", "vm.gone"), object("pool.p", &Pool{})),
+			steps: []string{"delete vm.a", "delete vm.b after vm.a", "delete pool.p after vm.b"},
+		},
+		"who lets go comes before what goes": {
+			want:  state(guest("vm.a", 0, &VM{Cores: 2}, "image.new"), object("image.new", &Image{})),
+			have:  state(guest("vm.a", 100, &VM{}, "image.old"), object("image.old", &Image{})),
+			steps: []string{"create image.new", "update vm.a after image.new", "delete image.old after vm.a"},
+		},
+		"who is rebuilt on something else lets go as well": {
+			want:  state(guest("vm.a", 0, &VM{Image: "new"}, "image.new"), object("image.new", &Image{})),
+			have:  state(guest("vm.a", 100, &VM{Image: "old"}, "image.old"), object("image.old", &Image{})),
+			steps: []string{"create image.new", "replace vm.a after image.new", "delete image.old after vm.a"},
+		},
+		"nothing waits for what has no step": {
+			want:  state(guest("vm.a", 0, &VM{}, "vm.b"), guest("vm.b", 0, &VM{}, "pool.p"), object("pool.p", &Pool{Comment: "new"})),
+			have:  state(guest("vm.b", 100, &VM{}), object("pool.p", &Pool{Comment: "old"})),
+			steps: []string{"update pool.p", "create vm.a"},
+		},
+		"marks in a circle": {
+			have: state(
+				guest("vm.a", 100, &VM{}, "vm.c"), guest("vm.b", 101, &VM{}, "vm.a"), guest("vm.c", 102, &VM{}, "vm.b"),
+				guest("vm.child", 103, &VM{}, "vm.b"), object("pool.p", &Pool{}, "vm.self"), guest("vm.self", 104, &VM{}, "vm.self"),
+			),
+			steps:    []string{"delete pool.p", "delete vm.a", "delete vm.child", "delete vm.b after vm.child", "delete vm.c after vm.a", "delete vm.self after pool.p"},
+			findings: []string{"warning (guard) vm.a, vm.b, vm.c need each other by their ownership tags"},
+		},
+		"two circles of marks": {
+			have: state(
+				guest("vm.a", 100, &VM{}, "vm.b"), guest("vm.b", 101, &VM{}, "vm.a"),
+				guest("vm.x", 102, &VM{}, "vm.y"), guest("vm.y", 103, &VM{}, "vm.x", "vm.a"),
+			),
+			steps: []string{"delete vm.x", "delete vm.y after vm.x", "delete vm.a after vm.y", "delete vm.b after vm.a"},
+			findings: []string{
+				"warning (guard) vm.a, vm.b need each other by their ownership tags", "warning (guard) vm.x, vm.y need each other by their ownership tags",
+			},
+		},
+		"a wanted circle": {
+			want:  state(guest("vm.a", 0, &VM{}, "vm.b"), guest("vm.b", 0, &VM{}, "vm.a"), guest("vm.c", 0, &VM{}, "vm.b"), guest("vm.d", 0, &VM{})),
+			steps: []string{"create vm.d"},
+			findings: []string{
+				"error (guard) vm.a is not created: vm.a, vm.b depend on each other in a cycle",
+				"error (guard) vm.b is not created: vm.a, vm.b depend on each other in a cycle",
+				"warning (guard) vm.c is not created: it needs vm.b, which is not created",
+			},
+		},
+		// vm.a lets vm.x go when it can live on vm.b, which wants the VMID of vm.x.
+		"a circle through a VMID": {
+			want:  state(guest("vm.a", 0, &VM{Cores: 2}, "vm.b"), guest("vm.b", 200, &VM{})),
+			have:  state(guest("vm.a", 100, &VM{}, "vm.x"), guest("vm.x", 200, &VM{})),
+			steps: []string{},
+			findings: []string{
+				"error (guard) vm.a is not changed: vm.a, vm.b, vm.x depend on each other in a cycle",
+				"error (guard) vm.b is not created: vm.a, vm.b, vm.x depend on each other in a cycle",
+				"warning (guard) vm.x is not deleted: vm.a still needs it",
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input(c.want, c.have)
+			p := plan.Make(in)
+			require.Equal(t, c.steps, steps(p))
+			require.Equal(t, append([]string{}, c.findings...), findings(p))
+		})
+	}
+}
+
+// However the marks were edited, planning ends, and deletes each guest once.
+func TestManyMarksInACircle(t *testing.T) {
+	const n = 400
+	have := model.State{}
+	for i := range n {
+		r := guest(fmt.Sprintf("vm.g-%d", i), 100+i, &VM{})
+		for j := range n {
+			r.Needs = append(r.Needs, addr(fmt.Sprintf("vm.g-%d", j)))
+		}
+		have[r.Addr] = r
+	}
+	p := plan.Make(input(nil, have))
+	require.Equal(t, plan.Summary{Delete: n}, p.Summary)
+	require.Len(t, p.Findings, 1)
+}
+
+func TestLongChain(t *testing.T) {
+	const n = 5_000
+	want := model.State{}
+	for i := range n {
+		r := guest(fmt.Sprintf("vm.g-%d", n-i), 0, &VM{})
+		if i > 0 {
+			r.Needs = addrs(fmt.Sprintf("vm.g-%d", n-i+1))
+		}
+		want[r.Addr] = r
+	}
+	p := plan.Make(input(want, nil))
+	require.Len(t, p.Steps, n)
+	require.Equal(t, "vm.g-5000", p.Steps[0].Address.String())
+	require.Equal(t, addrs("vm.g-2"), p.Steps[n-1].After)
+}
+
+func lab(from, to int) []model.VMIDRange { return []model.VMIDRange{{Name: "lab", From: from, To: to}} }
+
+func drawing(name string, ranges []model.VMIDRange) *model.Resource {
+	r := guest(name, 0, &VM{})
+	r.Guest.Choose = ranges
+	return r
+}
+
+func TestVMIDs(t *testing.T) {
+	two := []model.VMIDRange{{Name: "a", From: 200, To: 200}, {Name: "b", From: 300, To: 301}}
+	for name, c := range map[string]struct {
+		want, have model.State
+		set        func(*plan.Input)
+		vmids      map[string]int
+		steps      []string
+		findings   []string
+	}{
+		"lowest free, by address": {
+			want:  state(drawing("vm.w-10", lab(200, 299)), drawing("vm.w-2", lab(200, 299)), drawing("ct.z", lab(200, 299))),
+			set:   func(in *plan.Input) { in.Have.Taken = map[int]string{201: "vm other", 202: ""} },
+			vmids: map[string]int{"ct.z": 200, "vm.w-2": 203, "vm.w-10": 204},
+		},
+		"no range": {want: state(guest("vm.a", 0, &VM{}), guest("vm.b", 0, &VM{})), vmids: map[string]int{"vm.a": 100, "vm.b": 101}},
+		"range beyond what PVE allows": {
+			want:     state(drawing("vm.a", lab(1, 101)), drawing("vm.b", lab(999_999_999, 2_000_000_000)), drawing("vm.c", lab(999_999_999, 2_000_000_000))),
+			vmids:    map[string]int{"vm.a": 100, "vm.b": 999_999_999},
+			findings: []string{`error (site) vm.c is not created: no VMID is free in range "lab" (999999999–2000000000)`},
+		},
+		"who exists keeps his": {
+			want: state(drawing("vm.a", lab(200, 299)), drawing("vm.b", lab(200, 299))), have: state(guest("vm.b", 4711, &VM{Cores: 2})),
+			vmids: map[string]int{"vm.a": 200, "vm.b": 4711},
+		},
+		"ranges in order, then full": {
+			want:     state(drawing("vm.a", two), drawing("vm.b", two), drawing("vm.c", two), drawing("vm.d", two)),
+			vmids:    map[string]int{"vm.a": 200, "vm.b": 300, "vm.c": 301},
+			findings: []string{`error (site) vm.d is not created: no VMID is free in range "a" (200–200), range "b" (300–301)`},
+		},
+		"declared ones are never drawn": {
+			want:  state(drawing("vm.a", lab(200, 299)), guest("vm.b", 200, &VM{})),
+			vmids: map[string]int{"vm.a": 201, "vm.b": 200},
+		},
+		"what an earlier pass could not have": {
+			want:  state(drawing("vm.a", lab(200, 299)), guest("vm.b", 202, &VM{})),
+			set:   func(in *plan.Input) { in.Avoid = []int{200, 202} },
+			vmids: map[string]int{"vm.a": 201, "vm.b": 202},
+		},
+		"what an earlier pass could not have, where nothing else is left": {
+			want:     state(drawing("vm.a", lab(200, 201)), drawing("vm.b", lab(200, 201)), drawing("vm.c", lab(200, 201))),
+			set:      func(in *plan.Input) { in.Avoid = []int{9000, 200} },
+			vmids:    map[string]int{"vm.a": 201, "vm.b": 200},
+			findings: []string{`error (site) vm.c is not created: no VMID is free in range "lab" (200–201)`},
+		},
+		"too many for a range are told once": {
+			want:  state(drawing("vm.a", lab(200, 200)), drawing("vm.b", lab(200, 200)), drawing("vm.c", lab(200, 200)), drawing("vm.d", lab(200, 200)), drawing("vm.e", lab(200, 200))),
+			vmids: map[string]int{"vm.a": 200}, steps: []string{"create vm.a"},
+			findings: []string{`error (site) vm.b, vm.c and 2 more are not created: no VMID is free in range "lab" (200–200)`},
+		},
+		"unseen and unmanaged guests have theirs": {
+			want: state(drawing("vm.a", lab(200, 299))),
+			set: func(in *plan.Input) {
+				in.Have.Unmanaged = []model.Unmanaged{{VMID: 200}}
+				in.Have.Unknown = []model.Unknown{{Scope: "vm 201", VMID: 201, Name: "x"}}
+			},
+			vmids: map[string]int{"vm.a": 202},
+		},
+		"freed ones wait for the next plan": {
+			want: state(drawing("vm.a", lab(200, 299))), have: state(guest("vm.b", 200, &VM{})),
+			vmids: map[string]int{"vm.a": 201, "vm.b": 200}, steps: []string{"create vm.a", "delete vm.b"},
+		},
+		"a declared one waits for the deletion that frees it": {
+			want: state(guest("vm.a", 200, &VM{})), have: state(guest("vm.b", 200, &VM{})),
+			vmids: map[string]int{"vm.a": 200, "vm.b": 200}, steps: []string{"delete vm.b", "create vm.a after vm.b"},
+		},
+		"a declared one waits for the guest that moves off it": {
+			want: state(guest("vm.a", 200, &VM{}), guest("vm.b", 201, &VM{})), have: state(guest("vm.b", 200, &VM{})),
+			vmids: map[string]int{"vm.a": 200, "vm.b": 201}, steps: []string{"replace vm.b", "create vm.a after vm.b"},
+		},
+		"another one than it has": {
+			want: state(guest("vm.a", 201, &VM{})), have: state(guest("vm.a", 200, &VM{})),
+			vmids: map[string]int{"vm.a": 201}, steps: []string{"replace vm.a"},
+		},
+		"two guests swap": {
+			want:  state(guest("vm.a", 201, &VM{}), guest("vm.b", 200, &VM{}), guest("vm.c", 0, &VM{}, "vm.b")),
+			have:  state(guest("vm.a", 200, &VM{}), guest("vm.b", 201, &VM{})),
+			steps: []string{},
+			findings: []string{
+				"error (guard) vm.a is not replaced: vm.a, vm.b depend on each other in a cycle",
+				"error (guard) vm.b is not replaced: vm.a, vm.b depend on each other in a cycle",
+				"warning (guard) vm.c is not created: it needs vm.b, which is not replaced",
+			},
+		},
+		"taken by something else": {
+			want: state(guest("vm.a", 999, &VM{}), guest("vm.b", 998, &VM{})),
+			set: func(in *plan.Input) {
+				in.Have.Taken = map[int]string{999: "vm scratch"}
+				in.Have.Unmanaged = []model.Unmanaged{{VMID: 998, Kind: "ct", Name: "cache"}}
+			},
+			findings: []string{
+				"error (guard) vm.a is not created: VMID 999 is taken by vm scratch", "error (guard) vm.b is not created: VMID 998 is taken by ct cache",
+			},
+		},
+		"taken by one of ours that stays": {
+			want: state(guest("vm.a", 0, &VM{}), guest("vm.b", 200, &VM{})), have: state(guest("vm.a", 200, &VM{})),
+			findings: []string{"error (guard) vm.b is not created: VMID 200 is that of vm.a, which stays"},
+		},
+		"taken by one of ours that cannot go": {
+			want: state(guest("vm.b", 200, &VM{}), guest("vm.x", 0, &VM{Cores: 2})), have: state(guest("vm.a", 200, &VM{}), guest("vm.x", 201, &VM{}, "vm.a")),
+			set: func(in *plan.Input) { in.Want.State[addr("vm.x")].Missing = []string{"secret.auth.x"} },
+			findings: []string{
+				"warning (guard) vm.a is not deleted: vm.x still needs it", "error (guard) vm.b is not created: VMID 200 is still that of vm.a",
+				"error (site) vm.x is not changed: the value of secret.auth.x is not known here",
+			},
+		},
+		"declared twice": {
+			want:     state(guest("vm.a", 200, &VM{}), guest("vm.b", 200, &VM{})),
+			vmids:    map[string]int{"vm.a": 200},
+			findings: []string{"error (guard) vm.b is not created: VMID 200 is declared for vm.a as well"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input(c.want, c.have)
+			if c.set != nil {
+				c.set(&in)
+			}
+			p := plan.Make(in)
+			got := map[string]int{}
+			for _, s := range p.Steps {
+				got[s.Address.String()] = s.VMID
+				if s.Want != nil {
+					require.Equal(t, s.VMID, s.Want.Guest.VMID)
+				}
+			}
+			require.Equal(t, append([]string{}, c.findings...), findings(p))
+			if c.steps != nil {
+				require.Equal(t, c.steps, steps(p))
+			}
+			if c.vmids != nil {
+				require.Equal(t, c.vmids, got)
+			}
+			apply(t, p, in)
+		})
+	}
+}
+
+func TestAnotherVMIDCostsTheData(t *testing.T) {
+	p := plan.Make(input(state(guest("vm.a", 201, &VM{Cores: 2})), state(guest("vm.a", 200, &VM{}))))
+	require.Equal(t, []string{"vmid 200 → 201 (data-loss)", "cores 0 → 2 (pending)"}, changes(p.Steps[0]))
+	require.Equal(t, model.ClassDataLoss, p.Steps[0].Class)
+	require.Equal(t, "vmid differs from the site and cannot be changed in place", p.Steps[0].Reason)
+}
+
+// A limited plan chooses as a full one would, so that neither surprises the other.
+func TestLimitsDoNotChangeVMIDs(t *testing.T) {
+	want := state(guest("vm.a", 0, &VM{}), guest("vm.b", 0, &VM{}), guest("vm.c", 0, &VM{}))
+	in := input(want, nil)
+	in.Targets = addrs("vm.c")
+	require.Equal(t, 102, plan.Make(in).Steps[0].VMID)
+}
+
+// What one guest has, such as a MAC address, another one gets when it is given up.
+func TestTakingOver(t *testing.T) {
+	const x, y, z = "BC:24:11:00:00:0A", "BC:24:11:00:00:0B", "BC:24:11:00:00:0C"
+	card := func(mac string) *VM { return &VM{MAC: mac} }
+	stopped := "stopped"
+	suspended := func(in *plan.Input) {
+		in.Want.Suspended["db"] = true
+		for _, r := range in.Have.State {
+			r.Manifest = "db"
+		}
+	}
+	const stays = "the MAC address is that of vm.old (VMID 100), which stays and runs"
+	const aside = "warning (guard) vm.new: the MAC address is that of vm.old (VMID 100) as well, which stays"
+	for name, c := range map[string]struct {
+		want, have model.State
+		set        func(*plan.Input)
+		steps      []string
+		findings   []string
+		unknown    []string
+	}{
+		"a rename": {
+			want:  state(guest("vm.new", 0, card("bc:24:11:00:00:0a")), guest("vm.other", 0, card(y))),
+			have:  state(guest("vm.old", 100, card(x))),
+			steps: []string{"delete vm.old", "create vm.other", "create vm.new after vm.old"},
+		},
+		"from who is changed, and from who is recreated": {
+			want:  state(guest("vm.a", 0, card(x)), guest("vm.b", 0, card(z)), guest("vm.c", 0, card(y)), guest("vm.d", 0, &VM{Machine: "q35"})),
+			have:  state(guest("vm.a", 100, card("")), guest("vm.b", 101, card(x)), guest("vm.d", 102, &VM{MAC: y, Machine: "pc"})),
+			steps: []string{"update vm.b", "replace vm.d", "update vm.a after vm.b", "create vm.c after vm.d"},
+		},
+		"who keeps it waits for nobody": {
+			want:  state(guest("vm.a", 0, &VM{MAC: x, Cores: 2})),
+			have:  state(guest("vm.a", 100, card(x)), guest("vm.b", 101, card(y))),
+			steps: []string{"update vm.a", "delete vm.b"},
+		},
+		// vm.y stays, and can let vm.old go only when it has vm.new to live on.
+		"something that stays needs the old one": {
+			want:     state(guest("vm.new", 0, card(x)), guest("vm.y", 0, &VM{Cores: 2}, "vm.new"), guest("vm.z", 0, card(y))),
+			have:     state(guest("vm.old", 100, card(x)), guest("vm.y", 101, &VM{}, "vm.old"), guest("vm.w", 102, card(y))),
+			steps:    []string{"create vm.new", "delete vm.w", "update vm.y after vm.new", "create vm.z after vm.w", "delete vm.old after vm.y"},
+			findings: []string{"warning (guard) vm.new gets the MAC address while vm.old (VMID 100) still has it"},
+		},
+		"two exchange theirs": {
+			want:  state(guest("vm.a", 0, card(y)), guest("vm.b", 0, card(x))),
+			have:  state(guest("vm.a", 100, card(x)), guest("vm.b", 101, card(y))),
+			steps: []string{"update vm.a", "update vm.b"},
+			findings: []string{
+				"warning (guard) vm.a gets the MAC address while vm.b (VMID 101) still has it",
+				"warning (guard) vm.b gets the MAC address while vm.a (VMID 100) still has it",
+			},
+		},
+		"circles that are there without it are told as ever": {
+			want:  state(guest("vm.new", 0, card(x), "vm.b"), guest("vm.b", 0, &VM{}, "vm.new")),
+			have:  state(guest("vm.old", 100, card(x))),
+			steps: []string{"delete vm.old"},
+			findings: []string{
+				"error (guard) vm.b is not created: vm.b, vm.new depend on each other in a cycle",
+				"error (guard) vm.new is not created: vm.b, vm.new depend on each other in a cycle",
+			},
+		},
+		"who has it stays": {
+			want: state(guest("vm.new", 0, card(x)), guest("vm.on", 0, &VM{}, "vm.new")), have: state(guest("vm.old", 100, card(x))), set: suspended,
+			steps: []string{},
+			findings: []string{
+				"error (guard) vm.new is not created: " + stays, "warning (guard) vm.on is not created: it needs vm.new, which is not created",
+			},
+		},
+		"who has it is not deleted after all": {
+			want:     state(guest("vm.new", 0, card(x))),
+			have:     state(guest("vm.old", 100, card(x)), guest("vm.mid", 101, &VM{}, "vm.old"), guest("vm.kept", 102, &VM{}, "vm.mid")),
+			set:      func(in *plan.Input) { in.Want.Declared[addr("vm.kept")] = true },
+			steps:    []string{},
+			findings: []string{"warning (guard) vm.mid is not deleted: vm.kept still needs it", "error (guard) vm.new is not created: " + stays, "warning (guard) vm.old is not deleted: vm.mid still needs it"},
+		},
+		"who has it is changed, and keeps what was made up": {
+			want:     state(guest("vm.new", 0, card(x)), guest("vm.old", 0, &VM{Cores: 2})),
+			have:     state(guest("vm.old", 100, card(x))),
+			steps:    []string{"update vm.old"},
+			findings: []string{"error (guard) vm.new is not created: " + stays},
+		},
+		"a plan of one manifest": {
+			want: state(guest("vm.new", 0, card(x))), have: state(guest("vm.old", 100, card(x))),
+			set:      func(in *plan.Input) { in.Manifest, in.Have.State[addr("vm.old")].Manifest = "web", "db" },
+			steps:    []string{},
+			findings: []string{"error (guard) vm.new is not created: " + stays},
+		},
+		"it cannot be seen whether it may go": {
+			want: state(guest("vm.new", 0, card(x))),
+			have: state(guest("vm.old", 100, card(x)), guest("ct.x", 101, &VM{}, "vm.old")),
+			set: func(in *plan.Input) {
+				in.Have.Unknown = []model.Unknown{{Scope: "containers", Why: "no answer", Kind: "ct"}}
+			},
+			steps:   []string{},
+			unknown: []string{"containers: no answer", "ct.x: not deleted: containers cannot be seen (no answer)", "vm.new: not created: vm.old (VMID 100) has the MAC address", "vm.old: not deleted: ct.x still needs it"},
+		},
+		"who has it stays, and is stopped": {
+			want: state(guest("vm.new", 0, card(x))), have: state(guest("vm.old", 100, card(x))),
+			set:   func(in *plan.Input) { suspended(in); in.Have.State[addr("vm.old")].Guest.Running = false },
+			steps: []string{"create vm.new"}, findings: []string{aside},
+		},
+		"it shall not run": {
+			want: state(guest("vm.new", 0, &VM{MAC: x, Power: &stopped})), have: state(guest("vm.old", 100, card(x))), set: suspended,
+			steps: []string{"create vm.new"}, findings: []string{aside},
+		},
+		"they are on two networks": {
+			want: state(guest("vm.new", 0, &VM{MAC: x, Bridge: "vmbr1"})), have: state(guest("vm.old", 100, &VM{MAC: x, Bridge: "vmbr0"})), set: suspended,
+			steps: []string{"create vm.new"}, findings: []string{aside},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input(c.want, c.have)
+			if c.set != nil {
+				c.set(&in)
+			}
+			p := plan.Make(in)
+			require.Equal(t, c.steps, steps(p))
+			require.Equal(t, append([]string{}, c.findings...), findings(p))
+			require.Equal(t, append([]string{}, c.unknown...), unknown(p))
+		})
+	}
+}
+
+// However many take over from each other, and however they hang together: planning ends.
+func TestManyTakeOver(t *testing.T) {
+	const n = 300
+	want, have := model.State{}, model.State{}
+	for i := range n {
+		old := guest(fmt.Sprintf("vm.old-%d", i), 1000+i, &VM{MAC: fmt.Sprint(i)})
+		anew := guest(fmt.Sprintf("vm.new-%d", i), 0, &VM{MAC: fmt.Sprint(i)})
+		turned := guest(fmt.Sprintf("vm.turned-%d", i), 3000+i, &VM{MAC: fmt.Sprint("t", i)})
+		next := guest(fmt.Sprintf("vm.turned-%d", i), 0, &VM{MAC: fmt.Sprint("t", (i+1)%n)})
+		for j := range i {
+			old.Needs = append(old.Needs, addr(fmt.Sprintf("vm.old-%d", j)))
+			anew.Needs = append(anew.Needs, addr(fmt.Sprintf("vm.new-%d", j)))
+			next.Needs = append(next.Needs, addr(fmt.Sprintf("vm.turned-%d", j)))
+		}
+		have[old.Addr], want[anew.Addr], have[turned.Addr], want[next.Addr] = old, anew, turned, next
+	}
+	p := plan.Make(input(want, have))
+	require.Equal(t, plan.Summary{Create: n, Delete: n, Update: n}, p.Summary)
+	waits := map[model.Address][]model.Address{}
+	for _, s := range p.Steps {
+		waits[s.Address] = s.After
+	}
+	require.Contains(t, waits[addr("vm.new-0")], addr("vm.old-0"))
+	require.Contains(t, waits[addr("vm.new-299")], addr("vm.old-299"))
+}
+
+// Who is held back for one change hears which other ones are with it.
+func TestWhatIsHeldBackWithARefusedChange(t *testing.T) {
+	disk := func(gib int) []Disk { return []Disk{{Name: "root", Size: gib}} }
+	const shrinks = "error (guard) vm.a is not changed: a disk does not shrink"
+	for name, c := range map[string]struct {
+		want, have VM
+		obstacle   *model.PreflightProblem
+		finding    string
+	}{
+		"nothing else":    {want: VM{Disks: disk(5)}, have: VM{Disks: disk(9)}, finding: shrinks},
+		"one":             {want: VM{Disks: disk(5), Memory: 4096}, have: VM{Disks: disk(9), Memory: 2048}, finding: shrinks + "; and with it: memory 2048 → 4096"},
+		"a secret":        {want: VM{Disks: disk(5), Password: "new"}, have: VM{Disks: disk(9), Password: "old"}, finding: shrinks + "; and with it: password (sensitive) → (sensitive)"},
+		"many":            {want: VM{Disks: disk(5), Memory: 2, Cores: 2, Image: "b", Description: "x", Tags: []string{"a"}}, have: VM{Disks: disk(9), Memory: 1, Cores: 1, Image: "b"}, finding: shrinks + `; and with it: cores 1 → 2, memory 1 → 2, tags +a, description "" → x`},
+		"too many":        {want: VM{Disks: disk(5), Memory: 2, Cores: 2, Password: "x", Description: "x", Tags: []string{"a"}}, have: VM{Disks: disk(9), Memory: 1, Cores: 1}, finding: shrinks + "; and with it: cores 1 → 2, memory 1 → 2, tags +a, 2 more"},
+		"recreated":       {want: VM{Disks: disk(5), Machine: "q35", Memory: 2}, have: VM{Disks: disk(9), Machine: "pc", Memory: 1}, finding: "error (guard) vm.a is not replaced: a disk does not shrink"},
+		"for an obstacle": {want: VM{Description: "x", Cores: 2}, have: VM{Cores: 1}, obstacle: &model.PreflightProblem{Path: "description", Severity: diag.Error, Summary: "no room for it"}, finding: "error (guard) vm.a is not changed: no room for it; and with it: cores 1 → 2"},
+		"a warning":       {want: VM{Description: "x", Cores: 2}, have: VM{Cores: 1}, obstacle: &model.PreflightProblem{Path: "description", Severity: diag.Warning, Summary: "no room for it"}, finding: "warning (guard) vm.a: no room for it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input(state(guest("vm.a", 0, &c.want)), state(guest("vm.a", 100, &c.have)))
+			if c.obstacle != nil {
+				c.obstacle.Address = addr("vm.a")
+				in.Have.Preflight = []model.PreflightProblem{*c.obstacle}
+			}
+			require.Equal(t, []string{c.finding}, findings(plan.Make(in)))
+		})
+	}
+}
+
+// fleet makes n guests that need an image and a pool, in one of changed different
+// from what is wanted.
+func fleet(n, changed int) (want, have model.State) {
+	want, have = model.State{}, model.State{}
+	spec := func(memory int) *VM {
+		return &VM{
+			Preset: "vm-small", Image: "debian-12", Machine: "q35", Cores: 2, Memory: memory, Tags: []string{"homestak", "web"},
+			Description: "One of many guests of this site.", Password: "hunter2", Options: map[string]string{"cpu": "host", "bios": "ovmf"},
+			Disks: []Disk{{Name: "root", Size: 10}, {Name: "data", Size: 32}}, MAC: "BC:24:11:00:00:01",
+		}
+	}
+	for _, s := range []model.State{want, have} {
+		for _, r := range []*model.Resource{object("image.debian-12", &Image{Checksum: "sha256:00"}), object("pool.lab", &Pool{Comment: "ours"})} {
+			s[r.Addr] = r
+		}
+	}
+	for i := range n {
+		name := fmt.Sprintf("vm.web-%d", i)
+		w := guest(name, 0, spec(2048), "image.debian-12", "pool.lab")
+		h := guest(name, 1000+i, spec(2048), "image.debian-12", "pool.lab")
+		if changed > 0 && i%changed == 0 {
+			h.Spec.(*VM).Memory = 1024
+		}
+		want[w.Addr], have[h.Addr] = w, h
+	}
+	return want, have
+}
+
+func BenchmarkMake(b *testing.B) {
+	for _, n := range []int{500, 1000, 10_000} {
+		for name, mk := range map[string]func() (model.State, model.State){
+			"same":   func() (model.State, model.State) { return fleet(n, 0) },
+			"update": func() (model.State, model.State) { return fleet(n, 1) },
+			"create": func() (model.State, model.State) { want, _ := fleet(n, 0); return want, nil },
+			"delete": func() (model.State, model.State) { _, have := fleet(n, 0); return nil, have },
+		} {
+			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
+				in := input(mk())
+				b.ReportAllocs()
+				for b.Loop() {
+					plan.Make(in)
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/resource")
+			})
+		}
+	}
+}
+
+// An agent plans each minute what is nearly always the same. It may not list the
+// attributes of a guest for that more than once, nor into a list of its own.
+func TestAGuestThatIsTheSameCostsLittle(t *testing.T) {
+	const guests = 200
+	want, have := fleet(guests, 0)
+	for _, r := range have { // as a driver hands them out, with what it alone knows
+		if v, ok := r.Spec.(*VM); ok {
+			v.seen = map[string]string{"digest": "x"}
+			slices.Reverse(v.Disks)
+		}
+	}
+	in := input(want, have)
+	each := testing.AllocsPerRun(5, func() { plan.Make(in) }) / guests
+	require.LessOrEqual(t, each, 45.0, "allocations for each guest")
 }

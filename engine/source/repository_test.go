@@ -2,15 +2,22 @@ package source_test
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
+	"time"
 
+	"github.com/go-git/go-git/v5"
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source"
@@ -361,4 +368,416 @@ func TestTheCallersEndIsNoFault(t *testing.T) {
 		require.NotErrorAs(t, err, &fault)
 		head(t, repo)
 	})
+}
+
+func TestBranch(t *testing.T) {
+	dir, id := repository(t)
+	branch := func(dir string) (root, branch string) {
+		t.Helper()
+		w, err := source.OpenWorktree(dir)
+		require.NoError(t, err)
+		root, branch, err = w.Branch()
+		require.NoError(t, err)
+		return root, branch
+	}
+	root, name := branch(filepath.Join(dir, "home"))
+	require.Equal(t, dir, root)
+	require.Equal(t, "master", name)
+	write(t, dir, ".git/HEAD", id+"\n")
+	root, name = branch(dir)
+	require.Equal(t, dir, root)
+	require.Empty(t, name, "a commit is checked out, and no branch")
+	root, name = branch(t.TempDir())
+	require.Empty(t, root+name)
+}
+
+// Any history of commits, merges and rewritten branches: what lies between what
+// converged last and the head is what git says, however often the copy was compacted
+// in between, and what was kept can be read.
+func TestSinceSaysWhatGitSays(t *testing.T) {
+	t.Parallel()
+	needGit(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		r := sourcetest.New(t)
+		o := source.Options{URL: r.URL(), Dir: filepath.Join(sourcetest.TempDir(t), "copy")}.WithPacks(rapid.IntRange(1, 6).Draw(rt, "packs"))
+		repo := openRepository(t, o)
+		all := []string{r.Commit(map[string]string{"f": "0"}, "root")}
+		kept, rewritten := "", false
+		steps := []string{"commit", "commit", "side", "merge", "look", "look", "keep"}
+		if rapid.Bool().Draw(rt, "rewrites") {
+			steps = append(steps, "reset")
+		}
+		for i := range rapid.IntRange(3, 25).Draw(rt, "steps") {
+			change := map[string]string{"f": fmt.Sprint(i), fmt.Sprint("g", i%3): strings.Repeat(fmt.Sprint(i), 2000)}
+			some := rapid.SampledFrom(all)
+			switch rapid.SampledFrom(steps).Draw(rt, "step") {
+			case "commit":
+				all = append(all, r.Commit(change, "commit"))
+			case "side":
+				all = append(all, r.Side(some.Draw(rt, "parent"), change, "side"))
+			case "merge":
+				all = append(all, r.Merge(change, "merge", some.Draw(rt, "other")))
+			case "reset":
+				r.Reset(some.Draw(rt, "to"))
+				rewritten = true
+			case "keep":
+				kept = head(t, repo).ID
+				require.NoError(t, repo.Keep(kept))
+			default:
+				id := head(t, repo).ID
+				require.Equal(t, r.Head(), id)
+				if kept != "" {
+					require.NotEmpty(t, readFile(t, repo, kept, "f"))
+					compare(t, r, repo, kept, id, rewritten)
+				}
+			}
+		}
+	})
+}
+
+func compare(t *testing.T, r *sourcetest.Repo, repo *source.Repository, from, to string, rewritten bool) {
+	t.Helper()
+	got, err := repo.Since(t.Context(), from, to)
+	related := strings.Contains(runGit(t, r.Dir, "", "rev-list", to), from)
+	if !related {
+		require.ErrorIs(t, err, objects.ErrUnrelated)
+		return
+	}
+	if err != nil && rewritten {
+		require.ErrorIs(t, err, objects.ErrUnrelated) // it may not be able to tell, but it never guesses
+		return
+	}
+	require.NoError(t, err)
+	require.Equal(t, strings.Fields(runGit(t, r.Dir, "", "rev-list", "--date-order", from+".."+to)), ids(got))
+}
+
+// Files that were handed out can be read by others while the repository fetches,
+// compacts and forgets what they belong to.
+func TestFilesOutliveWhatTheyBelongTo(t *testing.T) {
+	t.Parallel()
+	r := sourcetest.New(t)
+	big := strings.Repeat("line\n", 1000)
+	first := r.Commit(map[string]string{"a": big, "dir/b": "b"}, "first")
+	repo := openRepository(t, source.Options{URL: r.URL()}.WithPacks(3))
+	head(t, repo)
+	files, err := repo.Files(first)
+	require.NoError(t, err)
+	stop := make(chan struct{})
+	var readers sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			for {
+				text, err := fs.ReadFile(files, "a")
+				if err != nil || string(text) != big {
+					t.Errorf("%v", err)
+					return
+				}
+				if _, err := fs.Stat(files, "dir/b"); err != nil {
+					t.Error(err)
+					return
+				}
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		})
+	}
+	for i := range 60 {
+		id := r.ForcePush(map[string]string{"a": fmt.Sprint(i)}, "other")
+		head(t, repo)
+		require.NoError(t, repo.Keep(id))
+	}
+	close(stop)
+	readers.Wait()
+	_, err = repo.Files(first)
+	require.ErrorIs(t, err, objects.ErrUnknown, "it was forgotten in the meantime")
+}
+
+// A site's binary files may be large: they are not read with the others, nor held
+// while they are fetched.
+func TestLargeFilesAreNotHeld(t *testing.T) {
+	const large = 24 << 20
+	r := sourcetest.New(t)
+	s := r.HTTPS()
+	id := r.Commit(map[string]string{"image": noise(t, large), "small": "s"}, "first")
+	repo := openRepository(t, source.Options{URL: s.URL, Auth: source.Auth{CAFile: s.CAFile}})
+	fetched := allocated(func() { head(t, repo) })
+	t.Logf("fetch of %d MiB: %d MiB taken from the heap in all", large>>20, fetched>>20)
+	if !raced {
+		require.Less(t, fetched, uint64(large)*5/4, "one object at a time, and that once")
+	}
+	read := allocated(func() { require.Equal(t, "s", readFile(t, repo, id, "small")) })
+	require.Less(t, read, uint64(1<<20))
+	files, err := repo.Files(id)
+	require.NoError(t, err)
+	info, err := fs.Stat(files, "image")
+	require.NoError(t, err)
+	require.Equal(t, int64(large), info.Size())
+}
+
+func needGit(t testing.TB) {
+	t.Helper()
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("git is not installed, so there is nothing to compare with:", err)
+	}
+}
+
+// runGit runs git in a folder, without the settings of whoever runs the test.
+func runGit(t testing.TB, dir, in string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "git", append([]string{"-c", "safe.directory=*"}, args...)...)
+	cmd.Dir, cmd.Stdin = dir, strings.NewReader(in)
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "HOME="+dir, "GIT_AUTHOR_NAME=Ada", "GIT_AUTHOR_EMAIL=ada@example.org",
+		"GIT_COMMITTER_NAME=Ada", "GIT_COMMITTER_EMAIL=ada@example.org", "GIT_AUTHOR_DATE=@1767323045 +0000", "GIT_COMMITTER_DATE=@1767323045 +0000")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "git %s: %s", strings.Join(args, " "), out)
+	return string(out)
+}
+
+func begin(t *testing.T) (a *source.Author, bare, dir string) {
+	t.Helper()
+	bare, dir = filepath.Join(t.TempDir(), "site.git"), filepath.Join(t.TempDir(), "site")
+	a, err := source.NewAuthor(bare, dir, fstest.MapFS{"site.hcl": {Data: []byte("one\n")}, "a/b.hcl": {Data: []byte("b\n")}})
+	require.NoError(t, err)
+	return a, bare, dir
+}
+
+// files reads what the branch of a bare repository holds.
+func files(t *testing.T, bare string) (id string, texts map[string]string) {
+	t.Helper()
+	repo, err := git.PlainOpen(bare)
+	require.NoError(t, err)
+	ref, err := repo.Reference(plumbing.NewBranchReferenceName(source.AuthorBranch), true)
+	require.NoError(t, err)
+	commit, err := repo.CommitObject(ref.Hash())
+	require.NoError(t, err)
+	all, err := commit.Files()
+	require.NoError(t, err)
+	texts = map[string]string{}
+	require.NoError(t, all.ForEach(func(f *object.File) error {
+		texts[f.Name], err = f.Contents()
+		return err
+	}))
+	return ref.Hash().String(), texts
+}
+
+func TestWhatIsPushedIsInTheRepository(t *testing.T) {
+	a, bare, dir := begin(t)
+	first, err := a.Push(t.Context(), "first")
+	require.NoError(t, err)
+	at, texts := files(t, bare)
+	require.Equal(t, first, at)
+	require.Equal(t, map[string]string{"site.hcl": "one\n", "a/b.hcl": "b\n"}, texts)
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "site.hcl"), []byte("two\n"), 0o600))
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "a")))
+	second, err := a.Push(t.Context(), "second")
+	require.NoError(t, err)
+	at, texts = files(t, bare)
+	require.Equal(t, second, at)
+	require.Equal(t, map[string]string{"site.hcl": "two\n"}, texts)
+
+	third, err := a.Push(t.Context(), "nothing\n\nAllow-Deletes: 3")
+	require.NoError(t, err)
+	require.NotEqual(t, second, third)
+	if _, err := exec.LookPath("git"); err == nil {
+		check := exec.CommandContext(t.Context(), "git", "-C", bare, "fsck", "--full", "--strict")
+		out, err := check.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+}
+
+func TestAPushRefusesToLoseWhatSomebodyElsePushed(t *testing.T) {
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("git is not installed, and somebody else pushes with it")
+	}
+	a, bare, _ := begin(t)
+	_, err := a.Push(t.Context(), "first")
+	require.NoError(t, err)
+	other := filepath.Join(t.TempDir(), "other")
+	for _, args := range [][]string{
+		{"clone", "-q", bare, other},
+		{"-C", other, "-c", "user.name=b", "-c", "user.email=b@example.org", "commit", "-q", "--allow-empty", "-m", "theirs"},
+		{"-C", other, "push", "-q", "origin", source.AuthorBranch},
+	} {
+		out, err := exec.CommandContext(t.Context(), "git", args...).CombinedOutput()
+		require.NoError(t, err, "git %s: %s", strings.Join(args, " "), out)
+	}
+	theirs, _ := files(t, bare)
+	_, err = a.Push(t.Context(), "mine")
+	require.ErrorContains(t, err, "another push of "+theirs[:8])
+	now, _ := files(t, bare)
+	require.Equal(t, theirs, now)
+}
+
+func write(t *testing.T, dir, name, text string) {
+	t.Helper()
+	file := filepath.Join(dir, name)
+	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
+}
+
+// repository makes a checkout with a site at its root and one in home/, and gives
+// the id of its only commit.
+func repository(t *testing.T) (dir, commit string) {
+	t.Helper()
+	dir = t.TempDir()
+	repo, err := git.PlainInit(dir, false)
+	require.NoError(t, err)
+	write(t, dir, "site.hcl", "site \"root\" {\n}\n")
+	write(t, dir, "home/site.hcl", "site \"home\" {\n}\n")
+	write(t, dir, "home/motd.txt", "hello\n")
+	require.NoError(t, os.Symlink("motd.txt", filepath.Join(dir, "home", "link")))
+	tree, err := repo.Worktree()
+	require.NoError(t, err)
+	require.NoError(t, tree.AddGlob("."))
+	id, err := tree.Commit("first", &git.CommitOptions{Author: &object.Signature{Name: "a", Email: "a@example.org", When: time.Unix(1, 0)}})
+	require.NoError(t, err)
+	return dir, id.String()
+}
+
+func commitOf(t *testing.T, dir string) string {
+	t.Helper()
+	w, err := source.OpenWorktree(dir)
+	require.NoError(t, err)
+	c, err := w.Commit()
+	require.NoError(t, err)
+	return c.ID
+}
+
+func TestCommitOfAPlainFolderIsEmpty(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "secrets.yaml", "x")
+	require.Empty(t, commitOf(t, dir))
+	w, err := source.OpenWorktree(dir)
+	require.NoError(t, err)
+	tracked, err := w.Tracks("secrets.yaml")
+	require.NoError(t, err)
+	require.False(t, tracked)
+}
+
+func TestTheCommitOfACleanFolderIsKnownWhole(t *testing.T) {
+	dir, id := repository(t)
+	w, err := source.OpenWorktree(filepath.Join(dir, "home"))
+	require.NoError(t, err)
+	c, err := w.Commit()
+	require.NoError(t, err)
+	require.Equal(t, model.Commit{
+		ID: id, Author: model.Person{Name: "a", Email: "a@example.org"}, At: c.At, Subject: "first", Trailers: c.Trailers,
+	}, c)
+	require.Equal(t, int64(1), c.At.Unix())
+	write(t, dir, "home/motd.txt", "other\n")
+	c, err = w.Commit()
+	require.NoError(t, err)
+	require.Equal(t, model.Commit{ID: id + source.DirtySuffix}, c, "what is not committed has no author")
+}
+
+func TestCommitBeforeTheFirstCommitIsEmpty(t *testing.T) {
+	dir := t.TempDir()
+	_, err := git.PlainInit(dir, false)
+	require.NoError(t, err)
+	require.Empty(t, commitOf(t, dir))
+}
+
+func TestOpenOfAMissingFolderFails(t *testing.T) {
+	_, err := source.OpenWorktree(filepath.Join(t.TempDir(), "nowhere"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// What changes in the folder makes it dirty; what changes beside it does not.
+func TestCommitSaysWhetherTheFolderDiffers(t *testing.T) {
+	for name, c := range map[string]struct {
+		change            func(t *testing.T, dir string)
+		rootDirty, inHome bool
+	}{
+		"nothing":           {func(*testing.T, string) {}, false, false},
+		"other contents":    {func(t *testing.T, dir string) { write(t, dir, "home/motd.txt", "hullo\n") }, true, true},
+		"a file gone":       {func(t *testing.T, dir string) { require.NoError(t, os.Remove(filepath.Join(dir, "home/motd.txt"))) }, true, true},
+		"a new HCL file":    {func(t *testing.T, dir string) { write(t, dir, "home/hosts/a.hcl", "") }, true, true},
+		"a new other file":  {func(t *testing.T, dir string) { write(t, dir, "home/secrets.yaml", "") }, false, false},
+		"hidden":            {func(t *testing.T, dir string) { write(t, dir, "home/.cache/a.hcl", "") }, false, false},
+		"beside the folder": {func(t *testing.T, dir string) { write(t, dir, "site.hcl", "") }, true, false},
+		"permissions": {func(t *testing.T, dir string) {
+			require.NoError(t, os.Chmod(filepath.Join(dir, "home/site.hcl"), 0o600))
+		}, false, false},
+		"another link": {func(t *testing.T, dir string) {
+			require.NoError(t, os.Remove(filepath.Join(dir, "home/link")))
+			require.NoError(t, os.Symlink("site.hcl", filepath.Join(dir, "home/link")))
+		}, true, true},
+		"a link become a file": {func(t *testing.T, dir string) {
+			require.NoError(t, os.Remove(filepath.Join(dir, "home/link")))
+			write(t, dir, "home/link", "motd.txt")
+		}, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, id := repository(t)
+			c.change(t, dir)
+			require.Equal(t, suffixed(id, c.rootDirty), commitOf(t, dir))
+			require.Equal(t, suffixed(id, c.inHome), commitOf(t, filepath.Join(dir, "home")))
+		})
+	}
+}
+
+func suffixed(id string, dirty bool) string {
+	if dirty {
+		return id + source.DirtySuffix
+	}
+	return id
+}
+
+func TestAFolderThatTheCommitLacksIsDirty(t *testing.T) {
+	dir, id := repository(t)
+	write(t, dir, "new/site.hcl", "")
+	require.Equal(t, id+source.DirtySuffix, commitOf(t, filepath.Join(dir, "new")))
+}
+
+func TestTracksAsGitDoes(t *testing.T) {
+	dir, _ := repository(t)
+	write(t, dir, "home/secrets.yaml", "x")
+	home, err := source.OpenWorktree(filepath.Join(dir, "home"))
+	require.NoError(t, err)
+	for name, want := range map[string]bool{"site.hcl": true, "secrets.yaml": false} {
+		got, err := home.Tracks(name)
+		require.NoError(t, err)
+		require.Equal(t, want, got, name)
+	}
+
+	repo, err := git.PlainOpen(dir)
+	require.NoError(t, err)
+	tree, err := repo.Worktree()
+	require.NoError(t, err)
+	_, err = tree.Add("home/secrets.yaml")
+	require.NoError(t, err)
+	got, err := home.Tracks("secrets.yaml")
+	require.NoError(t, err)
+	require.True(t, got, "staged is tracked")
+}
+
+func TestABrokenCheckoutIsAnErrorAndNotAPlainFolder(t *testing.T) {
+	dir, _ := repository(t)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, ".git", "index"), []byte("no index"), 0o644))
+	w, err := source.OpenWorktree(dir)
+	require.NoError(t, err)
+	_, err = w.Tracks("secrets.yaml")
+	require.ErrorContains(t, err, "read the git index of")
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, ".git", "HEAD"), []byte("ref: refs/heads/master\n"), 0o644))
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, ".git", "objects")))
+	_, err = w.Commit()
+	require.ErrorContains(t, err, "compare")
+}
+
+// A linked worktree has a .git file that points at the repository elsewhere.
+func TestALinkedWorktreeIsACheckoutToo(t *testing.T) {
+	dir, id := repository(t)
+	linked := t.TempDir()
+	admin := filepath.Join(dir, ".git", "worktrees", "linked")
+	write(t, admin, "HEAD", id+"\n")
+	write(t, admin, "commondir", "../..\n")
+	write(t, admin, "gitdir", filepath.Join(linked, ".git")+"\n")
+	write(t, linked, ".git", "gitdir: "+admin+"\n")
+	write(t, linked, "site.hcl", "site \"root\" {\n}\n")
+	require.Equal(t, id+source.DirtySuffix, commitOf(t, linked), "home/ is missing there")
 }

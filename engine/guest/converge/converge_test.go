@@ -4,19 +4,24 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // fake is a machine that answers probes with rows, and notes the other scripts. It fails
@@ -359,4 +364,273 @@ func TestR4AnApplyStopsBetweenSteps(t *testing.T) {
 	require.ErrorIs(t, err, converge.ErrStopped)
 	require.EqualError(t, err, "edge: set a.b: stopped before this step")
 	require.Len(t, m.scripts, 1)
+}
+
+const address = `"network": {"ip": "10.0.0.6/24", "gateway": "10.0.0.1"}`
+
+// card gives a machine an interface of ifupdown with this address.
+func (f *fake) card(ip string) {
+	f.rows["network"] = []string{
+		"dev|=eth0", "addr|=2: eth0    inet " + ip + " scope global eth0\n", "route|=default via 10.0.0.1 onlink\n", "ifupdown|=",
+		"eni|/etc/network/interfaces|=iface eth0 inet static\n  address " + ip + "\n  gateway 10.0.0.1\n", "resolv|=/etc/resolv.conf",
+	}
+}
+
+// The change of an address cuts the connection that it is made over: whether it was made is read over
+// another one, and only then it is confirmed.
+func TestAChangeThatCutsTheConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := machine(t)
+		m.card("10.0.0.5/24")
+		var story []string
+		fresh := false // somebody connected to the new address
+		m.script = func(_ int, text string) (guest.Output, error) {
+			lost := fmt.Errorf("%w: no sign of life", guest.ErrOutcomeLost)
+			switch {
+			case strings.Contains(text, "ifup --no-act"):
+				story = append(story, "ask")
+			case strings.Contains(text, "--unit=homestak-gitops-change-network"):
+				story = append(story, "change")
+				require.Less(t, strings.Index(text, "--on-active=120"), strings.Index(text, "--unit=homestak-gitops-change-network"), "it is armed before it begins")
+				return guest.Output{}, lost
+			case strings.Contains(text, "network.sh.outcome") && !strings.Contains(text, "confirmed"):
+				story = append(story, "outcome")
+				if !fresh {
+					return guest.Output{}, lost
+				}
+				return guest.Output{Out: "ok\n"}, nil
+			case strings.Contains(text, "network.sh.confirmed"):
+				story = append(story, "confirmed")
+				m.card("10.0.0.6/24")
+			}
+			return guest.Output{}, nil
+		}
+		_, err := converge.Apply(t.Context(), m, want(t, address), converge.Options{Confirm: func(_ context.Context, _ *spec.Spec, s aspect.Step) error {
+			require.Equal(t, "10.0.0.6", s.Address.String())
+			story, fresh = append(story, "connect"), true
+			return nil
+		}})
+		require.NoError(t, err)
+		require.Equal(t, "ask change outcome connect outcome connect confirmed", strings.Join(story, " "))
+	})
+}
+
+// A machine that is busy takes longer for a login than one attempt lasts at first: the change holds all the same.
+func TestAChangeOfABusyMachine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := machine(t)
+		m.card("10.0.0.5/24")
+		fresh := false
+		m.script = func(_ int, text string) (guest.Output, error) {
+			switch {
+			case strings.Contains(text, "cat /var/lib/homestak-gitops/revert/network.sh.outcome") && !fresh:
+				return guest.Output{}, errLost
+			case strings.Contains(text, "cat /var/lib/homestak-gitops/revert/network.sh.outcome"):
+				return guest.Output{Out: "ok\n"}, nil
+			case strings.Contains(text, "network.sh.confirmed"):
+				m.card("10.0.0.6/24")
+			}
+			return guest.Output{}, nil
+		}
+		_, err := converge.Apply(t.Context(), m, want(t, address), converge.Options{Confirm: func(ctx context.Context, _ *spec.Spec, _ aspect.Step) error {
+			select {
+			case <-time.After(9 * time.Second): // of the ten that logging in may take
+				fresh = true
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}})
+		require.NoError(t, err)
+	})
+}
+
+// silent is a machine whose old connection is dead: commands that ask for the outcome get no answer before the new address works.
+type silent struct {
+	*fake
+	reached *bool
+}
+
+func (m silent) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
+	if !*m.reached && strings.Contains(string(c.Stdin), "network.sh.outcome") && !strings.Contains(string(c.Stdin), "systemd-run") {
+		<-ctx.Done()
+		return guest.Output{}, context.Cause(ctx)
+	}
+	return m.fake.Run(ctx, c)
+}
+
+// A switch may forward to a changed address only after most of the minute. Asking over the dead connection must leave time for logins.
+func TestAChangeOfASlowNetwork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, reached := machine(t), false
+		f.card("10.0.0.5/24")
+		f.script = func(_ int, text string) (guest.Output, error) {
+			switch {
+			case strings.Contains(text, "cat /var/lib/homestak-gitops/revert/network.sh.outcome") && reached:
+				return guest.Output{Out: "ok\n"}, nil
+			case strings.Contains(text, "network.sh.confirmed"):
+				f.card("10.0.0.6/24")
+			}
+			return guest.Output{}, nil
+		}
+		began := time.Now()
+		_, err := converge.Apply(t.Context(), silent{f, &reached}, want(t, address), converge.Options{Confirm: func(ctx context.Context, _ *spec.Spec, _ aspect.Step) error {
+			select {
+			case <-time.After(max(0, 40*time.Second-time.Since(began))):
+				reached = true
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}})
+		require.NoError(t, err)
+	})
+}
+
+// A change that fails is taken back by the machine; one that works but nobody reaches is taken back, too.
+func TestAChangeThatIsTakenBack(t *testing.T) {
+	for _, c := range []struct {
+		name, outcome, said string
+		confirm             func(context.Context, *spec.Spec, aspect.Step) error
+		check               int // exit code of the check of the step
+		says                string
+		back                bool // somebody starts the revert
+	}{
+		{name: "it fails", outcome: "failed", said: "ifup eth0 fails", says: "it failed, so the old state is restored: ifup eth0 fails"},
+		{name: "it never began", outcome: "none", says: "the machine has already restored the old state, or never started"},
+		{name: "nobody connects", outcome: "ok", confirm: func(context.Context, *spec.Spec, aspect.Step) error { return errLost }, says: "no connection was possible afterwards, so the old state is restored: connection lost", back: true},
+		{name: "the gateway is not there", outcome: "ok", check: 1, says: "it does not work, so the old state is restored: the gateway does not answer"},
+		{name: "it does not end", says: "so the old state is restored: context deadline exceeded"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := machine(t)
+				m.card("10.0.0.5/24")
+				back := false
+				m.script = func(_ int, text string) (guest.Output, error) {
+					switch {
+					case strings.Contains(text, "homestak-gitops-change-network-back"):
+						back = true
+					case strings.Contains(text, "ip neigh flush") && !strings.Contains(text, "--on-active"):
+						return guest.Output{Code: c.check, Err: "the gateway does not answer"}, nil
+					case strings.Contains(text, "cat /var/lib/homestak-gitops/revert/network.sh.outcome"):
+						<-time.After(400 * time.Millisecond) // as long as the machine waits
+						return guest.Output{Out: c.outcome + "\n" + c.said + "\n"}, nil
+					}
+					require.NotContains(t, text, "confirmed")
+					return guest.Output{}, nil
+				}
+				_, err := converge.Apply(t.Context(), m, want(t, address), converge.Options{Confirm: c.confirm})
+				require.ErrorContains(t, err, c.says)
+				require.Equal(t, c.back, back)
+			})
+		})
+	}
+}
+
+// Nobody knows whether it was confirmed: then it is a change, whatever is in force.
+func TestAnAddressThatNobodyConfirmed(t *testing.T) {
+	m := machine(t)
+	m.card("10.0.0.6/24")
+	for _, armed := range []string{"network.sh", "network.sh.4711"} { // which runs already
+		m.rows["armed"] = []string{"armed|=" + armed}
+		s, err := converge.Observe(t.Context(), m, want(t, address))
+		require.NoError(t, err)
+		require.Equal(t, []string{"network.unconfirmed true → false"}, changes(s))
+		require.Len(t, s.Steps(), 1)
+	}
+}
+
+// everything is a spec that every aspect has something to say of.
+const everything = `"identity": {"hostname": "edge", "domain": "home.example"},
+"network": {"ip": "10.9.0.5/24", "gateway": "10.9.0.1", "dns": ["10.9.0.1"]},
+"access": {"former_users": "remove", "users": [{"name": "ann", "sudo": "nopasswd", "ssh_keys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGs3bGZ6c2FrZGpoZmtqc2RoZmtqaHNkZmtqaHNka2Y= ann"], "groups": ["video"], "shell": "/bin/bash"}]},
+"posture": {"name": "prod", "ssh": {"port": "22", "permit_root_login": "no", "password_authentication": "no"}, "fail2ban": {}},
+"platform": {"packages": ["htop"], "services": {"cron": "enabled", "ntp": "disabled"}},
+"config": {"timezone": "Europe/Berlin", "sysctl": {"vm.swappiness": "1"}, "swap": 512,
+ "files": [{"path": "/etc/app", "content": "x", "mode": "0644", "owner": "root", "group": "root", "restart": ["app"]}],
+ "repositories": [{"name": "r", "url": "http://192.0.2.1/", "suites": ["a"], "components": ["b"], "key": "-----BEGIN PGP PUBLIC KEY BLOCK-----"}],
+ "commands": [{"name": "c", "run": "true", "unless": "false"}],
+ "mounts": [{"path": "/srv/data", "label": "data", "fstype": "ext4"}],
+ "pve": {"no_subscription": true, "remove_subscription_nag": true, "bridge": "vmbr0"}},
+"run": {"trigger": "schedule", "interval_seconds": 60}`
+
+// Root in a guest decides what every probe answers. Whatever that is, it is taken, or it is an error: it never ends the
+// program, and it costs no more than the answer is long.
+func TestS7AMachineThatLies(t *testing.T) {
+	aspects := strings.Fields(`repositories users commands services fail2ban swap mounts keys sysctl sshd pvebridge pverepository pvenag network timezone pull files sudo packages hostname`)
+	words := []string{"", "0", "-1", "1", "99999999999999999999", "=", "=ann", "=x=y", "ann", "root", "r", "c", "/etc/app", "/srv/data", "vmbr0", "eth0", "lo", "htop", "cron", "22", "10.9.0.5/24", "::1", "yes", "no", "=\x1b[2J", "=\n\n\n", "=a:b:c:d:e:f:g", "=a:x:0:0::/:/", "={}", "=[]", "=null", "=iface eth0 inet", "=[Network]\n[", "=" + strings.Repeat("a ", 300)}
+	keys := strings.Fields(`file unit hook fstab eni xfs swaps state source route resolv program ports odd networkd mounted manager linkdns lacks key its interfaces ifupdown disk dhcpcd dhclient dev container cloud card bridge addr why value trigger token sum stat shadow record passwd other mode link kernel hosts home group copy content beyond armed address sudo auto login hostname settings want static permitrootlogin passwordauthentication port row rows`)
+	rapid.Check(t, func(r *rapid.T) {
+		m := machine(t)
+		word := rapid.SampledFrom(words)
+		for _, a := range aspects {
+			n := rapid.IntRange(0, 4).Draw(r, "rows of "+a)
+			for range n {
+				row := append([]string{rapid.SampledFrom(append(keys, a)).Draw(r, "key")}, rapid.SliceOfN(word, 0, 6).Draw(r, "fields")...)
+				m.rows[a] = append(m.rows[a], strings.ReplaceAll(strings.Join(row, "|"), "\n|", "\n"))
+			}
+			m.codes[a] = rapid.SampledFrom([]int{0, 0, 0, 0, 1, 255}).Draw(r, "code")
+		}
+		if rapid.Bool().Draw(r, "armed") {
+			m.rows["armed"] = []string{rapid.SampledFrom([]string{"armed", "armed|=sshd.sh", "armed|=network.sh.7", "armed|=pvebridge.sh", "armed|=x|=y"}).Draw(r, "what is armed")}
+		}
+		var entries []string
+		for range rapid.IntRange(0, 6).Draw(r, "entries") {
+			text := func(what string) string {
+				b, err := json.Marshal(strings.TrimPrefix(word.Draw(r, what), "="))
+				require.NoError(t, err)
+				return string(b)
+			}
+			aspect := rapid.SampledFrom(aspects).Draw(r, "aspect")
+			entries = append(entries, fmt.Sprintf(`{"aspect": %q, "item": %s, "identity": %s, "found": {%s: %s}, "put": {%s: %s}}`, aspect, text("item"), text("identity"), text("key"), text("value"), text("key"), text("value")))
+		}
+		m.rows["record"] = []string{`record|={"version": 1, "entries": [` + strings.Join(entries, ", ") + `]}`}
+		if rapid.Bool().Draw(r, "noise") {
+			noise := rapid.SampledFrom([]string{"\x00\xff", strings.Repeat("y\n", 100), "homestak-0 end\n"}).Draw(r, "noise")
+			m.edit = func(out *guest.Output) { out.Out = noise + out.Out; out.Err = noise }
+		}
+		s, err := converge.Observe(t.Context(), m, want(t, everything))
+		if err != nil {
+			return
+		}
+		s.Changes()
+		s.Steps()
+	})
+}
+
+// What the site itself put into a machine is not reported as unmanaged, and what is reported names the machine.
+func TestN13R5R11UnmanagedThings(t *testing.T) {
+	m := machine(t)
+	m.rows["users"] = []string{"passwd|=root:0:0:/root:/bin/bash\nops:1000:1000:/home/ops:/bin/bash\nbob:1001:1001:/home/bob:/bin/sh\n", "group|=root:0:\n", "shadow|=ops:0:\nbob:0:\n"}
+	m.rows["sudo"] = []string{"sudo", "other|=/etc/sudoers.d/90-cloud-init-users", "other|=/etc/sudoers.d/README", "other|=/etc/sudoers.d/bob"}
+	site := &model.Site{VMUser: "ops", Specs: map[string]*model.Spec{"base": {Name: "base"}}}
+	for nodeType, says := range map[string][]string{
+		"vm": {"user bob on web-1 is unmanaged", "sudoers file /etc/sudoers.d/bob on web-1 is unmanaged"},
+		"ct": { // nobody but root is created in a container
+			"user bob on web-1 is unmanaged", "user ops on web-1 is unmanaged",
+			"sudoers file /etc/sudoers.d/90-cloud-init-users on web-1 is unmanaged", "sudoers file /etc/sudoers.d/bob on web-1 is unmanaged",
+		},
+	} {
+		s, found := spec.Resolve(site, &model.Node{Name: "web-1", Spec: "base", Type: nodeType})
+		require.Empty(t, found)
+		require.Equal(t, says, unmanaged(t, m, s), nodeType)
+	}
+	s, _ := spec.Resolve(site, &model.Node{Name: "web-1", Spec: "base", Type: "vm"})
+	s.Access.FirstUser = "admin" // vm_user was changed later: who entered as ops still does
+	m.login = "ops"
+	require.NotContains(t, unmanaged(t, m, s), "user ops on web-1 is unmanaged")
+}
+
+func unmanaged(t *testing.T, m converge.Machine, s *spec.Spec) []string {
+	t.Helper()
+	state, err := converge.Observe(t.Context(), m, s)
+	require.NoError(t, err)
+	var out []string
+	for _, f := range state.Observed().Findings {
+		require.Equal(t, diag.Warning, f.Severity)
+		require.Equal(t, "guest.web-1", f.Address)
+		out = append(out, f.Summary)
+	}
+	return out
 }

@@ -1,9 +1,18 @@
 package serve_test
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	gogit "github.com/go-git/go-git/v5"
@@ -289,4 +298,280 @@ func TestWithheld(t *testing.T) {
 	require.Equal(t, w.head, got.ID)
 	_, err = child.Since(t.Context(), first, w.head)
 	require.ErrorIs(t, err, objects.ErrUnrelated, "what lies between is not known, so its trailers grant nothing")
+}
+
+// A commit comes while a client is between its requests: it gets the one that it was
+// promised, and the next fetch brings the new one.
+func TestDuringAFetch(t *testing.T) {
+	needGit(t)
+	for _, version := range []string{"0", "2"} {
+		w := newWorld(t, serve.HandlerOptions{})
+		first := w.push(map[string]string{"site.hcl": "# one\n"})
+		var once sync.Once
+		change := func(r *http.Request) {
+			if r.Method == http.MethodPost {
+				once.Do(func() {
+					w.repo.ForcePush(map[string]string{"site.hcl": "# two\n"}, "rewritten")
+					w.follow()
+				})
+			}
+		}
+		w.onRequest(change)
+		dir := w.clone("-c", "protocol.version="+version)
+		w.check(t, dir, first)
+		second := w.head
+		require.NotEqual(t, first, second)
+		git(t, "-C", dir, "fetch", "-q")
+		require.Equal(t, second, git(t, "-C", dir, "rev-parse", "origin/main"))
+
+		git(t, "-C", dir, "reset", "-q", "--hard", "origin/main")
+		w.push(map[string]string{"site.hcl": "# three\n"})
+		third := w.head
+		git(t, "-C", dir, "pull", "-q")
+		w.check(t, dir, third)
+	}
+}
+
+// Many clients of all kinds fetch while commits come: each gets a whole commit that was in
+// force at that time, and nothing else. A client that was overtaken by two commits is asked to fetch again.
+func TestConcurrency(t *testing.T) {
+	needGit(t)
+	w := newWorld(t, serve.HandlerOptions{})
+	w.push(map[string]string{"site.hcl": "# 0\n", "data.hcl": strings.Repeat("# much\n", 10000)})
+	clones := []string{w.clone(), w.clone("--depth", "1"), w.clone("-c", "protocol.version=0")}
+	stop := make(chan struct{})
+	stopped := func() bool {
+		select {
+		case <-stop:
+			return true
+		default:
+			return false
+		}
+	}
+	var wait sync.WaitGroup
+	for n := range 3 {
+		dir := clones[n]
+		wait.Go(func() {
+			for !stopped() {
+				out, err := tryGit("-C", dir, "fetch", "-q")
+				if err != nil && !strings.Contains(out, "fetch again") {
+					t.Errorf("fetch: %s", out)
+					return
+				}
+			}
+		})
+	}
+	for range 4 {
+		wait.Go(func() {
+			for !stopped() {
+				if status, _, body := get(t, w.url+"/raw/HEAD/site.hcl"); status != http.StatusOK || !strings.HasPrefix(body, "# ") {
+					t.Errorf("%d: %s", status, body)
+					return
+				}
+			}
+		})
+	}
+	for n := range 15 {
+		w.good = w.head
+		w.push(map[string]string{"site.hcl": fmt.Sprintf("# %d\n", n), "data.hcl": strings.Repeat(fmt.Sprintf("# %d\n", n), 10000)})
+	}
+	close(stop)
+	wait.Wait()
+	for _, dir := range clones {
+		git(t, "-C", dir, "fetch", "-q")
+		git(t, "-C", dir, "reset", "-q", "--hard", "origin/main")
+		w.check(t, dir, w.head)
+	}
+}
+
+// Any sequence of commits gives clients the same trees as the repository has, and a
+// repository that git finds nothing wrong with. A sequence follows from its number.
+func TestAnyHistory(t *testing.T) {
+	needGit(t)
+	sequences := uint64(6)
+	if n, err := strconv.ParseUint(os.Getenv("HOMESTAK_HISTORIES"), 10, 32); err == nil {
+		sequences = n
+	}
+	for seed := range sequences {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			anyHistory(t, rand.New(rand.NewPCG(seed, 0)))
+		})
+	}
+}
+
+func anyHistory(t *testing.T, random *rand.Rand) {
+	one := func(list ...string) string { return list[random.IntN(len(list))] }
+	w := newWorld(t, serve.HandlerOptions{})
+	w.push(map[string]string{"site.hcl": "# 0\n"})
+	clients := []string{w.clone(), w.clone("--depth", "1"), w.clone("-c", "protocol.version=0", "--depth", "3")}
+	all := []string{w.head}
+	for range 8 {
+		for range 1 + random.IntN(4) {
+			text := one("# x\n", "# y\n", "", sourcetest.Gone, sourcetest.Exec+"z\n", sourcetest.Link+"site.hcl")
+			files := map[string]string{
+				one("site.hcl", "a/b.hcl", "a/c/d.hcl", "e f.hcl", "link", "run"): text,
+				"count.hcl": fmt.Sprint(random.IntN(3)), // the same contents come again
+			}
+			switch random.IntN(8) {
+			case 0:
+				w.repo.ForcePush(files, "rewritten")
+			case 1, 2:
+				w.repo.Merge(files, "merge", w.repo.Side(one(all...), files, "side"))
+			case 3:
+				w.repo.Reset(one(all...))
+			default:
+				w.repo.Commit(files, "change")
+			}
+			all = append(all, w.repo.Head())
+		}
+		if random.IntN(2) == 0 {
+			w.good = w.head
+			require.NoError(t, w.copy.Keep(w.head))
+		}
+		w.follow()
+		for n, dir := range clients {
+			if random.IntN(3) == 0 {
+				continue // this one fetches later
+			}
+			depth := "--no-tags"
+			if n > 0 && random.IntN(2) == 0 {
+				depth = fmt.Sprint("--depth=", 1+random.IntN(4))
+			}
+			git(t, "-C", dir, "fetch", "-q", "--update-shallow", depth)
+			git(t, "-C", dir, "reset", "-q", "--hard", "origin/main")
+			w.check(t, dir, w.head)
+		}
+	}
+	w.check(t, w.clone(), w.head)
+}
+
+// world is a repository that is pushed to, the copy of it that an agent has, and the server
+// of that copy.
+type world struct {
+	t        testing.TB
+	repo     *sourcetest.Repo
+	copy     *source.Repository
+	handler  *serve.Handler
+	url      string // of the repository
+	base     string // of the server
+	head     string
+	good     string // of the snapshot, beside the head
+	withhold func(id string) bool
+
+	mu   sync.Mutex // the server's goroutines read what a test sets
+	seen []string   // requests: method and path
+	hook func(r *http.Request)
+}
+
+func newWorld(t testing.TB, o serve.HandlerOptions) *world {
+	t.Helper()
+	w := &world{t: t, repo: sourcetest.New(t)}
+	var err error
+
+	w.copy, err = source.OpenRepository(source.Options{Dir: t.TempDir(), URL: w.repo.URL()})
+	require.NoError(t, err)
+	w.handler = serve.NewHandler(o)
+	s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.mu.Lock()
+		w.seen = append(w.seen, r.Method+" "+r.URL.Path)
+		hook := w.hook
+		w.mu.Unlock()
+		if hook != nil {
+			hook(r)
+		}
+		w.handler.ServeHTTP(rw, r)
+	}))
+	t.Cleanup(s.Close)
+	w.base, w.url = s.URL, s.URL+"/site.git"
+	return w
+}
+
+// follow fetches what was pushed, and publishes it.
+func (w *world) follow() string {
+	w.t.Helper()
+	c, err := w.copy.Head(w.t.Context())
+	require.NoError(w.t, err)
+	w.head = c.ID
+	w.publish()
+	return c.ID
+}
+
+func (w *world) publish() {
+	w.t.Helper()
+	s, err := w.copy.Snapshot(serve.Content{Branch: "main", InForce: w.head, LastGood: w.good, Withheld: w.withhold})
+	require.NoError(w.t, err)
+	w.handler.Publish(s)
+}
+
+// push makes a commit and publishes it.
+func (w *world) push(files map[string]string) string {
+	w.t.Helper()
+	w.repo.Commit(files, "change")
+	return w.follow()
+}
+
+// requests gives what was asked since the last call.
+func (w *world) requests() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	seen := w.seen
+	w.seen = nil
+	return seen
+}
+
+func (w *world) onRequest(hook func(*http.Request)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hook = hook
+}
+
+// git runs git, which must succeed.
+func git(t require.TestingT, args ...string) string {
+	out, err := tryGit(args...)
+	require.NoError(t, err, "git %s: %s", strings.Join(args, " "), out)
+	return strings.TrimSpace(out)
+}
+
+func tryGit(args ...string) (string, error) {
+	cmd := exec.Command("git", args...)
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "HOME=/nonexistent", "GIT_TERMINAL_PROMPT=0", "LC_ALL=C", "GIT_ADVICE=0")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	return out.String(), err
+}
+
+func needGit(t testing.TB) {
+	t.Helper()
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("git is not installed, so no git clones from here:", err)
+	}
+}
+
+// check compares a checkout with the repository that was pushed to, and lets git check it.
+func (w *world) check(t require.TestingT, dir, commit string) {
+	require.Equal(t, commit, git(t, "-C", dir, "rev-parse", "HEAD"))
+	require.Empty(t, git(t, "-C", dir, "status", "--porcelain"))
+	require.Equal(t, git(t, "-C", w.repo.Dir, "ls-tree", "-r", commit), git(t, "-C", dir, "ls-tree", "-r", "HEAD"))
+	require.Empty(t, git(t, "-C", dir, "fsck", "--strict", "--full", "--no-dangling", "--no-progress"))
+}
+
+func (w *world) clone(args ...string) string {
+	w.t.Helper()
+	dir := filepath.Join(sourcetest.TempDir(w.t), "clone")
+	git(w.t, append(append([]string{"clone", "-q"}, args...), w.url, dir)...)
+	return dir
+}
+
+func get(t testing.TB, url string) (int, http.Header, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	require.NoError(t, err)
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return res.StatusCode, res.Header, string(text)
 }

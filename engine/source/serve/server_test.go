@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -340,4 +343,324 @@ func TestFile(t *testing.T) {
 		_, err := s.File("HEAD", path)
 		require.True(t, errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) || errors.Is(err, errNotFile), "%q: %v", path, err)
 	}
+}
+
+func never() error { return errors.New("there was nothing to wait for") }
+
+func (s *spool) state() (items, idle int, size int64, built int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.items), len(s.idle), s.bytes, s.built
+}
+
+// All who want the same at one time get it from one build, whoever goes away meanwhile.
+func TestSpoolBuildsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpool(t.TempDir(), 1<<20)
+		half, rest := strings.Repeat("a", 100<<10), strings.Repeat("b", 100<<10)
+		proceed := make(chan struct{})
+		build := func(_ context.Context, w io.Writer) error {
+			_, _ = io.WriteString(w, half)
+			<-proceed
+			_, err := io.WriteString(w, rest)
+			return err
+		}
+		leaver, leave := context.WithCancel(t.Context())
+		outs := make([]bytes.Buffer, 20)
+		errs := make([]error, len(outs))
+		var wait sync.WaitGroup
+		for n := range outs {
+			ctx := t.Context()
+			if n == 0 {
+				ctx = leaver
+			}
+			wait.Go(func() { errs[n] = s.copy(ctx, "key", build, &outs[n], func() error { return nil }) })
+			synctest.Wait()
+		}
+		require.NotZero(t, outs[19].Len(), "what is there comes at once")
+		leave() // the one whose request began the build
+		synctest.Wait()
+		close(proceed)
+		wait.Wait()
+		require.ErrorIs(t, errs[0], context.Canceled)
+		for n := range outs[1:] {
+			require.NoError(t, errs[n+1])
+			require.Equal(t, half+rest, outs[n+1].String())
+		}
+		var again bytes.Buffer
+		require.NoError(t, s.copy(t.Context(), "key", func(context.Context, io.Writer) error { return errors.New("it is there") }, &again, never))
+		require.Equal(t, half+rest, again.String())
+		items, idle, size, built := s.state()
+		require.Equal(t, []any{1, 1, int64(200 << 10), 1}, []any{items, idle, size, built})
+		left, err := filepath.Glob(filepath.Join(s.dir, "*"))
+		require.NoError(t, err)
+		require.Empty(t, left, "files have no names, so a crash leaves none")
+	})
+}
+
+// A build ends with the last client that wants it, and a failure is not kept.
+func TestSpoolForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpool(t.TempDir(), 1<<20)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := false
+		var wait sync.WaitGroup
+		wait.Go(func() {
+			err := s.copy(ctx, "key", func(ctx context.Context, w io.Writer) error {
+				_, _ = io.WriteString(w, "begun")
+				<-ctx.Done()
+				ended = true
+				return ctx.Err()
+			}, io.Discard, never)
+			require.ErrorIs(t, err, context.Canceled)
+		})
+		synctest.Wait()
+		cancel()
+		wait.Wait()
+		require.True(t, ended)
+		failure := errors.New("failure")
+		require.ErrorIs(t, s.copy(t.Context(), "key", func(_ context.Context, w io.Writer) error {
+			_, err := w.Write(make([]byte, 100<<10))
+			return errors.Join(err, failure)
+		}, io.Discard, never), failure)
+		var out bytes.Buffer
+		require.NoError(t, s.copy(t.Context(), "key", func(_ context.Context, w io.Writer) error { _, err := io.WriteString(w, "right"); return err }, &out, never))
+		require.Equal(t, "right", out.String())
+		items, idle, size, built := s.state()
+		require.Equal(t, []any{1, 1, int64(5), 3}, []any{items, idle, size, built})
+	})
+}
+
+// What nobody reads makes room; what is read does not, and then nothing more is built.
+func TestSpoolIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpool(t.TempDir(), 1<<20)
+		fill := func(n int) func(context.Context, io.Writer) error {
+			return func(_ context.Context, w io.Writer) error { _, err := w.Write(make([]byte, n)); return err }
+		}
+		for n := range 100 {
+			require.NoError(t, s.copy(t.Context(), fmt.Sprint(n), fill(100<<10), io.Discard, never))
+			_, idle, size, _ := s.state()
+			require.LessOrEqual(t, size, int64(1<<20))
+			require.LessOrEqual(t, idle, mostIdle)
+		}
+		for n := range 100 {
+			require.NoError(t, s.copy(t.Context(), fmt.Sprint("small", n), fill(1), io.Discard, never))
+		}
+		items, idle, _, _ := s.state()
+		require.Equal(t, []int{mostIdle, mostIdle}, []int{items, idle})
+
+		// A client that stops reading keeps its file, and nothing else.
+		r, w := io.Pipe()
+		var wait sync.WaitGroup
+		wait.Go(func() { _ = s.copy(t.Context(), "stopped", fill(400<<10), w, never) })
+		synctest.Wait()
+		require.NoError(t, s.copy(t.Context(), "next", fill(100<<10), io.Discard, never), "others are served")
+		r2, w2 := io.Pipe()
+		wait.Go(func() { _ = s.copy(WithClient(t.Context(), "other"), "stopped, too", fill(500<<10), w2, never) })
+		synctest.Wait()
+		require.ErrorIs(t, s.copy(WithClient(t.Context(), "third"), "too much", fill(200<<10), io.Discard, never), errFull)
+		require.NoError(t, r.Close())
+		require.NoError(t, r2.Close())
+		wait.Wait()
+		require.NoError(t, s.copy(t.Context(), "too much", fill(200<<10), io.Discard, never))
+	})
+}
+
+// No more builds run at a time than allowed, and who waits gives signs of life.
+func TestSpoolQueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpool(t.TempDir(), 1<<20)
+		proceed := make(chan struct{})
+		running, most, waited := 0, 0, 0
+		var mu sync.Mutex
+		var wait sync.WaitGroup
+		for n := range 5 {
+			wait.Go(func() {
+				require.NoError(t, s.copy(WithClient(t.Context(), fmt.Sprint(n)), fmt.Sprint(n), func(context.Context, io.Writer) error {
+					mu.Lock()
+					running++
+					most = max(most, running)
+					mu.Unlock()
+					<-proceed
+					mu.Lock()
+					running--
+					mu.Unlock()
+					return nil
+				}, io.Discard, func() error {
+					mu.Lock()
+					defer mu.Unlock()
+					if waited++; waited == 10 {
+						close(proceed)
+					}
+					return nil
+				}))
+			})
+		}
+		wait.Wait()
+		require.Equal(t, mostBuilds, most)
+		require.Equal(t, 10, waited, "two rounds of five")
+	})
+}
+
+func TestSpoolWithoutAFolder(t *testing.T) {
+	s := newSpool(filepath.Join(t.TempDir(), "missing"), 1<<20)
+	require.ErrorIs(t, s.copy(t.Context(), "key", func(context.Context, io.Writer) error { return nil }, io.Discard, never), os.ErrNotExist)
+	items, _, _, _ := s.state()
+	require.Zero(t, items)
+}
+
+// yard is a spool whose builds a test lets end one by one.
+type yard struct {
+	*spool
+	t       *testing.T
+	mu      sync.Mutex
+	running []string // keys, in the order in which they began
+	proceed map[string]chan struct{}
+	wait    sync.WaitGroup
+}
+
+func newYard(t *testing.T, most int64) *yard {
+	t.Helper()
+	return &yard{spool: newSpool(t.TempDir(), most), t: t, proceed: map[string]chan struct{}{}}
+}
+
+// ask asks for something as a client. The result has the error when it is there.
+func (y *yard) ask(ctx context.Context, client, key string) (result *error) {
+	result = new(error)
+	*result = errors.New("no answer yet")
+	y.wait.Go(func() {
+		*result = y.copy(WithClient(ctx, client), key, func(ctx context.Context, w io.Writer) error {
+			y.mu.Lock()
+			y.running = append(y.running, key)
+			over := make(chan struct{})
+			y.proceed[key] = over
+			y.mu.Unlock()
+			select {
+			case <-over:
+				_, err := io.WriteString(w, key)
+				return err
+			case <-ctx.Done():
+				y.mu.Lock()
+				defer y.mu.Unlock()
+				delete(y.proceed, key)
+				return ctx.Err()
+			}
+		}, io.Discard, func() error { return nil })
+	})
+	synctest.Wait()
+	return result
+}
+
+// end lets a build end.
+func (y *yard) end(key string) {
+	y.t.Helper()
+	y.mu.Lock()
+	at := y.proceed[key]
+	require.NotNil(y.t, at, "%s does not run", key)
+	delete(y.proceed, key)
+	close(at)
+	y.mu.Unlock()
+	synctest.Wait()
+}
+
+// now are the builds that run.
+func (y *yard) now() []string {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	var out []string
+	for _, key := range y.running {
+		if y.proceed[key] != nil {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
+// A client with 120 requests does not keep its siblings waiting: one begins at once, and more take turns with it.
+func TestS6ManyRequestsOfOneClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t, 1<<20)
+		ctx, cancel := context.WithCancel(t.Context())
+		for n := range 120 {
+			y.ask(ctx, "greedy", fmt.Sprint("deepen ", n))
+		}
+		require.Equal(t, []string{"deepen 0"}, y.now())
+		a := y.ask(t.Context(), "a", "clone of a")
+		require.Equal(t, []string{"deepen 0", "clone of a"}, y.now(), "at once, though none of the other's has ended")
+		b := y.ask(t.Context(), "b", "clone of b")
+		again := y.ask(t.Context(), "a", "fetch of a")
+		y.end("clone of a")
+		require.NoError(t, *a)
+		require.Equal(t, []string{"deepen 0", "clone of b"}, y.now(), "who has waited longest")
+		y.end("deepen 0")
+		require.Equal(t, []string{"clone of b", "fetch of a"}, y.now(), "turns go by client, not by request")
+		y.end("clone of b")
+		require.Equal(t, []string{"fetch of a", "deepen 1"}, y.now())
+		y.end("fetch of a")
+		require.NoError(t, errors.Join(*b, *again))
+		require.Equal(t, []string{"deepen 1"}, y.now(), "a slot is left for others")
+		for n := 1; n < 60; n++ {
+			y.end(fmt.Sprint("deepen ", n))
+		}
+		cancel() // some run, the others wait
+		y.wait.Wait()
+		require.Equal(t, turns{clients: map[string]*client{}, order: []*client{}}, y.turns)
+	})
+}
+
+// What several want is built when it is the turn of the first of them, and no turn is lost when one leaves.
+func TestS6SharedBuilds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t, 1<<20)
+		greedy, leave := context.WithCancel(t.Context())
+		for n := range 10 {
+			y.ask(greedy, "greedy", fmt.Sprint("deepen ", n))
+		}
+		y.ask(greedy, "greedy", "clone")
+		a := y.ask(t.Context(), "a", "clone")
+		require.Equal(t, []string{"deepen 0", "clone"}, y.now(), "it does not wait behind the others of the first who asked")
+		b := y.ask(t.Context(), "b", "deepen 5")
+		leave()
+		synctest.Wait()
+		require.Equal(t, []string{"clone", "deepen 5"}, y.now())
+		y.end("clone")
+		y.end("deepen 5")
+		y.wait.Wait()
+		require.NoError(t, errors.Join(*a, *b))
+	})
+}
+
+// The files that one client does not read take half of the room at most. What another one reads, too, counts for that one.
+func TestS6RoomOfOneClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpool(t.TempDir(), 1<<20)
+		fill := func(n int) func(context.Context, io.Writer) error {
+			return func(_ context.Context, w io.Writer) error { _, err := w.Write(make([]byte, n)); return err }
+		}
+		as := func(name string) context.Context { return WithClient(t.Context(), name) }
+		var wait sync.WaitGroup
+		var stopped []*io.PipeReader
+		slow := func(name, key string) {
+			r, w := io.Pipe()
+			stopped = append(stopped, r)
+			wait.Go(func() { _ = s.copy(as(name), key, fill(300<<10), w, never) })
+			synctest.Wait()
+		}
+		slow("greedy", "one")
+		require.ErrorIs(t, s.copy(as("greedy"), "two", fill(300<<10), io.Discard, never), errShare)
+		require.NoError(t, s.copy(as("a"), "two", fill(300<<10), io.Discard, never))
+		slow("b", "one")
+		require.ErrorIs(t, s.copy(as("greedy"), "three", fill(300<<10), io.Discard, never), errShare)
+		require.NoError(t, stopped[0].Close())
+		synctest.Wait()
+		require.NoError(t, s.copy(as("greedy"), "three", fill(300<<10), io.Discard, never))
+		require.ErrorIs(t, s.copy(as("b"), "four", fill(300<<10), io.Discard, never), errShare)
+		require.NoError(t, stopped[1].Close())
+		wait.Wait()
+		var out bytes.Buffer
+		require.NoError(t, s.copy(as("b"), "one", fill(1), &out, never))
+		require.Equal(t, 300<<10, out.Len(), "it is kept for the next one")
+		require.Empty(t, s.turns.clients)
+	})
 }

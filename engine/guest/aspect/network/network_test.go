@@ -39,3 +39,23 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+// An answer may be anything: it is refused, or gives a value, and never a panic.
+func FuzzReadPVE(f *testing.F) {
+	f.Add("source\t/etc/apt/sources.list.d/x.sources\t=VVJJczogaHR0cHM6Ly9lbnRlcnByaXNlLnByb3htb3guY29tCg==\nkey\t=L3g=\n")
+	f.Add("interfaces\t=aWZhY2UgZXRoMCBpbmV0IGRoY3AK\ncard\t=ZXRoMA==\nports\t=\nstate\t=YXNrcwo=\n")
+	want, err := spec.Read([]byte(`{"version": 1, "node": "edge", "config": {"pve": {"no_subscription": true, "remove_subscription_nag": true, "bridge": "vmbr0"}}}`))
+	require.NoError(f, err)
+	f.Fuzz(func(t *testing.T, answer string) {
+		q := &aspect.Query{Want: want, Record: &guest.Record{}}
+		for _, a := range network.PVEAspects() {
+			r, err := a.Read(q, guest.Answer{Text: answer}, spec.Empty("edge"))
+			if err != nil {
+				continue
+			}
+			for _, s := range r.Steps() {
+				require.NotEmpty(t, s.Text)
+			}
+		}
+	})
+}

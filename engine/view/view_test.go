@@ -1,6 +1,7 @@
 package view_test
 
 import (
+	"net"
 	"testing"
 	"time"
 
@@ -46,4 +47,16 @@ func TestStatusOfServerAndParent(t *testing.T) {
 	text = view.Status(s, at, false)
 	require.Contains(t, text, "  server      :44443  fails to serve for 60 s: address already in use\n")
 	require.Contains(t, text, "  parent      https://192.0.2.10:44443  does not accept reports for 60 s: connection refused\n")
+}
+
+// Who listens everywhere is reached here.
+func TestReachable(t *testing.T) {
+	for want, at := range map[string]net.Addr{
+		"127.0.0.1:8006":  &net.TCPAddr{IP: net.IPv4zero, Port: 8006},
+		"127.0.0.1:8007":  &net.TCPAddr{IP: net.IPv6unspecified, Port: 8007},
+		"192.0.2.10:8006": &net.TCPAddr{IP: net.IPv4(192, 0, 2, 10), Port: 8006},
+		"/run/a.sock":     &net.UnixAddr{Name: "/run/a.sock", Net: "unix"},
+	} {
+		require.Equal(t, want, view.Reachable(at))
+	}
 }
