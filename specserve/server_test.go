@@ -1,18 +1,32 @@
 package specserve_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/fstest"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -21,6 +35,7 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -451,4 +466,593 @@ func TestOneVersionPerRequest(t *testing.T) {
 	cancel()
 	swapping.Wait()
 	require.Len(t, seen, 2)
+}
+
+// fast is a rate that no test reaches.
+var fast = limit.Rate{Every: time.Nanosecond, Burst: 1_000_000}
+
+func unlimited() specserve.Limits {
+	l := specserve.Usual()
+	l.Refusals, l.RefusalsPerNode = fast, fast
+	return l
+}
+
+func rules(text string) fs.FS {
+	return fstest.MapFS{"policy/x.rego": {Data: []byte(text)}}
+}
+
+// The whole table: what each method says to each credential, from a network that the posture allows
+// and from another one. The same table is in policy/shipped/auth_test.rego.
+func TestAuth(t *testing.T) {
+	s := serve(t, unlimited())
+	expired, err := keys.MintToken(s.keys[0], keys.Claims{Node: "own", Spec: "base", Issued: 1, Expires: 2})
+	require.NoError(t, err)
+	dropped := keys.NewKey()
+	const ok, none, bad, other, late = "200 ", "401 E300", "401 E301", "403 E302", "401 E303"
+	for _, c := range []struct {
+		credential string
+		header     func(node string) []string
+		want       map[string]string // by method; the first one counts for all that are missing
+	}{
+		{"none", func(string) []string { return nil }, map[string]string{"net inside": ok, "": none}},
+		{"wrong", func(string) []string { return bearer("wrong") }, map[string]string{"": bad}},
+		{"malformed", func(string) []string { return []string{"Authorization", "Basic eDp5"} }, map[string]string{"": none}},
+		{"malformed, two segments", func(string) []string { return bearer("wrong.!") }, map[string]string{"": none}},
+		{"malformed, three segments", func(string) []string { return bearer(s.mint(s.keys[0], "own") + ".x") }, map[string]string{"": none}},
+		{"malformed, not a token", func(string) []string { return bearer("e30.e30") }, map[string]string{"": bad}},
+		{"no token", func(string) []string { return []string{"Authorization", "Bearer "} }, map[string]string{"": none}},
+		{"two", func(string) []string { return append(bearer(siteToken), bearer(siteToken)...) }, map[string]string{"": none}},
+		{"site's token", func(string) []string { return bearer(siteToken) }, map[string]string{"own inside": other, "own outside": other, "": ok}},
+		{"node's token", func(node string) []string {
+			return bearer(map[string]string{"net": netToken, "site": siteNode, "own": ownToken}[node])
+		}, map[string]string{"site inside": other, "site outside": other, "": ok}},
+		{"other node's token", func(node string) []string {
+			return bearer(map[string]string{"net": ownToken, "site": netToken, "own": netToken}[node])
+		}, map[string]string{"": other}},
+		{"provisioning", func(node string) []string { return bearer(s.mint(s.keys[0], node)) }, map[string]string{"": ok}},
+		{"provisioning, small letters", func(node string) []string {
+			return []string{"authorization", "bearer " + s.mint(s.keys[0], node)}
+		}, map[string]string{"": ok}},
+		{"provisioning, older key", func(node string) []string { return bearer(s.mint(s.keys[1], node)) }, map[string]string{"": ok}},
+		{"provisioning, dropped key", func(node string) []string { return bearer(s.mint(dropped, node)) }, map[string]string{"": bad}},
+		{"provisioning, other node", func(node string) []string { return bearer(s.mint(s.keys[0], node+"x")) }, map[string]string{"": other}},
+		{"provisioning, expired", func(string) []string { return bearer(expired) }, map[string]string{"": late}},
+	} {
+		for _, network := range []string{"inside", "outside"} {
+			changed := site()
+			if network == "outside" {
+				changed.Postures["net"].Auth.Networks = []string{"192.0.2.0/24"}
+			}
+			s.publish(network, changed)
+			for _, node := range []string{"net", "site", "own"} {
+				want, exact := c.want[node+" "+network]
+				if !exact {
+					want = c.want[""]
+				}
+				got := s.ask("GET", "/spec/"+node, c.header(node)...)
+				require.Equal(t, want, fmt.Sprint(got.status, " ", got.code()), "%s to %s from %s: %s", c.credential, node, network, got.body)
+				require.Equal(t, got.status == 401, got.header.Get("WWW-Authenticate") != "")
+				if got.status != 200 {
+					require.NotContains(t, got.body, "canary")
+				}
+			}
+		}
+	}
+	require.Equal(t, `Bearer realm="homestak-gitops", error="invalid_token"`, s.ask("GET", "/spec/own", bearer("wrong")...).header.Get("WWW-Authenticate"))
+	require.Equal(t, `Bearer realm="homestak-gitops"`, s.ask("GET", "/spec/own").header.Get("WWW-Authenticate"))
+}
+
+// badToken is how a token that opens nothing is answered: one that was meant as a provisioning token, with
+// two segments, is malformed if it cannot be taken apart, and any other one is not valid.
+func badToken(text string) string {
+	if _, err := keys.InspectToken(text); err != nil && strings.Contains(text, ".") {
+		return "401 E300"
+	}
+	return "401 E301"
+}
+
+// A token with any one byte changed opens nothing, under every method.
+func TestTamperedToken(t *testing.T) {
+	s := serve(t, unlimited())
+	s.publish("a", site())
+	for _, node := range []string{"net", "site", "own"} {
+		text := s.mint(s.keys[0], node)
+		require.Equal(t, 200, s.ask("GET", "/spec/"+node, bearer(text)...).status)
+		for i := range len(text) {
+			for _, b := range []byte{'A', '.', '=', text[i] ^ 1} {
+				if b == text[i] || b < '!' || b > '~' {
+					continue
+				}
+				got := s.ask("GET", "/spec/"+node, bearer(text[:i]+string(b)+text[i+1:])...)
+				require.Equal(t, badToken(text[:i]+string(b)+text[i+1:]), fmt.Sprint(got.status, " ", got.code()), "byte %d is %q", i, b)
+			}
+		}
+		for _, changed := range []string{text[:len(text)-1], text + "A", text + ".", "." + text, text + "." + text, strings.ToUpper(text)} {
+			got := s.ask("GET", "/spec/"+node, bearer(changed)...)
+			require.Equal(t, badToken(changed), fmt.Sprint(got.status, " ", got.code()), changed)
+		}
+	}
+	// Another payload under a signature that is genuine.
+	_, signature, _ := strings.Cut(s.mint(s.keys[0], "net"), ".")
+	payload := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"v":1,"n":"own","s":"base","iat":1,"kid":%q}`, s.keys[0].ID))
+	require.Equal(t, "E301", s.ask("GET", "/spec/own", bearer(payload+"."+signature)...).code())
+}
+
+// Who may not have a spec does not learn whether there is one.
+func TestUnknownNodes(t *testing.T) {
+	s := start(t)
+	for _, c := range []struct{ node, want string }{
+		{"nobody", "401 E300"}, {"cold", "401 E300"}, {"own", "401 E300"},
+	} {
+		got := s.ask("GET", "/spec/"+c.node)
+		require.Equal(t, c.want, fmt.Sprint(got.status, " ", got.code()))
+		require.Equal(t, s.ask("GET", "/spec/own").body, got.body)
+	}
+	require.Equal(t, "E302", s.ask("GET", "/spec/nobody", bearer(siteToken)...).code())
+	got := s.ask("GET", "/spec/nobody", bearer(s.mint(s.keys[0], "nobody"))...)
+	require.Equal(t, 404, got.status)
+	require.Equal(t, "E200", got.code())
+	got = s.ask("GET", "/spec/cold", bearer(s.mint(s.keys[0], "cold"))...)
+	require.Equal(t, 404, got.status)
+	require.Contains(t, got.body, "manifest frozen is suspended")
+}
+
+// Keys and secrets count from the moment that they are published, and the old ones no longer.
+func TestRotation(t *testing.T) {
+	s := start(t)
+	old := s.mint(s.keys[0], "own")
+	next := keys.NewKey()
+	s.keys = keys.Keys{next, s.keys[0]}
+	s.publish("a", site())
+	require.Equal(t, 200, s.ask("GET", "/spec/own", bearer(old)...).status, "both are good in the overlap")
+	require.Equal(t, 200, s.ask("GET", "/spec/own", bearer(s.mint(next, "own"))...).status)
+	s.keys = keys.Keys{next}
+	changed := site()
+	changed.Secrets.Values["auth"]["node_tokens.own"] = siteNode + "2"
+	s.publish("a", changed)
+	require.Equal(t, "E301", s.ask("GET", "/spec/own", bearer(old)...).code())
+	require.Equal(t, "E301", s.ask("GET", "/spec/own", bearer(ownToken)...).code())
+	require.Equal(t, 200, s.ask("GET", "/spec/own", bearer(siteNode+"2")...).status)
+}
+
+// pipes is a listener in memory.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+func (*pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
+
+func (p *pipes) dial() net.Conn {
+	here, there := net.Pipe()
+	p.conns <- there
+	return here
+}
+
+// Clients that say nothing, or too slowly, are cut off at the deadlines, to the second.
+func TestDeadlines(t *testing.T) {
+	certificate, err := keys.OpenCert(keys.CertOptions{Dir: filepath.Join(t.TempDir(), "server"), Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	// speak begins a conversation over TLS, and gives the connection to go on with.
+	speak := func(text string) func(*testing.T, net.Conn) io.Writer {
+		return func(t *testing.T, c net.Conn) io.Writer {
+			t.Helper()
+			client := tls.Client(c, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
+			require.NoError(t, client.HandshakeContext(t.Context()))
+			_, err := io.WriteString(client, text)
+			require.NoError(t, err)
+			return client
+		}
+	}
+	for name, c := range map[string]struct {
+		begin   func(*testing.T, net.Conn) io.Writer
+		trickle bool
+		after   time.Duration
+	}{
+		"silent":           {func(_ *testing.T, c net.Conn) io.Writer { return c }, false, 10 * time.Second},
+		"silent after TLS": {speak(""), false, 10 * time.Second},
+		"half a header":    {speak("GET /health HTTP/1.1\r\nHost: x\r\n"), false, 10 * time.Second},
+		"trickling header": {speak("GET /health HTTP/1.1\r\nHost: x\r\nX: "), true, 10 * time.Second},
+		"half a body":      {speak("GET /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"), false, 20 * time.Second},
+		"trickling body":   {speak("GET /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"), true, 20 * time.Second},
+		"idle between two": {speak("GET /health HTTP/1.1\r\nHost: x\r\n\r\n"), false, 5 * time.Second},
+		"idle, verified":   {speak("POST /reconcile HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer operator\r\n\r\n"), false, 2 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ln := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+				s := specserve.New(specserve.Options{TLS: certificate.TLS(), Log: slog.New(slog.DiscardHandler)})
+				s.Publish(specserve.View{Access: keys.Access{Operator: []byte("operator")}})
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- s.Serve(ctx, ln) }()
+				conn := ln.dial()
+				began := time.Now()
+				to := c.begin(t, conn)
+				ended, stop := make(chan struct{}), make(chan struct{})
+				go func() { _, _ = io.Copy(io.Discard, conn); close(ended) }()
+				go func() {
+					defer close(stop)
+					tick := time.NewTicker(100 * time.Millisecond)
+					defer tick.Stop()
+					for c.trickle {
+						select {
+						case <-tick.C:
+							if _, err := io.WriteString(to, "1"); err != nil {
+								return
+							}
+						case <-ended:
+							return
+						}
+					}
+				}()
+				<-ended
+				<-stop
+				require.Equal(t, c.after, time.Since(began).Truncate(time.Second))
+				require.NoError(t, conn.Close())
+				cancel()
+				require.NoError(t, <-done)
+			})
+		})
+	}
+}
+
+// Silent clients hardly delay the end, and a request under way has until the limit.
+func TestShutdownTakesItsTime(t *testing.T) {
+	certificate, err := keys.OpenCert(keys.CertOptions{Dir: filepath.Join(t.TempDir(), "server"), Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		after, longest time.Duration // when the request under way is complete, and the end
+	}{
+		"nothing under way": {0, 900 * time.Millisecond},
+		"a slow request":    {1400 * time.Millisecond, 1500 * time.Millisecond},
+		"one too slow":      {time.Minute, 1500 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ln := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+				s := specserve.New(specserve.Options{TLS: certificate.TLS(), Log: slog.New(slog.DiscardHandler)})
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- s.Serve(ctx, ln) }()
+				silent := ln.dial()
+				defer func() { _ = silent.Close() }()
+				slow := tls.Client(ln.dial(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
+				defer func() { _ = slow.Close() }()
+				require.NoError(t, slow.HandshakeContext(t.Context()))
+				if c.after > 0 {
+					_, err := io.WriteString(slow, "GET /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+					require.NoError(t, err)
+				}
+				synctest.Wait()
+				began := time.Now()
+				cancel()
+				if c.after > 0 {
+					defer time.AfterFunc(c.after, func() { _, _ = io.WriteString(slow, "0\r\n\r\n") }).Stop()
+					got, err := http.ReadResponse(bufio.NewReader(slow), nil)
+					if err == nil {
+						_ = got.Body.Close()
+					}
+					require.Equal(t, c.after < c.longest, err == nil && got.StatusCode == http.StatusOK)
+				} else {
+					_, _ = io.Copy(io.Discard, slow)
+				}
+				require.NoError(t, <-done)
+				require.LessOrEqual(t, time.Since(began), c.longest)
+			})
+		})
+	}
+}
+
+// Twenty addresses with as many connections as one may have, each idle after an answer, do not keep a node out: neither
+// over the connection that it has, nor over new ones, while they come and when all are there.
+func TestS4IdleConnections(t *testing.T) {
+	const addresses = 20
+	l := unlimited()
+	l.IdleUnverified = time.Hour // only by giving way to others
+	var files syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files))
+	if most := int(min(files.Cur, 1<<20)/(2*addresses)) - 20; most < l.ConnectionsPerClient { // two files for each connection
+		l.Connections, l.Unverified = l.Connections*most/l.ConnectionsPerClient, l.Unverified*most/l.ConnectionsPerClient
+		l.ConnectionsPerClient = most
+	}
+	s := serve(t, l)
+	s.publish("a", site())
+	right := s.mint(s.keys[0], "own")
+	pins, err := wire.ParsePins(s.pins)
+	require.NoError(t, err)
+	node := func() *http.Client {
+		return &http.Client{Transport: &http.Transport{TLSClientConfig: wire.PinnedTLS(pins), ForceAttemptHTTP2: true}}
+	}
+	ask := func(c *http.Client) error {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+s.addr+"/spec/own", http.NoBody)
+		if err != nil {
+			return err
+		}
+		r.Header.Set("Authorization", "Bearer "+right)
+		got, err := c.Do(r)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, got.Body)
+		_ = got.Body.Close()
+		if got.StatusCode != http.StatusOK {
+			err = fmt.Errorf("status %d", got.StatusCode)
+		}
+		return err
+	}
+	stays := node()
+	defer stays.CloseIdleConnections()
+	require.NoError(t, ask(stays))
+	var took []time.Duration
+	served := func() error {
+		began := time.Now()
+		comes := node()
+		defer comes.CloseIdleConnections()
+		err := ask(comes)
+		took = append(took, time.Since(began))
+		if err == nil {
+			err = ask(stays)
+		}
+		return err
+	}
+
+	var flood sync.WaitGroup
+	for i := range addresses {
+		flood.Go(func() {
+			d := tls.Dialer{NetDialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(i+1))}}, Config: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}}
+			for range l.ConnectionsPerClient {
+				c, err := d.DialContext(t.Context(), "tcp", s.addr)
+				if err != nil {
+					continue // it had to give way at once
+				}
+				t.Cleanup(func() { _ = c.Close() })
+				if _, err = io.WriteString(c, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"); err == nil {
+					_, _ = c.Read(make([]byte, 1024))
+				}
+			}
+		})
+	}
+	all := make(chan struct{})
+	go func() { flood.Wait(); close(all) }()
+	figures := func(when string) {
+		slices.Sort(took)
+		t.Logf("%s, %d addresses × %d: %d new connections of the node, p50 %v, the slowest %v", when, addresses, l.ConnectionsPerClient, len(took), took[len(took)/2], took[len(took)-1])
+		took = nil
+	}
+	for during := true; during; {
+		select {
+		case <-all:
+			during = false
+		default:
+		}
+		require.NoError(t, served())
+	}
+	figures("while they come")
+	for range 100 {
+		require.NoError(t, served())
+	}
+	figures("when all are there")
+}
+
+func TestText(t *testing.T) {
+	passes := specserve.NewCounter("passes_total", "Passes.", "outcome")
+	took := specserve.NewHistogram("took_seconds", "How long.", []float64{0.1, 2.5})
+	r := specserve.NewRegistry(took, passes, specserve.CurrentFigures(func(add func(string, string, float64, ...string)) {
+		add("ready", "Whether.", 0, "node", "\"quoted\" \\ and\nnext \xff")
+		add("ready", "Whether.", 1.5, "node", "a")
+	}))
+	passes.WithLabelValues("done").Inc()
+	took.WithLabelValues().Observe(2.5)
+	took.WithLabelValues().Observe(3)
+	text, err := r.Text()
+	require.NoError(t, err)
+	require.Equal(t, `# HELP passes_total Passes.
+# TYPE passes_total counter
+passes_total{outcome="done"} 1
+# HELP ready Whether.
+# TYPE ready gauge
+ready{node="\"quoted\" \\ and\nnext ?"} 0
+ready{node="a"} 1.5
+# HELP took_seconds How long.
+# TYPE took_seconds histogram
+took_seconds_bucket{le="0.1"} 0
+took_seconds_bucket{le="2.5"} 1
+took_seconds_bucket{le="+Inf"} 2
+took_seconds_sum 5.5
+took_seconds_count 2
+`, string(text))
+
+	other, err := specserve.NewRegistry().Text()
+	require.NoError(t, err)
+	require.Empty(t, other, "registries share nothing")
+}
+
+// A figure that contradicts another one is an error, and no text that Prometheus would refuse.
+func TestContradictions(t *testing.T) {
+	for name, now := range map[string]specserve.CurrentFigures{
+		"twice":        func(add func(string, string, float64, ...string)) { add("x", "X.", 1); add("x", "X.", 2) },
+		"other labels": func(add func(string, string, float64, ...string)) { add("x", "X.", 1, "a", "b"); add("x", "X.", 2) },
+	} {
+		_, err := specserve.NewRegistry(now).Text()
+		require.Error(t, err, name)
+	}
+	require.Panics(t, func() { specserve.NewRegistry(specserve.NewCounter("x", "X."), specserve.NewCounter("x", "X.")) })
+}
+
+// signature is the HMAC-SHA256 of a text, in hex.
+func signature(secret []byte, text string) string {
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte(text))
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+const push = `{"ref":"refs/heads/main"}`
+
+func TestHook(t *testing.T) {
+	s := start(t)
+	secret := s.access.Hook
+	at := strconv.FormatInt(s.now.Load(), 10)
+	late := strconv.FormatInt(s.now.Load()-301, 10)
+	for _, c := range []struct {
+		name, path, body string
+		headers          []string
+		status           int
+		answer           string // its status, or its code
+		checks           bool
+	}{
+		{"github", "/hook/github", push, []string{"X-Hub-Signature-256", "sha256=" + signature(secret("github"), push), "X-Github-Event", "push", "X-Github-Delivery", "1"}, 202, "checking", true},
+		{"github again", "/hook/github", push, []string{"X-Hub-Signature-256", "sha256=" + signature(secret("github"), push), "X-Github-Event", "push", "X-Github-Delivery", "1"}, 200, "was here before", false},
+		{"github ping", "/hook/github", "{}", []string{"X-Hub-Signature-256", "sha256=" + signature(secret("github"), "{}"), "X-Github-Event", "ping"}, 200, "not about a push", false},
+		{"gitea", "/hook/gitea", push, []string{"X-Gitea-Signature", signature(secret("gitea"), push), "X-Gitea-Event", "push"}, 202, "checking", true},
+		{"forgejo", "/hook/forgejo", push, []string{"X-Forgejo-Signature", signature(secret("forgejo"), push)}, 202, "checking", true},
+		{"gitlab", "/hook/gitlab", push, []string{"X-Gitlab-Token", string(secret("gitlab")), "X-Gitlab-Event", "Push Hook"}, 202, "checking", true},
+		{"generic", "/hook/generic", push, []string{"X-Homestak-Timestamp", at, "X-Homestak-Signature", signature(secret("generic"), at+"."+push)}, 202, "checking", true},
+		{"too late", "/hook/generic", push, []string{"X-Homestak-Timestamp", late, "X-Homestak-Signature", signature(secret("generic"), late+"."+push)}, 401, "E303", false},
+		{"not signed", "/hook/github", push, nil, 401, "E300", false},
+		{"not signed, gitlab", "/hook/gitlab", push, nil, 401, "E300", false},
+		{"of another body", "/hook/github", push + " ", []string{"X-Hub-Signature-256", "sha256=" + signature(secret("github"), push)}, 401, "E301", false},
+		{"by another secret", "/hook/gitea", push, []string{"X-Gitea-Signature", signature([]byte("canary"), push)}, 401, "E301", false},
+		{"a token of nobody", "/hook/gitlab", push, []string{"X-Gitlab-Token", "canary"}, 401, "E301", false},
+		{"the operator key", "/hook/github", push, bearer(string(s.access.Operator)), 401, "E300", false},
+		{"unknown", "/hook/bitbucket", push, nil, 404, "E100", false},
+		{"none", "/hook/", push, nil, 404, "E100", false},
+		{"below", "/hook/github/x", push, nil, 404, "E100", false},
+	} {
+		got := s.send("POST", c.path, strings.NewReader(c.body), c.headers...)
+		require.Equal(t, c.status, got.status, c.name)
+		if c.status < 300 {
+			require.Equal(t, `{"status":"`+c.answer+`"}`+"\n", got.body, c.name)
+		} else {
+			require.Equal(t, c.answer, got.code(), c.name)
+		}
+		require.Equal(t, c.checks, len(s.asked) == 1, c.name)
+		if c.checks {
+			<-s.asked
+		}
+	}
+	for _, provider := range keys.HookProviders() {
+		got := s.ask("GET", "/hook/"+provider)
+		require.Equal(t, 405, got.status)
+		require.Equal(t, "POST", got.header.Get("Allow"))
+	}
+}
+
+// What one provider signs is a notification of that provider alone: each has its own secret, and the one in hook.key, which once
+// was for all, is only the generic one's.
+func TestS7EachProviderHasASecretOfItsOwn(t *testing.T) {
+	s := serve(t, unlimited())
+	s.publish("3f2c1a9", site())
+	n := 0
+	send := func(provider string, secret []byte) answer {
+		n++ // each body is another one, so that none is a repetition
+		body, at := fmt.Sprintf(`{"n":%d}`, n), strconv.FormatInt(s.now.Load(), 10)
+		return s.send("POST", "/hook/"+provider, strings.NewReader(body), map[string][]string{
+			"github": {"X-Hub-Signature-256", "sha256=" + signature(secret, body)}, "gitea": {"X-Gitea-Signature", signature(secret, body)},
+			"forgejo": {"X-Forgejo-Signature", signature(secret, body)}, "gitlab": {"X-Gitlab-Token", string(secret)},
+			"generic": {"X-Homestak-Timestamp", at, "X-Homestak-Signature", signature(secret, at+"."+body)},
+		}[provider]...)
+	}
+	for _, of := range keys.HookProviders() {
+		for _, provider := range keys.HookProviders() {
+			got := send(provider, s.access.Hook(of))
+			if of == provider {
+				require.Equal(t, 202, got.status, provider)
+				continue
+			}
+			require.Equal(t, "E301", got.code(), "the secret of %s at %s", of, provider)
+			require.Contains(t, got.body, keys.HookFileOf(provider))
+		}
+	}
+	// What the generic scheme signs is no body that GitHub's accepts.
+	body, at := push, strconv.FormatInt(s.now.Load(), 10)
+	got := s.send("POST", "/hook/github", strings.NewReader(at+"."+body), "X-Hub-Signature-256", "sha256="+signature(s.access.Hook("generic"), at+"."+body))
+	require.Equal(t, "E301", got.code())
+
+	// A secret that two providers have counts for neither, and the answer says so.
+	before := s.access
+	common, err := os.ReadFile(filepath.Join(s.dir, keys.HookFile))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(s.dir, keys.HookFileOf("github")), common, 0o600))
+	s.access, err = keys.ReadAccess(keys.Files{Dir: s.dir}, keys.HookProviders())
+	require.NoError(t, err)
+	s.publish("3f2c1a9", site())
+	for _, provider := range []string{"github", "generic"} {
+		got := send(provider, bytes.TrimSpace(common))
+		require.Equal(t, "E301", got.code(), provider)
+		require.Contains(t, got.body, "counts for neither")
+	}
+	require.Equal(t, 202, send("gitea", s.access.Hook("gitea")).status)
+	s.access = before
+}
+
+// Who asks the server of an agent for a check may wait for the end of the pass: for longer than any other request
+// may take, and not beyond the end of the server.
+func TestReconcileMayWait(t *testing.T) {
+	t.Parallel()
+	folder := start(t)
+	require.Equal(t, 202, folder.ask("POST", "/reconcile?wait", bearer(string(folder.access.Operator))...).status, "there are no passes")
+	l := unlimited()
+	// A handshake takes a second on a machine that is busy enough.
+	l.Read, l.Write, l.Wait, l.Streams = 3*time.Second, 3*time.Second, 4*time.Second, 1
+	asked, pass := make(chan struct{}), make(chan error)
+	s := serveOptions(t, l, nil, func(o *specserve.Options) {
+		o.Identity = "father"
+		o.Reconcile = func(ctx context.Context) (any, error) {
+			asked <- struct{}{}
+			select {
+			case err := <-pass:
+				return map[string]int{"made": 1}, err
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+	})
+	s.publish("3f2c1a9", site())
+	key := bearer(string(s.access.Operator))
+	ask := func(path string) chan answer {
+		got := make(chan answer, 1)
+		go func() {
+			defer close(got) // also if the request fails
+			got <- s.ask("POST", path, key...)
+		}()
+		select {
+		case <-asked:
+		case a := <-got:
+			t.Fatalf("POST %s asks for no pass: %d %s", path, a.status, a.body)
+		}
+		return got
+	}
+	for _, path := range []string{"/reconcile?wait", "/reconcile/father?wait"} {
+		got := ask(path)
+		require.Equal(t, 429, s.ask("POST", "/reconcile?wait", key...).status, "they are bounded")
+		require.Equal(t, 204, s.ask("GET", "/wait/own", bearer(ownToken)...).status, "which takes longer than other requests may")
+		require.Empty(t, got)
+		pass <- nil
+		answer := <-got
+		require.Equal(t, 200, answer.status)
+		require.JSONEq(t, `{"made":1}`, answer.body)
+	}
+	require.Equal(t, 401, s.ask("POST", "/reconcile?wait", bearer(string(s.access.Read))...).status)
+	require.Empty(t, s.asked, "the pass is the check")
+	require.Equal(t, 202, s.ask("POST", "/reconcile", key...).status)
+	<-s.asked
+	got := ask("/reconcile?wait")
+	require.NoError(t, s.stop())
+	require.Equal(t, "E500", (<-got).code())
 }

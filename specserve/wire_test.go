@@ -5,11 +5,13 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -19,6 +21,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/source"
+	gitserve "github.com/homestak/homestak-gitops/engine/source/serve"
+	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -460,4 +465,257 @@ func TestSilentClientsAreCheap(t *testing.T) {
 	require.Eventually(t, func() bool { return runtime.NumGoroutine() >= before+90 }, 5*time.Minute, time.Millisecond)
 	require.LessOrEqual(t, runtime.NumGoroutine(), before+105)
 	require.Equal(t, 200, s.ask("GET", "/health").status)
+}
+
+// Every byte of every kind of credential matters, under each method, from a network of the posture and
+// from elsewhere, and at each endpoint that takes it.
+func TestEveryByteMatters(t *testing.T) {
+	s := serve(t, unlimited())
+	for _, network := range []string{"127.0.0.1/32", "192.0.2.0/24"} {
+		changed := site()
+		changed.Postures["net"].Auth.Networks = []string{network}
+		changed.Manifests["web"].Nodes = append(changed.Manifests["web"].Nodes, &model.Node{Name: "inner", Spec: "own", Type: "pve"})
+		s.publish(network, changed)
+		for _, c := range []struct{ method, path, credential, right string }{
+			{"GET", "/spec/net", netToken, "200 "},
+			{"GET", "/spec/net", siteToken, "200 "},
+			{"GET", "/spec/net", s.mint(s.keys[0], "net"), "200 "},
+			{"GET", "/spec/site", siteToken, "200 "},
+			{"GET", "/spec/site", s.mint(s.keys[1], "site"), "200 "},
+			{"GET", "/spec/own", ownToken, "200 "},
+			{"GET", "/spec/own", s.mint(s.keys[1], "own"), "200 "},
+			{"GET", "/specs", siteToken, "200 "},
+			{"GET", "/agent/plan9-arm", s.mint(s.keys[0], "own"), "404 E200"},
+			{"GET", "/agent/plan9-arm", siteToken, "404 E200"},
+			{"GET", "/site.git/raw/HEAD/x", s.mint(s.keys[0], "inner"), "404 E200"},
+			{"GET", "/site.git/raw/HEAD/x", string(s.access.Repository), "404 E200"},
+			{"GET", "/wait/own", s.mint(s.keys[0], "own"), "200 "},
+			{"POST", "/report/own", s.mint(s.keys[0], "own"), "422 E400"},
+			{"GET", "/status", string(s.access.Read), "200 "},
+			{"GET", "/metrics", string(s.access.Read), "200 "},
+			{"POST", "/reconcile", string(s.access.Operator), "202 "},
+		} {
+			ask := func(credential string) string {
+				got := s.ask(c.method, c.path, append(bearer(credential), "If-None-Match", `"other"`)...)
+				return fmt.Sprint(got.status, " ", got.code())
+			}
+			require.Equal(t, c.right, ask(c.credential), "%s %s", c.method, c.path)
+			for i := range len(c.credential) {
+				b := c.credential[i] ^ 1
+				changed := c.credential[:i] + string(b) + c.credential[i+1:]
+				require.Equal(t, badToken(changed), ask(changed), "%s %s, byte %d", c.method, c.path, i)
+			}
+			for _, changed := range []string{c.credential[:len(c.credential)-1], c.credential + "0"} {
+				require.Equal(t, badToken(changed), ask(changed), "%s %s", c.method, c.path)
+			}
+		}
+	}
+}
+
+// The program and the repository need a credential that is good, also where the posture of a node lets
+// its network fetch specs: whoever needs them has a token.
+func TestDownloadsUnderEveryMethod(t *testing.T) {
+	s := withRepository(t)
+	expired, err := keys.MintToken(s.keys[0], keys.Claims{Node: "inner", Spec: "base", Issued: 1, Expires: 2})
+	require.NoError(t, err)
+	const refs, program = "/site.git/info/refs?service=git-upload-pack", "/agent/plan9-arm"
+	require.Equal(t, 200, s.ask(http.MethodGet, "/spec/net").status, "from this network specs need nothing")
+	for _, c := range []struct{ name, credential, repository, program string }{
+		{"none", "", "401 E300", "401 E300"},
+		{"expired", expired, "401 E303", "401 E303"},
+		{"a dropped key", s.mint(keys.NewKey(), "inner"), "401 E301", "401 E301"},
+		{"the older key", s.mint(s.keys[1], "inner"), "200 ", "404 E200"},
+		{"a node under network", s.mint(s.keys[0], "net"), "403 E302", "404 E200"},
+		{"its token of the site", netToken, "403 E302", "404 E200"},
+		{"a node under site_token", s.mint(s.keys[0], "site"), "403 E302", "404 E200"},
+		{"a node under node_token", s.mint(s.keys[0], "own"), "403 E302", "404 E200"},
+	} {
+		for path, want := range map[string]string{refs: c.repository, program: c.program} {
+			var headers []string
+			if c.credential != "" {
+				headers = bearer(c.credential)
+			}
+			got := s.ask(http.MethodGet, path, headers...)
+			require.Equal(t, want, fmt.Sprint(got.status, " ", got.code()), "%s: %s", c.name, path)
+		}
+	}
+}
+
+// The whole life of a node's tokens, over the wire: it joins, renews, is revoked, and joins again.
+func TestS8TokensOverTheWire(t *testing.T) {
+	s := serve(t, unlimited())
+	clock := func() time.Time { return time.Unix(s.now.Load(), 0) }
+	ring, err := keys.Ensure(s.dir, clock())
+	require.NoError(t, err)
+	book, err := keys.OpenBook(s.dir)
+	require.NoError(t, err)
+	c, found := specserve.MakeCatalog(specserve.CatalogInput{Site: site(), Commit: "a", Policies: s.set})
+	require.Empty(t, found)
+	s.Publish(specserve.View{Catalog: c, Keys: ring.Tokens(), Book: book, Access: s.access, Pins: s.pins})
+	mint := func() string {
+		m, err := keys.Mint(s.dir, "own", "own", keys.TokenLifetime, clock())
+		require.NoError(t, err)
+		return m.Token
+	}
+	fetch := func(text string) (next string) {
+		t.Helper()
+		got := s.ask("GET", "/spec/own", bearer(text)...)
+		require.Equal(t, 200, got.status, got.body)
+		var sent struct{ Token string }
+		require.NoError(t, json.Unmarshal([]byte(got.body), &sent))
+		return sent.Token
+	}
+	waits := func(text string) string {
+		t.Helper()
+		got := s.ask("GET", "/wait/own", append(bearer(text), "If-None-Match", `"other"`)...)
+		require.Equal(t, 200, got.status, got.body)
+		var sent specserve.Done
+		require.NoError(t, json.Unmarshal([]byte(got.body), &sent))
+		return sent.Status
+	}
+	join := mint()
+	require.Equal(t, "token", waits(join), "it is to get its own first")
+	own := fetch(join)
+	require.NotEmpty(t, own)
+	require.Empty(t, fetch(own))
+	require.Equal(t, "spec", waits(own))
+	s.now.Add(61)
+	got := s.ask("GET", "/spec/own", bearer(join)...)
+	require.Equal(t, "E301", got.code())
+	require.Contains(t, s.log.String(), "good for one use")
+
+	s.now.Add(8 * 24 * 3600) // it was off for a week
+	require.Equal(t, "token", waits(own))
+	next := fetch(own)
+	require.NotEmpty(t, next)
+	require.Empty(t, fetch(next))
+	require.Equal(t, "E303", s.ask("GET", "/spec/own", bearer(own)...).code(), "of the two only the newer one was renewed")
+
+	_, err = keys.Revoke(s.dir, "own", clock())
+	require.NoError(t, err)
+	for _, path := range []string{"/spec/own", "/wait/own", "/agent/linux-amd64", "/site.git/info/refs?service=git-upload-pack"} {
+		require.Equal(t, "E301", s.ask("GET", path, bearer(next)...).code(), path)
+	}
+	require.Equal(t, 200, s.ask("GET", "/spec/own", bearer(ownToken)...).status, "a token of the site is its own matter")
+	require.NotEmpty(t, fetch(mint()))
+}
+
+const repositoryKey = "6d0f8e2b4c-canary-key-of-the-repository"
+
+// withRepository is a server that has all there is: a host of its own, inner, and the repository.
+func withRepository(t *testing.T) *served {
+	t.Helper()
+	s := serve(t, unlimited())
+	with := site()
+	with.Manifests["web"].Nodes = append(with.Manifests["web"].Nodes, &model.Node{Name: "inner", Spec: "own", Type: "pve"})
+	remote := sourcetest.New(t)
+	id := remote.Commit(map[string]string{"site.hcl": "site {}\n", "sub/a.txt": "a\n"}, "one")
+	repo, err := source.OpenRepository(source.Options{URL: remote.URL(), Dir: t.TempDir()})
+	require.NoError(t, err)
+	_, err = repo.Head(t.Context())
+	require.NoError(t, err)
+	snapshot, err := repo.Snapshot(gitserve.Content{Branch: "main", InForce: id, LastGood: id})
+	require.NoError(t, err)
+	made, found := specserve.MakeCatalog(specserve.CatalogInput{Site: with, Commit: id, Policies: s.set})
+	require.Empty(t, found)
+	s.Publish(specserve.View{Catalog: made, Keys: s.keys, Pins: s.pins, Repository: snapshot, Access: keys.Access{Repository: []byte(repositoryKey)}})
+	return s
+}
+
+// sent is the answer to a request with a value of Authorization.
+func (s *served) sent(method, path, authorization string) answer {
+	s.t.Helper()
+	header := ""
+	if authorization != "" {
+		header = "Authorization: " + authorization + "\r\n"
+	}
+	return s.raw(method + " " + path + " HTTP/1.1\r\nHost: x\r\n" + header + "Content-Length: 0\r\nConnection: close\r\n\r\n")
+}
+
+// Who gets what: the repository is for its key and for children, the program for all who have a
+// credential that is good.
+func TestWhoMayDownload(t *testing.T) {
+	s := withRepository(t)
+	basic := func(password string) string {
+		return "Basic " + base64.StdEncoding.EncodeToString([]byte("git:"+password))
+	}
+	const refs, raw = "/site.git/info/refs?service=git-upload-pack", "/site.git/raw/HEAD/sub/a.txt"
+	other := "/agent/plan9-arm"
+	for _, x := range []struct{ name, authorization, repository, agent string }{
+		{"nothing", "", "401 E300", "401 E300"},
+		{"malformed", "Bearer", "401 E300", "401 E300"},
+		{"no password", basic(""), "401 E300", "401 E300"},
+		{"a guess", "Bearer x", "401 E301", "401 E301"},
+		{"a guessed password", basic("x"), "401 E301", "401 E300"},
+		{"the key", "Bearer " + repositoryKey, "200 ", "401 E301"},
+		{"the key as a password", basic(repositoryKey), "200 ", "401 E300"},
+		{"almost the key", "Bearer " + repositoryKey[1:], "401 E301", "401 E301"},
+		{"the token of a child", "Bearer " + s.mint(s.keys[0], "inner"), "200 ", "404 E200"},
+		{"it as a password", basic(s.mint(s.keys[1], "inner")), "200 ", "401 E300"},
+		{"the token of a VM", "Bearer " + s.mint(s.keys[0], "own"), "403 E302", "404 E200"},
+		{"the token of a node that is not deployed", "Bearer " + s.mint(s.keys[0], "gone"), "403 E302", "404 E200"},
+		{"the token of a suspended node", "Bearer " + s.mint(s.keys[0], "cold"), "403 E302", "404 E200"},
+		{"the site's token for a VM", "Bearer " + ownToken, "403 E302", "404 E200"},
+		{"the site's token", "Bearer " + siteToken, "403 E302", "404 E200"},
+	} {
+		for path, want := range map[string]string{refs: x.repository, raw: x.repository, other: x.agent} {
+			got := s.sent(http.MethodGet, path, x.authorization)
+			require.Equal(t, want, fmt.Sprint(got.status, " ", got.code()), "%s: %s: %s", x.name, path, got.body)
+			if challenges := got.header.Values("WWW-Authenticate"); got.status == 401 && path != other {
+				require.Len(t, challenges, 2)
+				require.True(t, strings.HasPrefix(challenges[1], "Basic "), "or git does not ask for a password")
+			}
+		}
+	}
+	require.Equal(t, "a\n", s.sent(http.MethodGet, raw, basic(repositoryKey)).body)
+	require.Equal(t, 404, s.sent(http.MethodGet, "/site.git/raw/HEAD/secrets.yaml", "Bearer "+repositoryKey).status)
+	require.Equal(t, 415, s.sent(http.MethodPost, "/site.git/git-upload-pack", "Bearer "+repositoryKey).status)
+	require.Equal(t, 405, s.sent(http.MethodPost, raw, "Bearer "+repositoryKey).status)
+	require.Equal(t, 404, s.sent(http.MethodPost, "/site.git/git-receive-pack", "Bearer "+repositoryKey).status)
+	require.Equal(t, 413, s.raw("POST /site.git/git-upload-pack HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n").status)
+	require.Contains(t, s.log.String(), "credential="+"repository_key")
+}
+
+// A server without a repository says why, to those who may have it.
+func TestNoRepository(t *testing.T) {
+	s := start(t)
+	s.publishWith(func(v *specserve.View) {
+		v.NoRepository, v.Access.Repository = "the site folder is not a checkout of git", []byte(repositoryKey)
+	})
+	got := s.sent(http.MethodGet, "/site.git/info/refs?service=git-upload-pack", "Bearer "+repositoryKey)
+	require.Equal(t, "404 E200", fmt.Sprint(got.status, " ", got.code()))
+	require.Contains(t, got.body, "the repository is not served: the site folder is not a checkout of git")
+	require.Equal(t, 401, s.sent(http.MethodGet, "/site.git/info/refs", "").status, "who may not have it does not learn that")
+}
+
+// publishWith publishes the usual site with something changed.
+func (s *served) publishWith(change func(*specserve.View)) {
+	s.t.Helper()
+	c, found := specserve.MakeCatalog(specserve.CatalogInput{Site: site(), Commit: "3f2c1a9", Policies: s.set})
+	require.Empty(s.t, found)
+	v := specserve.View{Catalog: c, Keys: s.keys, Pins: s.pins}
+	change(&v)
+	s.Publish(v)
+}
+
+// The spec says which program to expect, and the server sends that one.
+func TestProgram(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "program")
+	require.NoError(t, os.WriteFile(name, []byte("the program"), 0o700))
+	p, err := specserve.OpenProgram(name)
+	require.NoError(t, err)
+	s := serveProgram(t, unlimited(), p)
+	s.publish("3f2c1a9", site())
+	path := "/agent/" + specserve.ProgramSystem()
+	bearer := "Bearer " + s.mint(s.keys[0], "own")
+	got := s.sent(http.MethodGet, path, bearer)
+	require.Equal(t, 200, got.status, got.body)
+	require.Equal(t, "the program", got.body)
+	var spec struct{ Agent map[string]string }
+	require.NoError(t, json.Unmarshal([]byte(s.sent(http.MethodGet, wire.SpecPath("own"), bearer).body), &spec))
+	require.Equal(t, `"`+spec.Agent[specserve.ProgramSystem()]+`"`, got.header.Get("ETag"))
+	require.Empty(t, s.sent(http.MethodHead, path, bearer).body)
+	for other, want := range map[string]int{"/agent/plan9-arm": 404, path + "/": 404, "/agent/../" + specserve.ProgramSystem(): 404, "/agent/": 404, "/agent": 404} {
+		require.Equal(t, want, s.sent(http.MethodGet, other, bearer).status, other)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -82,4 +83,129 @@ func TestOutputThatStaysOpen(t *testing.T) {
 	require.Equal(t, 3, out.Code)
 	_, err = local.New().Run(t.Context(), guest.Command{Args: []string{"kill", strings.TrimSpace(out.Out)}})
 	require.NoError(t, err)
+}
+
+// host is a Proxmox VE host: its pct runs commands on this machine, or answers.
+type host struct {
+	local.Machine
+	t       *testing.T
+	answers map[string]guest.Output // by program
+}
+
+func (h host) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
+	i := slices.Index(c.Args, "/usr/sbin/pct")
+	if i < 0 {
+		return h.answers[c.Args[0]], nil
+	}
+	if out, ok := h.answers["pct"]; ok {
+		return out, nil
+	}
+	require.Equal(h.t, []string{"/usr/bin/env", "LC_ALL=C.UTF-8", "/usr/sbin/pct", "exec", "200", "--"}, c.Args[:6])
+	return h.Machine.Run(ctx, guest.Command{Args: c.Args[6:], Stdin: c.Stdin})
+}
+
+func TestContainer(t *testing.T) {
+	drivertest.Machine(t, func(t *testing.T) guest.Machine {
+		t.Helper()
+		return local.Container(host{Machine: local.New(), t: t}, 200)
+	})
+}
+
+// What pct and lxc-attach say of themselves is not what the command said.
+func TestContainerThatCannotBeReached(t *testing.T) {
+	for _, v := range []struct {
+		said     string
+		code     int
+		want     string // "" is an output
+		hopeless bool
+	}{
+		{"container '200' not running!\n", 255, "container 200 does not run", false},
+		{"Configuration file 'nodes/father/lxc/200.conf' does not exist\n", 2, "container 200 is not on this node (Configuration file 'nodes/father/lxc/200.conf' does not exist)", true},
+		{"/usr/bin/env: '/usr/sbin/pct': No such file or directory\n", 127, "this machine has no pct: it is not a Proxmox VE host (/usr/bin/env: '/usr/sbin/pct': No such file or directory)", true},
+		{"lxc-attach: 200: ../src/lxc/attach.c: get_attach_context: 405 Connection refused\n", 1, "the outcome of the command is unknown: container 200: lxc-attach: 200: ../src/lxc/attach.c: get_attach_context: 405 Connection refused", false},
+		{"container '201' not running!\n", 255, "", false},
+		{"no\n", 255, "", false},
+	} {
+		answer := guest.Output{Code: v.code, Err: v.said}
+		out, err := local.Container(host{answers: map[string]guest.Output{"pct": answer}}, 200).Run(t.Context(), guest.Command{Args: []string{"true"}})
+		if v.want == "" {
+			require.NoError(t, err)
+			require.Equal(t, answer, out)
+			continue
+		}
+		require.EqualError(t, err, v.want)
+		drivertest.Hopeless(t, err, v.hopeless)
+	}
+	_, err := local.Container(host{t: t}, 200).Run(t.Context(), guest.Command{Args: []string{"echo", "\xff"}})
+	require.EqualError(t, err, "argument 1 of echo is not UTF-8, and pct would change it: pass it on standard input")
+	drivertest.Hopeless(t, err, true)
+}
+
+// A container is entered by its VMID only where it is the one that is meant.
+func TestAContainerOfThisMachine(t *testing.T) {
+	const config = "arch: amd64\nhostname: box\nmemory: 512\n"
+	for _, c := range []struct {
+		said guest.Output
+		ok   bool
+	}{
+		{guest.Output{Out: "father\n" + config}, true},
+		{guest.Output{Out: "father.home.example\n" + config}, true},
+		{guest.Output{Out: "mother\n" + config}, false},
+		{guest.Output{Out: "father\nhostname: boxes\n"}, false},
+		{guest.Output{Out: "father\n", Err: "Configuration file 'nodes/father/lxc/200.conf' does not exist\n", Code: 2}, false},
+		{guest.Output{Out: "father\n", Err: "sh: exec: /usr/sbin/pct: not found\n", Code: 127}, false},
+	} {
+		err := local.IsHere(t.Context(), host{answers: map[string]guest.Output{"pct": c.said}}, 200, "father", "box")
+		if c.ok {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorContains(t, err, "container 200 (box) of node father is not on this machine, which is ")
+		require.ErrorContains(t, err, ": run the program on that node, as root")
+		drivertest.Hopeless(t, err, true)
+	}
+}
+
+func TestPush(t *testing.T) {
+	answers := map[string]guest.Output{"pct": {}}
+	require.NoError(t, local.Push(t.Context(), host{answers: answers}, 200, "/a", "/b", "0755"))
+	answers["pct"] = guest.Output{Code: 255, Err: "failed to copy\n"}
+	require.EqualError(t, local.Push(t.Context(), host{answers: answers}, 200, "/a", "/b", "0755"), "copying /a into container 200: pct failed with exit code 255: failed to copy")
+}
+
+// Who may enter containers is known before anything is tried.
+func TestR9WhoMayEnterContainers(t *testing.T) {
+	for says, answer := range map[string]guest.Output{
+		"": {Out: "0\n"},
+		"pct exec needs root, and this program runs as user 998, as the agent of the installed unit does": {Out: "998\n"},
+		"this machine has no pct: run the program on the node of the container, as root":                  {Out: "0\n", Code: 1},
+	} {
+		err := local.MayEnter(t.Context(), host{answers: map[string]guest.Output{"pct": answer}})
+		if says == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, err, `set via = "ssh" in access of the spec`)
+		drivertest.Hopeless(t, err, true)
+	}
+}
+
+func TestAddressOfAContainer(t *testing.T) {
+	for said, want := range map[string]string{
+		"fe80::1\n2001:db8::7\n10.0.12.7\n10.0.13.7\n": "10.0.12.7 by lxc-info",
+		"2001:db8::7\n": "2001:db8::7 by lxc-info",
+		"127.0.0.1\n":   "",
+		"":              "",
+	} {
+		at, err := local.Container(host{answers: map[string]guest.Output{"/usr/bin/lxc-info": {Out: said}}}, 200).Address(t.Context())
+		if want == "" {
+			require.EqualError(t, err, "container 200 has no address yet")
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, want, at.Why)
+	}
+	_, err := local.Container(host{answers: map[string]guest.Output{"/usr/bin/lxc-info": {Code: 1, Err: "200 doesn't exist\n"}}}, 200).Address(t.Context())
+	require.EqualError(t, err, "the addresses of container 200: lxc-info failed with exit code 1: 200 doesn't exist")
 }

@@ -5,22 +5,37 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/big"
+	"mime"
+	"mime/multipart"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/mail"
+	"net/textproto"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -386,4 +401,268 @@ func TestCancelled(t *testing.T) {
 		require.Equal(t, 3*time.Second, time.Since(begun))
 		require.Len(t, s.dials, 1)
 	})
+}
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func firstbootChild(t *testing.T) wire.Parent {
+	t.Helper()
+	pins, err := wire.ParsePins([]string{strings.Repeat("0a", 32), strings.Repeat("0b", 32)})
+	require.NoError(t, err)
+	return wire.Parent{Identity: "edge", Server: "https://192.0.2.10:44443", Pins: pins, Token: `to"ken:'{#}%$`}
+}
+
+type document struct {
+	WriteFiles []struct {
+		Path, Owner, Permissions, Content string
+	} `yaml:"write_files"`
+	RunCmd [][]string `yaml:"runcmd"`
+}
+
+// read reads a document as cloud-init does: as YAML.
+func read(t *testing.T, text string) document {
+	t.Helper()
+	require.True(t, strings.HasPrefix(text, "#cloud-config\n"))
+	var doc document
+	require.NoError(t, yaml.Unmarshal([]byte(text), &doc))
+	return doc
+}
+
+// The files arrive as they are, whatever is in them, and who may read them.
+func TestUserData(t *testing.T) {
+	p := firstbootChild(t)
+	text, err := client.FirstBootUserData(p, "")
+	require.NoError(t, err)
+	require.NoError(t, lifecycle.CheckUserData(text), "it fits on a seed")
+	doc := read(t, text)
+	var who []string
+	for _, f := range doc.WriteFiles {
+		who = append(who, f.Permissions+" "+f.Owner+" "+f.Path)
+	}
+	require.Equal(t, []string{
+		"0600 root:root /etc/homestak-gitops/node.json",
+		"0700 root:root /var/lib/homestak-gitops/firstboot.py",
+		"0644 root:root /etc/systemd/system/homestak-gitops-firstboot.service",
+	}, who)
+	got, err := wire.ReadParent([]byte(doc.WriteFiles[0].Content))
+	require.NoError(t, err)
+	require.Equal(t, p, got)
+	require.Equal(t, [][]string{{"systemctl", "enable", "--now", "--no-block", "homestak-gitops-firstboot.service"}}, doc.RunCmd)
+	for _, f := range doc.WriteFiles[1:] {
+		require.NotContains(t, f.Content, p.Token)
+	}
+	golden(t, "testdata/alone.txt", text)
+
+	p.Server = "http://192.0.2.10"
+	_, err = client.FirstBootUserData(p, "")
+	require.ErrorContains(t, err, "want https://HOST:PORT")
+}
+
+// What the site says is a part of its own, whatever it is.
+func TestUserDataOfTheSite(t *testing.T) {
+	for name, site := range map[string]string{
+		"script": "#!/bin/sh\necho ü\n", "config": "#cloud-config\npackages: [nginx]\n", "jinja": "## template: jinja\n#cloud-config\n{}\n",
+		"message": "Content-Type: multipart/mixed; boundary=\"x\"\nMIME-Version: 1.0\n\n--x\nContent-Type: text/x-shellscript\n\n#!/bin/sh\n\n--x--\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			text, err := client.FirstBootUserData(firstbootChild(t), site)
+			require.NoError(t, err)
+			again, err := client.FirstBootUserData(firstbootChild(t), site)
+			require.NoError(t, err)
+			require.Equal(t, text, again)
+			require.NoError(t, lifecycle.CheckUserData(text))
+			m, err := mail.ReadMessage(strings.NewReader(text))
+			require.NoError(t, err)
+			kind, params, err := mime.ParseMediaType(m.Header.Get("Content-Type"))
+			require.NoError(t, err)
+			require.Equal(t, "multipart/mixed", kind)
+			parts := multipart.NewReader(m.Body, params["boundary"])
+			first, err := parts.NextPart()
+			require.NoError(t, err)
+			body, err := io.ReadAll(first)
+			require.NoError(t, err)
+			if name == "message" {
+				require.Equal(t, `multipart/mixed; boundary="x"`, first.Header.Get("Content-Type"))
+				require.True(t, strings.HasPrefix(string(body), "--x\n"))
+			} else {
+				require.Equal(t, site, decode(t, first.Header, body))
+			}
+			second, err := parts.NextPart()
+			require.NoError(t, err)
+			require.Equal(t, "list(append)+dict(recurse_list,no_replace)+str()", second.Header.Get("Merge-Type"))
+			body, err = io.ReadAll(second)
+			require.NoError(t, err)
+			require.Len(t, read(t, decode(t, second.Header, body)).WriteFiles, 3)
+			_, err = parts.NextPart()
+			require.ErrorIs(t, err, io.EOF)
+			if name == "script" {
+				golden(t, "testdata/with-script.txt", text)
+			}
+		})
+	}
+	_, err := client.FirstBootUserData(firstbootChild(t), "MIME-Version: 1.0")
+	require.ErrorContains(t, err, "begins as a MIME message, and is none")
+}
+
+// decode gives what is in a part.
+func decode(t *testing.T, head textproto.MIMEHeader, body []byte) string {
+	t.Helper()
+	require.Equal(t, "base64", head.Get("Content-Transfer-Encoding"))
+	b, err := base64.StdEncoding.DecodeString(strings.ReplaceAll(string(body), "\n", ""))
+	require.NoError(t, err)
+	return string(b)
+}
+
+func golden(t *testing.T, name, text string) {
+	t.Helper()
+	if *update {
+		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+		return
+	}
+	want, err := os.ReadFile(name)
+	require.NoError(t, err)
+	require.Equal(t, string(want), text)
+}
+
+// A report is sent once. Whatever the parent does, the child goes on soon.
+func TestReport(t *testing.T) {
+	cert, own := certificate(t)
+	for name, c := range map[string]struct {
+		serve  http.HandlerFunc
+		pin    wire.Pin
+		set    func(*server)
+		code   wire.Code // "": none
+		within time.Duration
+	}{
+		"taken":        {serve: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }, pin: own},
+		"another good": {serve: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }, pin: own, code: wire.CodeInternal},
+		"redirected": {serve: func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "https://192.0.2.2/", http.StatusTemporaryRedirect)
+		}, pin: own, code: wire.CodeConnection},
+		"refused": {serve: func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = w.Write([]byte(`{"error":{"code":"E303","message":"expired: ` + secret + `","hint":""}}`))
+		}, pin: own, code: wire.CodeExpired},
+		"too often":   {serve: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }, pin: own, code: wire.CodeTooMany},
+		"nobody":      {set: func(s *server) { s.refuse = true }, pin: own, code: wire.CodeConnection},
+		"silent":      {set: func(s *server) { s.silent = true }, pin: own, code: wire.CodeConnection, within: 15 * time.Second},
+		"another key": {pin: wire.Pin{1}, serve: func(http.ResponseWriter, *http.Request) { t.Error("it was sent") }, code: wire.CodeConnection},
+		"never ready": {serve: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, pin: own, code: wire.CodeConnection, within: 15 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var sent string
+				s := start(cert, func(w http.ResponseWriter, r *http.Request) {
+					b, _ := io.ReadAll(r.Body)
+					sent = r.Method + " " + r.URL.Path + " " + r.Header.Get("Authorization") + " " + r.Header.Get("Content-Type") + " " + string(b)
+					c.serve(w, r)
+				})
+				defer s.stop()
+				if c.set != nil {
+					c.set(s)
+				}
+				began := time.Now()
+				err := s.client(c.pin).Report(t.Context(), []byte(`{"x":1}`))
+				require.LessOrEqual(t, time.Since(began), c.within)
+				require.Len(t, s.dials, 1)
+				if c.code == "" {
+					require.NoError(t, err)
+					require.Equal(t, "POST /report/edge Bearer "+secret+` application/json {"x":1}`, sent)
+					return
+				}
+				require.Equal(t, c.code, wire.CodeOf(err))
+				require.NotContains(t, err.Error(), secret)
+			})
+		})
+	}
+}
+
+// The script runs here with another root; test/machines runs it on a real machine.
+func TestScript(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("needs python3")
+	}
+	const secret = "canary-token"
+	good := "#!/bin/sh\necho \"ran $*\"\n"
+	for _, c := range []struct {
+		name     string
+		program  string // that is served
+		sum      string // that the spec names
+		status   int
+		otherPin bool
+		says     string
+		asked    []string
+		there    bool // the program is in its folder afterwards
+		gone     bool // unit and script are
+	}{
+		{name: "good", program: good, says: "ran config apply --fetch", asked: []string{"/spec/edge", "/agent/linux-" + runtime.GOARCH}, there: true, gone: true},
+		{name: "it fails", program: "#!/bin/sh\nexit 5\n", says: "the spec is not applied yet", asked: []string{"/spec/edge", "/agent/linux-" + runtime.GOARCH}, there: true},
+		{name: "another key", program: good, otherPin: true, says: "none of the pinned ones: nothing was sent to it"},
+		{name: "another checksum", program: good, sum: strings.Repeat("0a", 32), says: "another checksum", asked: []string{"/spec/edge", "/agent/linux-" + runtime.GOARCH}},
+		{name: "no program for this system", program: good, sum: "none", says: "has no program for linux-", asked: []string{"/spec/edge"}},
+		{name: "refused", status: http.StatusUnauthorized, says: "/spec/edge: the server answered 401", asked: []string{"/spec/edge"}},
+		{name: "redirected", status: http.StatusFound, says: "answered 302", asked: []string{"/spec/edge"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var asked []string
+			s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				asked = append(asked, r.URL.Path)
+				sum := sha256.Sum256([]byte(c.program))
+				agent := fmt.Sprintf(`{"linux-%s":%q}`, runtime.GOARCH, hex.EncodeToString(sum[:]))
+				if c.sum == "none" {
+					agent = "{}"
+				} else if c.sum != "" {
+					agent = fmt.Sprintf(`{"linux-%s":%q}`, runtime.GOARCH, c.sum)
+				}
+				switch {
+				case r.Header.Get("Authorization") != "Bearer "+secret:
+					w.WriteHeader(http.StatusTeapot)
+				case c.status != 0:
+					w.Header().Set("Location", "/elsewhere")
+					w.WriteHeader(c.status)
+				case r.URL.Path == "/spec/edge":
+					fmt.Fprintf(w, `{"agent":%s}`, agent)
+				default:
+					_, _ = w.Write([]byte(c.program))
+				}
+			}))
+			defer s.Close()
+			p := wire.Parent{Identity: "edge", Server: s.URL, Pins: []wire.Pin{wire.PinOf(s.Certificate())}, Token: secret}
+			if c.otherPin {
+				p.Pins = []wire.Pin{{1}}
+			}
+			text, err := client.FirstBootUserData(p, "")
+			require.NoError(t, err)
+			root := t.TempDir()
+			for _, f := range read(t, text).WriteFiles {
+				name := filepath.Join(root, f.Path)
+				require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
+				content := strings.NewReplacer(`"/etc/`, `"`+root+`/etc/`, `"/usr/local/`, `"`+root+`/usr/local/`).Replace(f.Content)
+				require.NoError(t, os.WriteFile(name, []byte(content), 0o600))
+			}
+			bin := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(bin, "systemctl"), []byte("#!/bin/sh\n"), 0o700))
+
+			cmd := exec.Command(python, filepath.Join(root, "var/lib/homestak-gitops/firstboot.py"))
+			cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
+			said, err := cmd.CombinedOutput()
+			require.Equal(t, c.gone, err == nil, "%s", said)
+			require.Contains(t, string(said), c.says)
+			require.NotContains(t, string(said), secret)
+			require.NotContains(t, string(said), "Traceback")
+			require.Equal(t, c.asked, asked)
+			left, err := filepath.Glob(filepath.Join(root, "usr/local/bin/.*"))
+			require.NoError(t, err)
+			require.Empty(t, left, "half a program")
+			exists := func(name string) bool {
+				_, err := os.Stat(filepath.Join(root, name))
+				return err == nil
+			}
+			require.Equal(t, c.there, exists("usr/local/bin/homestak-gitops"))
+			require.Equal(t, !c.gone, exists("etc/systemd/system/homestak-gitops-firstboot.service"))
+			require.Equal(t, !c.gone, exists("var/lib/homestak-gitops/firstboot.py"))
+			require.True(t, exists("etc/homestak-gitops/node.json"))
+		})
+	}
 }

@@ -1,8 +1,17 @@
 package keys_test
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -128,4 +137,864 @@ func TestUnusableFile(t *testing.T) {
 	require.NoError(t, os.Chmod(name, 0o640))
 	_, err = keys.Read(dir)
 	require.ErrorContains(t, err, "chmod 600")
+}
+
+func TestAccess(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "server")
+	_, err := keys.Ensure(dir, time.Now())
+	require.NoError(t, err)
+	providers := []string{"generic", "github", "gitlab"}
+	_, err = keys.ReadAccess(keys.Files{Dir: dir}, providers)
+	require.ErrorIs(t, err, os.ErrNotExist)
+
+	first, err := keys.EnsureAccess(keys.Files{Dir: dir}, providers)
+	require.NoError(t, err)
+	seen := map[string]bool{}
+	for name, key := range map[string][]byte{keys.ReadFile: first.Read, keys.OperatorFile: first.Operator, keys.RepositoryFile: first.Repository, keys.HookFile: first.Hook("generic"), "hook-github.key": first.Hook("github"), "hook-gitlab.key": first.Hook("gitlab")} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode())
+		require.Regexp(t, `^[0-9a-f]{64}$`, string(key))
+		seen[string(key)] = true
+	}
+	require.Len(t, seen, 6, "each key is another one")
+
+	again, err := keys.EnsureAccess(keys.Files{Dir: dir}, providers)
+	require.NoError(t, err)
+	require.True(t, again.Equal(first))
+
+	// The administrator may write one.
+	own := filepath.Join(dir, keys.HookFileOf("github"))
+	require.NoError(t, os.WriteFile(own, []byte("a secret of sixteen or more \n"), 0o600))
+	with, err := keys.ReadAccess(keys.Files{Dir: dir}, providers)
+	require.NoError(t, err)
+	require.Equal(t, "a secret of sixteen or more", string(with.Hook("github")))
+	require.Equal(t, first.Hook("gitlab"), with.Hook("gitlab"))
+	require.False(t, with.Equal(first))
+	require.False(t, first.Equal(with))
+
+	// A file may be missing, as after its secret was moved to the file of another provider.
+	require.NoError(t, os.Rename(filepath.Join(dir, keys.HookFile), own))
+	moved, err := keys.ReadAccess(keys.Files{Dir: dir}, providers)
+	require.NoError(t, err)
+	require.Nil(t, moved.Hook("generic"))
+	require.Equal(t, first.Hook("generic"), moved.Hook("github"))
+	require.False(t, moved.Equal(with))
+}
+
+// A key that is there is never replaced by itself, and no error has it.
+func TestAccessRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		content string
+		mode    os.FileMode
+	}{
+		"short":     {"canary\n", 0o600},
+		"empty":     {"", 0o600},
+		"two lines": {"canary-canary-canary\ncanary-canary-canary\n", 0o600},
+		"readable":  {"canary-canary-canary\n", 0o644},
+	} {
+		for _, file := range []string{keys.ReadFile, keys.OperatorFile, keys.RepositoryFile, keys.HookFile, keys.HookFileOf("gitea")} {
+			t.Run(name+" "+file, func(t *testing.T) {
+				dir := filepath.Join(t.TempDir(), "server")
+				_, err := keys.Ensure(dir, time.Now())
+				require.NoError(t, err)
+				path := filepath.Join(dir, file)
+				require.NoError(t, os.WriteFile(path, []byte(c.content), 0o600))
+				require.NoError(t, os.Chmod(path, c.mode))
+				_, err = keys.EnsureAccess(keys.Files{Dir: dir}, []string{"generic", "gitea"})
+				require.ErrorContains(t, err, path)
+				require.NotContains(t, err.Error(), "canary")
+				after, err := os.ReadFile(path)
+				require.NoError(t, err)
+				require.Equal(t, c.content, string(after))
+			})
+		}
+	}
+}
+
+// Each file may be elsewhere, as agent.hcl names it; the others stay in the folder.
+func TestFilesElsewhere(t *testing.T) {
+	dir, elsewhere := filepath.Join(t.TempDir(), "server"), filepath.Join(t.TempDir(), "read")
+	_, err := keys.Ensure(dir, time.Now())
+	require.NoError(t, err)
+	made, err := keys.EnsureAccess(keys.Files{Dir: dir, Read: elsewhere}, nil)
+	require.NoError(t, err)
+	require.NoFileExists(t, filepath.Join(dir, keys.ReadFile))
+	require.FileExists(t, filepath.Join(dir, keys.OperatorFile))
+	text, err := os.ReadFile(elsewhere)
+	require.NoError(t, err)
+	require.Equal(t, string(made.Read)+"\n", string(text))
+}
+
+// desk is a server with a book, whose nodes show tokens.
+type desk struct {
+	t    *testing.T
+	dir  string
+	ring keys.Ring
+	book *keys.Book
+	now  time.Time
+}
+
+func newDesk(t *testing.T) *desk {
+	t.Helper()
+	d := &desk{t: t, dir: t.TempDir(), now: now}
+	d.ring = ensure(t, d.dir)
+	d.restart()
+	return d
+}
+
+func (d *desk) restart() {
+	d.t.Helper()
+	var err error
+	d.book, err = keys.OpenBook(d.dir)
+	require.NoError(d.t, err)
+}
+
+// mint is the verb, which runs in another process.
+func (d *desk) mint(life time.Duration) string {
+	d.t.Helper()
+	m, err := keys.Mint(d.dir, "web-1", "base", life, d.now)
+	require.NoError(d.t, err)
+	return m.Token
+}
+
+// show shows a token, and gets the next one if it is due; a code if it is refused.
+func (d *desk) show(text string) (next string, code wire.Code) {
+	d.t.Helper()
+	c, err := d.ring.Tokens().VerifyBy(d.book, text, "web-1", d.now)
+	if err != nil {
+		return "", wire.CodeOf(err)
+	}
+	d.book.Use(c, d.now)
+	if !d.ring.Tokens().Due(c, d.now) {
+		return "", ""
+	}
+	claims := keys.Claims{Node: "web-1", Spec: "base", Issued: d.now.Unix(), Number: c.Number}
+	if life := c.Life(); life != 0 {
+		claims.Expires = d.now.Add(life).Unix()
+	}
+	next, err = keys.MintToken(d.ring[0].Key, d.book.Next(claims))
+	require.NoError(d.t, err)
+	return next, ""
+}
+
+func (d *desk) code(text string) wire.Code {
+	d.t.Helper()
+	_, code := d.show(text)
+	return code
+}
+
+// A token that was minted is good until its successor was used, and for no longer than requests may be under way.
+func TestS8MintedTokensAreUsedOnce(t *testing.T) {
+	d := newDesk(t)
+	first := d.mint(keys.TokenLifetime)
+	lost, _ := d.show(first) // the answer is lost
+	require.NotEmpty(t, lost)
+	next, _ := d.show(first)
+	require.NotEmpty(t, next)
+	require.Empty(t, d.code(first), "nobody has used the next one")
+	renewed, code := d.show(next)
+	require.Empty(t, code)
+	require.Empty(t, renewed, "it is good for a day")
+	d.now = d.now.Add(keys.Overlap)
+	require.Empty(t, d.code(first))
+	d.now = d.now.Add(1)
+	require.Equal(t, wire.CodeRefused, d.code(first))
+	require.NoError(t, d.book.Save())
+	d.restart()
+	require.Equal(t, wire.CodeRefused, d.code(first), "also after a restart")
+	require.Empty(t, d.code(next))
+
+	// Where the file lacks the newest uses, a token that is minted counts nevertheless.
+	again := d.mint(keys.TokenLifetime)
+	next, _ = d.show(again)
+	require.Empty(t, d.code(next))
+	again = d.mint(keys.TokenLifetime)
+	d.now = d.now.Add(time.Hour)
+	require.Empty(t, d.code(again))
+
+	forever := d.mint(0)
+	for range 3 {
+		next, code = d.show(forever)
+		require.Empty(t, code)
+		require.Empty(t, next, "who asked for one that never ends keeps it")
+		d.now = d.now.AddDate(1, 0, 0)
+	}
+}
+
+// A node that runs renews its token every twelve hours. One that was off comes back within thirty days, by its newest token
+// only: a copy of an older one opens nothing.
+func TestS8LifeOfTokens(t *testing.T) {
+	d := newDesk(t)
+	all := []string{d.mint(keys.TokenLifetime)}
+	for range 10 {
+		next, code := d.show(all[len(all)-1])
+		require.Empty(t, code)
+		require.NotEmpty(t, next)
+		all = append(all, next)
+		require.Empty(t, d.code(next))
+		d.now = d.now.Add(keys.TokenLifetime / 2)
+	}
+	newest := all[len(all)-1]
+	require.Equal(t, wire.CodeExpired, d.code(all[len(all)-3]))
+	off := d.now
+	d.now = off.AddDate(0, 0, 7)
+	require.Equal(t, wire.CodeExpired, d.code(all[len(all)-2]))
+	next, code := d.show(newest)
+	require.Empty(t, code)
+	require.NotEmpty(t, next)
+	require.Empty(t, d.code(newest), "the answer may be lost")
+	require.Empty(t, d.code(next))
+	require.Equal(t, wire.CodeExpired, d.code(newest), "now it is an older one")
+	d.now = d.now.Add(keys.TokenLifetime + keys.Lapse - time.Second)
+	require.Empty(t, d.code(next))
+	d.now = d.now.Add(time.Second)
+	require.Equal(t, wire.CodeExpired, d.code(next))
+}
+
+// A clock that is wrong by a year, either way, and then right again locks no node out, and leaves no token that is good for
+// longer than others. The server is restarted meanwhile, as machines are whose clock is put right.
+func TestS7ClockOfAParent(t *testing.T) {
+	for name, years := range map[string]int{"ahead": 1, "behind": -1} {
+		for _, running := range []bool{true, false} { // nodes that have a token already, or get their first meanwhile
+			t.Run(fmt.Sprintf("%s %t", name, running), func(t *testing.T) {
+				d := newDesk(t)
+				right := d.now
+				set := func(at time.Time) {
+					require.NoError(t, d.book.Save())
+					d.now = at
+					d.restart()
+				}
+				renew := func(text string) string {
+					t.Helper()
+					next, code := d.show(text)
+					require.Empty(t, code)
+					if next == "" {
+						return text
+					}
+					require.Empty(t, d.code(next))
+					return next
+				}
+				var text string
+				if running {
+					text = renew(d.mint(keys.TokenLifetime))
+				}
+				set(right.AddDate(years, 0, 0))
+				if !running {
+					text = d.mint(keys.TokenLifetime)
+				}
+				wrong := renew(text)
+				for range 5 {
+					d.now = d.now.Add(keys.TokenLifetime / 2)
+					wrong = renew(wrong)
+				}
+				set(right.Add(3 * keys.TokenLifetime))
+				next := renew(wrong)
+				require.NotEqual(t, wrong, next, "it is replaced at once")
+				c, err := keys.InspectToken(next)
+				require.NoError(t, err)
+				require.Equal(t, d.now.Add(keys.TokenLifetime).Unix(), c.Expires)
+				d.now = d.now.Add(2 * keys.Overlap)
+				require.NotEmpty(t, d.code(wrong), "a copy of it is worth nothing now")
+				require.Empty(t, d.code(next))
+				d.now = d.now.Add(keys.TokenLifetime + keys.Lapse)
+				require.Equal(t, wire.CodeExpired, d.code(next))
+			})
+		}
+	}
+}
+
+// A server that was off for longer than its nodes have to renew their tokens.
+func TestS7ClockOfAServerThatWasOff(t *testing.T) {
+	d := newDesk(t)
+	first, _ := d.show(d.mint(keys.TokenLifetime))
+	require.Empty(t, d.code(first))
+	require.NoError(t, d.book.Save())
+	d.now = d.now.AddDate(0, 6, 0)
+	d.restart()
+	next, code := d.show(first)
+	require.Empty(t, code)
+	require.Empty(t, d.code(next))
+	require.Equal(t, wire.CodeExpired, d.code(first))
+}
+
+// Tokens of earlier versions are good for a year. They are replaced at once, and end with that.
+func TestS8TokensOfEarlierVersions(t *testing.T) {
+	d := newDesk(t)
+	old, err := keys.MintToken(d.ring[0].Key, keys.Claims{Node: "web-1", Spec: "base", Issued: d.now.Unix(), Expires: d.now.AddDate(1, 0, 0).Unix()})
+	require.NoError(t, err)
+	next, code := d.show(old)
+	require.Empty(t, code)
+	c, err := keys.InspectToken(next)
+	require.NoError(t, err)
+	require.Equal(t, int64(24*3600), c.Expires-c.Issued)
+	require.Empty(t, d.code(next))
+	d.now = d.now.Add(2 * keys.Overlap)
+	require.Equal(t, wire.CodeRefused, d.code(old))
+}
+
+// A revocation counts for a server that runs at once, over restarts, and for every token of that node until then.
+func TestS8Revoke(t *testing.T) {
+	d := newDesk(t)
+	_, err := keys.Revoke(t.TempDir(), "web-1", now)
+	require.ErrorIs(t, err, os.ErrNotExist, "there is no server")
+
+	minted, unused, forever := d.mint(keys.TokenLifetime), d.mint(keys.TokenLifetime), d.mint(0)
+	renewed, _ := d.show(minted)
+	require.Empty(t, d.code(renewed))
+	require.Empty(t, d.book.Revoked())
+	r, err := keys.Revoke(d.dir, "web-1", d.now)
+	require.NoError(t, err)
+	require.Equal(t, keys.Revocation{Node: "web-1", Generation: 1, At: now.Truncate(time.Second), Minted: true}, r)
+	for range 2 {
+		for _, text := range []string{minted, unused, forever, renewed} {
+			require.Equal(t, wire.CodeRefused, d.code(text))
+		}
+		require.Equal(t, map[string]time.Time{"web-1": r.At}, d.book.Revoked())
+		d.restart()
+	}
+	m, err := keys.Mint(d.dir, "web-2", "base", time.Hour, d.now)
+	require.NoError(t, err)
+	_, err = d.ring.Tokens().VerifyBy(d.book, m.Token, "web-2", d.now)
+	require.NoError(t, err, "others are not concerned")
+
+	fresh := d.mint(keys.TokenLifetime)
+	require.Empty(t, d.code(fresh))
+	require.Empty(t, d.book.Revoked(), "it has a new one")
+	_, err = keys.Revoke(d.dir, "web-1", d.now)
+	require.NoError(t, err)
+	require.Equal(t, wire.CodeRefused, d.code(fresh), "once more")
+}
+
+// A file that cannot be used is no reason to accept what was revoked.
+func TestS8UnusableBook(t *testing.T) {
+	for _, file := range []string{keys.IssuedFile, keys.UsedFile} {
+		d := newDesk(t)
+		text := d.mint(keys.TokenLifetime)
+		_, err := keys.Revoke(d.dir, "web-1", d.now)
+		require.NoError(t, err)
+		require.Equal(t, wire.CodeRefused, d.code(text))
+		require.NoError(t, os.WriteFile(filepath.Join(d.dir, file), []byte("{"), 0o600))
+		require.Equal(t, wire.CodeRefused, d.code(text), "what was known counts")
+		_, err = keys.OpenBook(d.dir)
+		require.ErrorContains(t, err, file+" is not usable")
+		if file == keys.IssuedFile {
+			_, err = d.book.Refresh()
+			require.ErrorContains(t, err, file+" is not usable")
+			_, err = keys.Revoke(d.dir, "web-1", d.now)
+			require.ErrorContains(t, err, file+" is not usable")
+		}
+	}
+}
+
+// A revocation is something new, also when a request noticed it first; a token that was minted is not.
+func TestS8ARevocationIsNoticed(t *testing.T) {
+	dir := t.TempDir()
+	k, err := keys.OpenCredentials(keys.CredentialsOptions{Access: keys.Files{Dir: dir}, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	k.Check()
+	require.False(t, k.Check())
+	minted, err := keys.Mint(dir, "web-1", "base", time.Hour, time.Now())
+	require.NoError(t, err)
+	require.False(t, k.Check(), "nobody waits for that")
+	_, err = keys.Revoke(dir, "web-1", time.Now())
+	require.NoError(t, err)
+	_, err = k.Ring().Tokens().VerifyBy(k.Book(), minted.Token, "web-1", time.Now())
+	require.ErrorContains(t, err, "revoked")
+	require.True(t, k.Check())
+	require.False(t, k.Check())
+}
+
+const body = `{"ref":"refs/heads/main"}`
+
+var (
+	secret = []byte("correct horse")
+	noon   = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+)
+
+func mac(key []byte, text string) []byte {
+	m := hmac.New(sha256.New, key)
+	m.Write([]byte(text))
+	return m.Sum(nil)
+}
+
+// header makes a header of names and values in turn.
+func header(of ...string) http.Header {
+	h := http.Header{}
+	for i := 0; i < len(of); i += 2 {
+		h.Set(of[i], of[i+1])
+	}
+	return h
+}
+
+// deliveries are valid ones of each provider, signed at a time.
+func deliveries(at time.Time) map[string]http.Header {
+	hexed := hex.EncodeToString(mac(secret, body))
+	stamp := strconv.FormatInt(at.Unix(), 10)
+	return map[string]http.Header{
+		"github":  header("X-GitHub-Event", "push", "X-GitHub-Delivery", "1", "X-Hub-Signature-256", "sha256="+hexed),
+		"gitea":   header("X-Gitea-Event", "push", "X-Gitea-Delivery", "1", "X-Gitea-Signature", hexed),
+		"forgejo": header("X-Forgejo-Event", "push", "X-Forgejo-Delivery", "1", "X-Forgejo-Signature", hexed, "X-Gitea-Signature", "00"),
+		"gitlab":  header("X-Gitlab-Event", "Push Hook", "X-Gitlab-Token", string(secret), "Idempotency-Key", "1"),
+		"generic": header("X-Homestak-Timestamp", stamp, "X-Homestak-Signature", "sha256="+hex.EncodeToString(mac(secret, stamp+"."+body))),
+	}
+}
+
+func hookAt(now time.Time) *keys.HookChecker {
+	return keys.NewHookChecker(func() time.Time { return now })
+}
+
+// GitHub publishes this example, so the header is not only what we think it is
+// (docs.github.com, "Validating webhook deliveries").
+func TestTheExampleOfGitHub(t *testing.T) {
+	h := header("X-Hub-Signature-256", "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17")
+	v, err := hookAt(noon).Check("github", []byte("It's a Secret to Everybody"), h, strings.NewReader("Hello, World!"))
+	require.NoError(t, err)
+	require.Equal(t, keys.HookPushed, v)
+}
+
+func TestEachProvider(t *testing.T) {
+	require.Len(t, deliveries(noon), len(keys.HookProviders()))
+	for name, h := range deliveries(noon) {
+		t.Run(name, func(t *testing.T) {
+			c := hookAt(noon)
+			v, err := c.Check(name, secret, h, strings.NewReader(body))
+			require.NoError(t, err)
+			require.Equal(t, keys.HookPushed, v)
+			v, err = c.Check(name, secret, h, strings.NewReader(body))
+			require.NoError(t, err)
+			require.Equal(t, keys.HookRepeated, v)
+
+			_, err = hookAt(noon).Check(name, []byte("wrong"), h, strings.NewReader(body))
+			require.ErrorIs(t, err, keys.ErrHookInvalid)
+			require.NotContains(t, err.Error(), string(secret))
+			_, err = hookAt(noon).Check(name, nil, h, strings.NewReader(body))
+			require.ErrorIs(t, err, keys.ErrHookNoSecret)
+			_, err = hookAt(noon).Check(name, secret, http.Header{}, strings.NewReader(body))
+			require.ErrorIs(t, err, keys.ErrHookMissing)
+			if name != "gitlab" { // whose token says nothing of the body
+				_, err = hookAt(noon).Check(name, secret, h, strings.NewReader(body+" "))
+				require.ErrorIs(t, err, keys.ErrHookInvalid)
+			}
+			for other := range deliveries(noon) {
+				if other == name || name == "gitea" || other == "gitea" { // forgejo signs for gitea's sake, too
+					continue
+				}
+				_, err = hookAt(noon).Check(other, secret, h, strings.NewReader(body))
+				require.ErrorIs(t, err, keys.ErrHookMissing, other)
+			}
+		})
+	}
+	_, err := hookAt(noon).Check("gerrit", secret, http.Header{}, http.NoBody)
+	require.ErrorIs(t, err, keys.ErrProvider)
+	require.ErrorContains(t, err, "forgejo, generic, gitea, github, gitlab")
+}
+
+// Each byte of a signature counts.
+func TestTamperedSignatures(t *testing.T) {
+	for name, field := range map[string]string{"github": "X-Hub-Signature-256", "gitea": "X-Gitea-Signature", "generic": "X-Homestak-Signature", "gitlab": "X-Gitlab-Token"} {
+		good := deliveries(noon)[name]
+		value := good.Get(field)
+		for i := range len(value) {
+			changed := []byte(value)
+			changed[i] ^= 1
+			h := good.Clone()
+			h.Set(field, string(changed))
+			_, err := hookAt(noon).Check(name, secret, h, strings.NewReader(body))
+			require.ErrorIs(t, err, keys.ErrHookInvalid, "%s: byte %d", name, i)
+		}
+	}
+}
+
+// A header that Forgejo signed itself is not replaced by the one for Gitea's sake.
+func TestTheOwnHeaderCounts(t *testing.T) {
+	good := hex.EncodeToString(mac(secret, body))
+	_, err := hookAt(noon).Check("forgejo", secret, header("X-Forgejo-Signature", "00", "X-Gitea-Signature", good), strings.NewReader(body))
+	require.ErrorIs(t, err, keys.ErrHookInvalid)
+	v, err := hookAt(noon).Check("forgejo", secret, header("X-Gitea-Signature", good), strings.NewReader(body))
+	require.NoError(t, err)
+	require.Equal(t, keys.HookPushed, v)
+}
+
+// A test delivery of a new hook is accepted, and asks for nothing.
+func TestOtherEvents(t *testing.T) {
+	for name, event := range map[string][2]string{
+		"github": {"X-GitHub-Event", "ping"}, "gitea": {"X-Gitea-Event", "issues"},
+		"forgejo": {"X-Forgejo-Event", "release"}, "gitlab": {"X-Gitlab-Event", "Issue Hook"},
+	} {
+		h := deliveries(noon)[name]
+		h.Set(event[0], event[1])
+		v, err := hookAt(noon).Check(name, secret, h, strings.NewReader(body))
+		require.NoError(t, err)
+		require.Equal(t, keys.Other, v, name)
+	}
+}
+
+// GitLab signs as Standard Webhooks says, with several signatures while a key is replaced.
+func TestSignedByGitLab(t *testing.T) {
+	key := []byte("0123456789abcdef0123456789abcdef")
+	stamp := strconv.FormatInt(noon.Unix(), 10)
+	good := "v1," + base64.StdEncoding.EncodeToString(mac(key, "msg_1."+stamp+"."+body))
+	whsec := []byte("whsec_" + base64.StdEncoding.EncodeToString(key))
+	h := header("X-Gitlab-Event", "Push Hook", "Webhook-Id", "msg_1", "Webhook-Timestamp", stamp, "Webhook-Signature", "v1a,AAAA v1,AAAA "+good)
+	c := hookAt(noon)
+	v, err := c.Check("gitlab", whsec, h, strings.NewReader(body))
+	require.NoError(t, err)
+	require.Equal(t, keys.HookPushed, v)
+	v, err = c.Check("gitlab", whsec, h, strings.NewReader(body))
+	require.NoError(t, err)
+	require.Equal(t, keys.HookRepeated, v)
+
+	h.Set("Webhook-Signature", "v1,AAAA")
+	h.Set("X-Gitlab-Token", string(whsec)) // does not rescue a wrong signature
+	_, err = hookAt(noon).Check("gitlab", whsec, h, strings.NewReader(body))
+	require.ErrorIs(t, err, keys.ErrHookInvalid)
+	h.Set("Webhook-Signature", good)
+	_, err = hookAt(noon.Add(keys.Window+time.Second)).Check("gitlab", whsec, h, strings.NewReader(body))
+	require.ErrorIs(t, err, keys.ErrHookTime)
+	_, err = hookAt(noon).Check("gitlab", []byte("whsec_%%%"), h, strings.NewReader(body))
+	require.ErrorIs(t, err, keys.ErrHookInvalid)
+}
+
+// A signed time is accepted within the window, and remembered as long as it is accepted.
+func TestTheWindow(t *testing.T) {
+	now := noon
+	c := keys.NewHookChecker(func() time.Time { return now })
+	ahead := deliveries(noon.Add(keys.Window))["generic"]
+	v, err := c.Check("generic", secret, ahead, strings.NewReader(body))
+	require.NoError(t, err)
+	require.Equal(t, keys.HookPushed, v)
+	now = noon.Add(2 * keys.Window) // the last moment at which it is valid
+	v, err = c.Check("generic", secret, ahead, strings.NewReader(body))
+	require.NoError(t, err)
+	require.Equal(t, keys.HookRepeated, v)
+	now = now.Add(time.Second)
+	_, err = c.Check("generic", secret, ahead, strings.NewReader(body))
+	require.ErrorIs(t, err, keys.ErrHookTime)
+	require.ErrorContains(t, err, "2026-01-02T12:05:00Z")
+
+	now = noon
+	_, err = c.Check("generic", secret, deliveries(noon.Add(keys.Window + time.Second))["generic"], strings.NewReader(body))
+	require.ErrorIs(t, err, keys.ErrHookTime)
+	soon := "soon"
+	_, err = c.Check("generic", secret, header("X-Homestak-Timestamp", soon, "X-Homestak-Signature", hex.EncodeToString(mac(secret, soon+"."+body))), strings.NewReader(body))
+	require.ErrorIs(t, err, keys.ErrHookTime)
+}
+
+// What is remembered is bounded, and safe for requests side by side.
+func TestManyDeliveries(t *testing.T) {
+	c := hookAt(noon)
+	var all sync.WaitGroup
+	for worker := range 4 {
+		all.Go(func() {
+			for i := range 1000 {
+				h := deliveries(noon)["github"]
+				h.Set("X-GitHub-Delivery", fmt.Sprint(worker, i))
+				if v, err := c.Check("github", secret, h, strings.NewReader(body)); err != nil || v != keys.HookPushed {
+					t.Errorf("delivery %d of %d: %v, %v", i, worker, v, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	repeated := 0
+	for worker := range 4 {
+		for i := range 1000 {
+			h := deliveries(noon)["github"]
+			h.Set("X-GitHub-Delivery", fmt.Sprint(worker, i))
+			if v, _ := c.Check("github", secret, h, strings.NewReader(body)); v == keys.HookRepeated {
+				repeated++
+			}
+		}
+	}
+	require.Less(t, repeated, 1025)
+}
+
+// Whatever a request has in it, it is refused or valid, and never panics.
+func FuzzCheck(f *testing.F) {
+	f.Add("gitlab", "v1,AAAA", "1767355200", body)
+	f.Add("generic", "sha256=00", "0", "")
+	f.Fuzz(func(t *testing.T, provider, signature, stamp, body string) {
+		h := header("X-Hub-Signature-256", signature, "X-Gitea-Signature", signature, "X-Gitlab-Token", signature,
+			"Webhook-Signature", signature, "Webhook-Timestamp", stamp, "X-Homestak-Timestamp", stamp, "X-Homestak-Signature", signature)
+		if _, err := hookAt(noon).Check(provider, secret, h, strings.NewReader(body)); err == nil {
+			t.Fatalf("accepted %q of %q", signature, provider)
+		}
+	})
+}
+
+// at is when the tokens here are minted.
+var at = time.Unix(1767225600, 0)
+
+func key(t *testing.T, digit string) keys.Key {
+	t.Helper()
+	k, err := keys.ParseKey(strings.Repeat(digit, 64))
+	require.NoError(t, err)
+	return k
+}
+
+func mint(t *testing.T, k keys.Key, c keys.Claims) string {
+	t.Helper()
+	text, err := keys.MintToken(k, c)
+	require.NoError(t, err)
+	return text
+}
+
+// The golden vectors, of the key aaaa….
+const (
+	vectorPredecessor = "eyJ2IjoxLCJuIjoiZWRnZSIsInMiOiJiYXNlIiwiaWF0IjoxNzY3MjI1NjAwfQ.6lYeuOaP1HxpGL92syVDVpbLd1ljUGiZSZ3vmZZ-qpk"
+	vectorWhole       = "eyJ2IjoxLCJuIjoiZWRnZSIsInMiOiJiYXNlIiwiaWF0IjoxNzY3MjI1NjAwLCJleHAiOjE3NjczMTIwMDAsImtpZCI6IjA5YTJhNzc5In0.u8BSJPsD9--sV4JEBQ31ulS0uDSGimdSGYKvZ-BeBwA"
+)
+
+func code(err error) wire.Code {
+	if err == nil {
+		return ""
+	}
+	return wire.CodeOf(err)
+}
+
+// The vectors were made with another implementation (Python's hmac, json and base64).
+func TestGoldenVectors(t *testing.T) {
+	k := key(t, "a")
+	require.Equal(t, "09a2a779", k.ID)
+	for _, v := range []struct {
+		name   string
+		key    keys.Key
+		claims keys.Claims
+		want   string
+	}{
+		{"as the predecessor mints", k.Predecessor(), keys.Claims{Node: "edge", Spec: "base", Issued: at.Unix()}, vectorPredecessor},
+		{"with our keys", k, keys.Claims{Node: "edge", Spec: "base", Issued: at.Unix(), Expires: at.Unix() + 86400}, vectorWhole},
+	} {
+		got := mint(t, v.key, v.claims)
+		require.Equal(t, v.want, got, v.name)
+		v.claims.Version, v.claims.Key = keys.TokenVersion, v.key.ID
+		c, err := keys.Keys{v.key}.Verify(got, "edge", at)
+		require.NoError(t, err, v.name)
+		require.Equal(t, v.claims, c, v.name)
+		c, err = keys.InspectToken(got)
+		require.NoError(t, err, v.name)
+		require.Equal(t, v.claims, c, v.name)
+	}
+	require.Len(t, vectorPredecessor, 106)
+}
+
+// Every step of the verification, in its order: each token also has all that later steps refuse.
+func TestOrderOfVerification(t *testing.T) {
+	k, old, other := key(t, "a"), key(t, "b"), key(t, "c")
+	signingKeys := keys.Keys{k, old}
+	signed := func(k keys.Key, payload string) string {
+		// Mint makes no wrong payload, so the signature is borrowed from the test's own HMAC.
+		p := base64.RawURLEncoding.EncodeToString([]byte(payload))
+		return p + "." + base64.RawURLEncoding.EncodeToString(sign(t, k, p))
+	}
+	good := mint(t, k, keys.Claims{Node: "edge", Spec: "base", Issued: at.Unix(), Expires: at.Unix() + 10})
+	head, tail, _ := strings.Cut(good, ".")
+	for _, c := range []struct {
+		name, text string
+		code       wire.Code
+		says       string
+	}{
+		{"absent", "", wire.CodeNoCredential, "there is no token"},
+		{"one segment", head, wire.CodeNoCredential, "two segments"},
+		{"three segments", good + ".x", wire.CodeNoCredential, "two segments"},
+		{"too long", strings.Repeat("a", 5000), wire.CodeNoCredential, "too long"},
+		{"payload with padding", head + "=." + tail, wire.CodeNoCredential, "payload of the token is not base64url"},
+		{"payload with a line break", head[:8] + "\n" + head[8:] + "." + tail, wire.CodeNoCredential, "payload of the token is not base64url"},
+		{"signature with other letters", head + "." + tail[:42] + "+", wire.CodeNoCredential, "signature of the token is not base64url"},
+		{"signature with stray bits", head + "." + tail[:42] + "_", wire.CodeNoCredential, "signature of the token is not base64url"},
+		{"payload that is not JSON", "AAAA." + tail, wire.CodeNoCredential, "payload of the token is not what it should be"},
+		{"payload that is a list", base64.RawURLEncoding.EncodeToString([]byte("[]")) + "." + tail, wire.CodeNoCredential, "payload of the token"},
+		{"unknown key", mint(t, other, keys.Claims{Node: "edge", Spec: "base"}), wire.CodeRefused, "a key that this server does not have"},
+		{"key of the predecessor, without one", mint(t, k.Predecessor(), keys.Claims{Node: "edge", Spec: "base"}), wire.CodeRefused, "a key that this server does not have"},
+		{"empty signature", head + ".", wire.CodeRefused, "signature of the token is not valid"},
+		{"kid of one key, signature of another", signed(old, `{"v":2,"kid":"`+k.ID+`"}`), wire.CodeRefused, "signature of the token is not valid"},
+		{"version 2", signed(k, `{"v":2,"kid":"`+k.ID+`"}`), wire.CodeNoCredential, "version 2"},
+		{"no node", signed(k, `{"v":1,"s":"base","exp":1,"kid":"`+k.ID+`"}`), wire.CodeNoCredential, "does not name a node"},
+		{"no spec", signed(k, `{"v":1,"n":"web","exp":1,"kid":"`+k.ID+`"}`), wire.CodeNoCredential, "does not name a node"},
+		{"expired", mint(t, k, keys.Claims{Node: "web", Spec: "base", Expires: at.Unix()}), wire.CodeExpired, "2026-01-01T00:00:00Z"},
+		{"of another node", mint(t, k, keys.Claims{Node: "web", Spec: "base"}), wire.CodeNotYours, "another node"},
+		{"good", good, "", ""},
+		{"by the older key", mint(t, old, keys.Claims{Node: "edge", Spec: "base"}), "", ""},
+	} {
+		got, err := signingKeys.Verify(c.text, "edge", at)
+		require.Equal(t, c.code, code(err), "%s: %v", c.name, err)
+		if err != nil {
+			require.ErrorContains(t, err, c.says, c.name)
+			require.Empty(t, got, c.name)
+			if len(c.text) > 20 {
+				require.NotContains(t, err.Error(), c.text[:20], c.name)
+			}
+		}
+	}
+	_, err := keys.Keys(nil).Verify(good, "edge", at)
+	require.Equal(t, wire.CodeRefused, code(err))
+	_, err = keys.Keys{{}}.Verify(mint(t, k.Predecessor(), keys.Claims{Node: "edge", Spec: "base"}), "edge", at)
+	require.Equal(t, wire.CodeRefused, code(err), "the zero key verifies nothing")
+}
+
+// No byte of a token can be another one.
+func TestTamperedBytes(t *testing.T) {
+	k := key(t, "a")
+	good := mint(t, k, keys.Claims{Node: "edge", Spec: "base", Issued: at.Unix()})
+	for i := range good {
+		for _, b := range []byte("Az09-_.=+ \n\x00") {
+			if good[i] == b {
+				continue
+			}
+			_, err := keys.Keys{k}.Verify(good[:i]+string(b)+good[i+1:], "edge", at)
+			require.Contains(t, []wire.Code{wire.CodeNoCredential, wire.CodeRefused}, code(err), "byte %d is %q", i, b)
+		}
+	}
+}
+
+func TestDue(t *testing.T) {
+	k, old := key(t, "a"), key(t, "b")
+	signingKeys := keys.Keys{k, old}
+	claims := keys.Claims{Issued: at.Unix(), Expires: at.Unix() + 100, Key: k.ID}
+	require.False(t, signingKeys.Due(claims, at.Add(49*time.Second)))
+	require.True(t, signingKeys.Due(claims, at.Add(50*time.Second)))
+	require.True(t, signingKeys.Due(keys.Claims{Key: old.ID}, at), "the older key")
+	require.True(t, signingKeys.Due(keys.Claims{}, at), "the predecessor")
+	require.False(t, signingKeys.Due(keys.Claims{Key: k.ID}, at.Add(time.Hour)), "it never expires")
+}
+
+// A token from the future counts, since a clock that was set back must not lock nodes out. It is replaced at once, or one from a
+// clock that was ahead by a year would be good for a year.
+func TestS7ClockTokensFromTheFuture(t *testing.T) {
+	k := key(t, "a")
+	signingKeys := keys.Keys{k}
+	text := mint(t, k, keys.Claims{Node: "inner", Spec: "base", Issued: at.Unix(), Expires: at.Add(keys.TokenLifetime).Unix(), Number: 1})
+	for back, due := range map[time.Duration]bool{
+		0: false, time.Minute: false, keys.Skew: false, keys.Skew + time.Second: true, 24 * time.Hour: true, 20 * 365 * 24 * time.Hour: true,
+	} {
+		c, err := signingKeys.Verify(text, "inner", at.Add(-back))
+		require.NoError(t, err, back)
+		require.Equal(t, due, signingKeys.Due(c, at.Add(-back)), back)
+	}
+	require.False(t, signingKeys.Due(keys.Claims{Issued: at.Unix(), Key: k.ID, Number: 1}, at.AddDate(-1, 0, 0)), "one without an end is never replaced")
+}
+
+func TestMintRefuses(t *testing.T) {
+	k := key(t, "a")
+	for _, c := range []struct {
+		key    keys.Key
+		claims keys.Claims
+		says   string
+	}{
+		{keys.Key{}, keys.Claims{Node: "edge", Spec: "base"}, "no signing key"},
+		{k, keys.Claims{Spec: "base"}, "needs the names"},
+		{k, keys.Claims{Node: "edge"}, "needs the names"},
+		{k, keys.Claims{Node: strings.Repeat("n", 800), Spec: "base"}, "1024 are the most"},
+	} {
+		_, err := keys.MintToken(c.key, c.claims)
+		require.ErrorContains(t, err, c.says)
+	}
+}
+
+// A key is 32 bytes, and nothing that prints one shows it.
+func TestKeys(t *testing.T) {
+	for _, bad := range []string{"", "abc", strings.Repeat("a", 62), strings.Repeat("a", 66), strings.Repeat("g", 64), strings.Repeat("0", 64)} {
+		_, err := keys.ParseKey(bad)
+		require.Error(t, err, bad)
+		if len(bad) > 3 {
+			require.NotContains(t, err.Error(), bad)
+		}
+	}
+	k := keys.NewKey()
+	require.NotEqual(t, k, keys.NewKey())
+	again, err := keys.ParseKey(k.Text() + "\n")
+	require.NoError(t, err)
+	require.Equal(t, k, again)
+	for _, shown := range []string{fmt.Sprint(k), fmt.Sprintf("%+v", k), fmt.Sprintf("%#v", k), fmt.Sprintf("%v", keys.Keys{k}), fmt.Sprintf("%x", k)} {
+		require.NotContains(t, shown, k.Text()[:8])
+	}
+}
+
+// Whatever a request has, it is refused with a code of credentials, and only a signed one is not.
+func FuzzVerify(f *testing.F) {
+	k, err := keys.ParseKey(strings.Repeat("a", 64))
+	require.NoError(f, err)
+	f.Add(vectorPredecessor)
+	f.Add(vectorWhole)
+	f.Add("a.b")
+	f.Add(base64.RawURLEncoding.EncodeToString([]byte(`{"v":1,"n":"edge","s":"base","kid":"09a2a779"}`)) + ".AAAA")
+	keys := keys.Keys{k, k.Predecessor()}
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := keys.Verify(text, "edge", at)
+		if err == nil {
+			require.Contains(t, []string{vectorPredecessor, vectorWhole}, text, "a signature was forged")
+			require.Equal(t, "edge", c.Node)
+			return
+		}
+		require.Contains(t, []wire.Code{wire.CodeNoCredential, wire.CodeRefused, wire.CodeNotYours, wire.CodeExpired}, wire.CodeOf(err))
+		require.Empty(t, c)
+	})
+}
+
+// raw is a key as bytes.
+func raw(t *testing.T, k keys.Key) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(k.Text())
+	require.NoError(t, err)
+	return b
+}
+
+func sign(t *testing.T, k keys.Key, payload string) []byte {
+	t.Helper()
+	mac := hmac.New(sha256.New, raw(t, k))
+	mac.Write([]byte(payload))
+	return mac.Sum(nil)
+}
+
+func TestMintAndInspect(t *testing.T) {
+	dir := t.TempDir()
+	_, err := keys.Mint(dir, "web-1", "base", time.Hour, now)
+	require.ErrorIs(t, err, os.ErrNotExist, "minting makes no key")
+	require.NoFileExists(t, dir+"/"+keys.FileName)
+	ring := ensure(t, dir)
+	_, err = keys.Mint(dir, "web-1", "", time.Hour, now)
+	require.ErrorContains(t, err, "has no spec")
+	_, err = keys.Mint(dir, "web-1", "base", -time.Hour, now)
+	require.ErrorContains(t, err, "less than a minute")
+
+	m, err := keys.Mint(dir, "web-1", "base", time.Hour, now)
+	require.NoError(t, err)
+	require.Equal(t, "2026-01-02T04:04:05Z", m.Expires.Format(time.RFC3339))
+	i, err := keys.Inspect(m.Token + "\n")
+	require.NoError(t, err)
+	require.Equal(t, `node     "web-1"
+spec     "base"
+key      "`+ring[0].ID+`"
+issued   2026-01-02T03:04:05Z
+expires  2026-01-02T04:04:05Z
+valid    not verified
+`, i.Text())
+	good, err := i.Verified(ring, nil, m.Token+"\n", now)
+	require.NoError(t, err)
+	require.True(t, *good.Valid)
+	require.Contains(t, good.Text(), "\nvalid    yes\n")
+	late, err := i.Verified(ring, nil, m.Token, now.Add(time.Hour))
+	require.Equal(t, wire.CodeExpired, wire.CodeOf(err))
+	require.False(t, *late.Valid)
+	require.Contains(t, late.Text(), "valid    no: the token has expired at 2026-01-02T04:04:05Z")
+	_, err = keys.Inspect("x")
+	require.Equal(t, wire.CodeNoCredential, wire.CodeOf(err))
+
+	forever, err := keys.Mint(dir, "web-1", "base", 0, now)
+	require.NoError(t, err)
+	require.Nil(t, forever.Expires)
+	i, err = keys.Inspect(forever.Token)
+	require.NoError(t, err)
+	require.Contains(t, i.Text(), "expires  never")
+}
+
+func TestDescribe(t *testing.T) {
+	dir := t.TempDir()
+	ensure(t, dir)
+	ring, err := keys.Rotate(dir, now.AddDate(0, 1, 0))
+	require.NoError(t, err)
+	require.Equal(t, "key "+ring[0].ID+" of 2026-02-02 signs\nkey "+ring[1].ID+" of 2026-01-02 is still accepted\n", ring.Describe())
+	require.Len(t, ring.Document().Keys, 2)
+	require.NotContains(t, ring.Describe(), ring[0].Text())
 }

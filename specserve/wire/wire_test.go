@@ -1,10 +1,19 @@
 package wire_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -102,4 +111,236 @@ func FuzzReadSpec(f *testing.F) {
 			require.NotContains(t, members, name)
 		}
 	})
+}
+
+func TestBackoff(t *testing.T) {
+	near := func(want, got time.Duration) {
+		t.Helper()
+		require.InDelta(t, want, got, float64(want)/5)
+	}
+	b := wire.Backoff{Most: 2 * time.Minute}
+	for range 2 {
+		for _, want := range []time.Duration{5, 10, 20, 40, 80, 120, 120} {
+			near(want*time.Second, b.Next())
+		}
+		b.Reset()
+	}
+	first := b.Next()
+	require.Eventually(t, func() bool { b.Reset(); return b.Next() != first }, time.Minute, time.Nanosecond, "clients do not come together")
+}
+
+func TestSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		require.True(t, wire.Sleep(t.Context(), time.Hour, nil))
+		require.Equal(t, time.Hour, time.Since(began))
+		before := make(chan struct{}, 1)
+		before <- struct{}{}
+		require.True(t, wire.Sleep(t.Context(), time.Hour, before))
+		ended, end := context.WithCancel(t.Context())
+		end()
+		require.False(t, wire.Sleep(ended, time.Hour, nil))
+		require.Equal(t, time.Hour, time.Since(began))
+	})
+}
+
+const canary = "canary-token"
+
+func whole(t *testing.T) wire.Parent {
+	t.Helper()
+	pins, err := wire.ParsePins([]string{strings.Repeat("0a", 32), strings.Repeat("0b", 32)})
+	require.NoError(t, err)
+	return wire.Parent{Identity: "edge", Server: "https://[fd00::1]:44443", Pins: pins, Token: canary}
+}
+
+func TestSaveAndLoad(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "etc", "homestak-gitops", "node.json")
+	_, err := wire.LoadParent(name)
+	require.ErrorIs(t, err, wire.ErrNoParent)
+	p := whole(t)
+	require.NoError(t, p.Save(name))
+	info, err := os.Stat(name)
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o600), info.Mode())
+	got, err := wire.LoadParent(name)
+	require.NoError(t, err)
+	require.Equal(t, p, got)
+	b, err := os.ReadFile(name)
+	require.NoError(t, err)
+	require.Equal(t, `{
+  "version": 1,
+  "identity": "edge",
+  "server": "https://[fd00::1]:44443",
+  "pins": [
+    "sha256:`+strings.Repeat("0a", 32)+`",
+    "sha256:`+strings.Repeat("0b", 32)+`"
+  ],
+  "token": "canary-token"
+}
+`, string(b))
+
+	p.Server = "http://x"
+	require.ErrorContains(t, p.Save(name), "want https://HOST:PORT")
+	for _, shown := range []string{fmt.Sprint(p), fmt.Sprintf("%+v", p), fmt.Sprintf("%#v", p)} {
+		require.NotContains(t, shown, canary)
+	}
+}
+
+// Whoever may read the file could fetch the spec, so its mode is checked; and it is a file.
+func TestLoadRefuses(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "node.json")
+	require.NoError(t, whole(t).Save(name))
+	for _, mode := range []fs.FileMode{0o640, 0o604, 0o620} {
+		require.NoError(t, os.Chmod(name, mode))
+		_, err := wire.LoadParent(name)
+		require.ErrorContains(t, err, "chmod 600 "+name)
+	}
+	require.NoError(t, os.Chmod(name, 0o400))
+	_, err := wire.LoadParent(name)
+	require.NoError(t, err)
+	link := filepath.Join(dir, "link")
+	require.NoError(t, os.Symlink(name, link))
+	for _, other := range []string{link, dir} {
+		_, err = wire.LoadParent(other)
+		require.ErrorContains(t, err, "is not a regular file")
+	}
+	large := filepath.Join(dir, "large")
+	require.NoError(t, os.WriteFile(large, make([]byte, 1<<20), 0o600))
+	_, err = wire.LoadParent(large)
+	require.ErrorContains(t, err, "1048576 bytes")
+	require.NoError(t, os.WriteFile(large, []byte("{"), 0o600))
+	_, err = wire.LoadParent(large)
+	require.ErrorContains(t, err, large+": it is not the JSON document")
+}
+
+// Every mistake is named, and the token is not shown.
+func TestReadIsStrict(t *testing.T) {
+	good := string(whole(t).Document())
+	edit := func(old, with string) string {
+		require.Contains(t, good, old)
+		return strings.Replace(good, old, with, 1)
+	}
+	a := `"sha256:` + strings.Repeat("0a", 32) + `"`
+	for text, says := range map[string]string{
+		"":                                   "EOF",
+		"[]":                                 "not the JSON document",
+		"nil":                                "not the JSON document",
+		good + "{}":                          "something follows",
+		edit(`"version": 1`, `"version": 2`): "version is 2",
+		edit(`"identity"`, `"extra": 1, "identity"`):                `unknown field "extra"`,
+		edit(`"edge"`, `""`):                                        "not the name of a node",
+		edit(`"edge"`, `"../x"`):                                    "not the name of a node",
+		edit(`"edge"`, `7`):                                         "not the JSON document",
+		edit(`https://[fd00::1]:44443`, `http://a:1`):               "want https://HOST:PORT",
+		edit(`https://[fd00::1]:44443`, `https://a:1/x`):            "nothing behind it",
+		edit(`https://[fd00::1]:44443`, `https://a:1?q`):            "nothing behind it",
+		edit(`https://[fd00::1]:44443`, `https://u:`+canary+`@a:1`): "nothing behind it",
+		edit(`https://[fd00::1]:44443`, `https://:1`):               "names no host",
+		edit(`https://[fd00::1]:44443`, `https://a:99999`):          "names no host",
+		edit(`https://[fd00::1]:44443`, `https://a:x`):              "not a URL",
+		edit(a, `"x"`):                             "is not a pin",
+		edit(`"canary-token"`, `"canary token"`):   "characters that a token does not have",
+		edit(`"canary-token"`, `"canary-token\n"`): "characters that a token does not have",
+		`{"version":1,"identity":"edge","server":"https://a:1","pins":[],"token":"canary-token"}`: "there are no pins",
+	} {
+		_, err := wire.ReadParent([]byte(text))
+		require.ErrorContains(t, err, says, text)
+		require.NotContains(t, err.Error(), "canary", text)
+	}
+	p, err := wire.ReadParent([]byte(`{"version":1,"identity":"edge","server":"https://a/","pins":[` + a + `]}`))
+	require.NoError(t, err)
+	require.Empty(t, p.Token, "the posture may need none")
+}
+
+// By hand the token is in a file, which is as private as node.json.
+func TestByHand(t *testing.T) {
+	want, name := whole(t), filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(name, []byte(canary+"\n"), 0o600))
+	got, err := wire.ParentByHand("edge", want.Server, name, wire.PinTexts(want.Pins))
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	require.NoError(t, os.Chmod(name, 0o644))
+	_, err = wire.ParentByHand("edge", want.Server, name, wire.PinTexts(want.Pins))
+	require.ErrorContains(t, err, "chmod 600")
+	got, err = wire.ParentByHand("edge", want.Server, "", wire.PinTexts(want.Pins))
+	require.NoError(t, err)
+	require.Empty(t, got.Token)
+	_, err = wire.ParentByHand("edge", want.Server, "", nil)
+	require.ErrorContains(t, err, "there are no pins")
+	_, err = wire.ParentByHand("edge", "192.0.2.1", "", wire.PinTexts(want.Pins))
+	require.ErrorContains(t, err, "want https://HOST:PORT")
+	_, err = wire.ParentByHand("edge", want.Server, name+"x", wire.PinTexts(want.Pins))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+func TestParse(t *testing.T) {
+	digits := strings.Repeat("0a", 32)
+	for _, text := range []string{digits, "sha256:" + digits, " sha256:" + strings.ToUpper(digits) + "\n"} {
+		p, err := wire.ParsePin(text)
+		require.NoError(t, err)
+		require.Equal(t, "sha256:"+digits, p.String())
+	}
+	for _, bad := range []string{"", "sha256:", "sha1:" + digits, digits[2:], digits + "00", strings.Repeat("zz", 32)} {
+		_, err := wire.ParsePin(bad)
+		require.ErrorContains(t, err, "is not a pin", bad)
+	}
+	a, b := "sha256:"+digits, "sha256:"+strings.Repeat("0b", 32)
+	got, err := wire.ParsePins([]string{a, b, digits})
+	require.NoError(t, err)
+	require.Equal(t, []string{a, b}, wire.PinTexts(got))
+	_, err = wire.ParsePins(nil)
+	require.ErrorContains(t, err, "there are no pins")
+	many := []string{a, b, "sha256:" + strings.Repeat("0c", 32), "sha256:" + strings.Repeat("0d", 32), "sha256:" + strings.Repeat("0e", 32)}
+	_, err = wire.ParsePins(many)
+	require.ErrorContains(t, err, "5 pins, 4 are the most")
+}
+
+// The codes and their status are a contract with children of other versions.
+func TestTable(t *testing.T) {
+	var got []string
+	for _, k := range wire.AllProblems() {
+		require.NotEmpty(t, k.Message, k.Code)
+		require.NotEmpty(t, k.Hint, k.Code)
+		require.Equal(t, k, wire.LookupProblem(k.Code))
+		got = append(got, fmt.Sprintf("%s %d", k.Code, k.Status))
+	}
+	require.Equal(t, []string{
+		"E100 404", "E101 400", "E200 404", "E201 404", "E202 404", "E300 401", "E301 401", "E302 403", "E303 401",
+		"E400 422", "E429 429", "E500 500", "E501 0",
+	}, got)
+	require.Equal(t, wire.CodeInternal, wire.LookupProblem("E999").Code)
+}
+
+func TestError(t *testing.T) {
+	err := error(wire.Errorf(wire.CodeConnection, "reading: %w", io.ErrUnexpectedEOF))
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.Equal(t, "E501: reading: unexpected EOF\ncheck that the server runs, that its address is right, and that no firewall is in between", err.Error())
+	require.Equal(t, wire.CodeConnection, wire.CodeOf(fmt.Errorf("fetching: %w", err)))
+	require.Equal(t, wire.CodeInternal, wire.CodeOf(errors.New("any")))
+	require.Equal(t, http.StatusForbidden, (&wire.Error{Code: wire.CodeNotYours}).Status())
+	require.Equal(t, http.StatusInternalServerError, (&wire.Error{Code: wire.CodeConnection}).Status(), "what only a client notices is no answer")
+}
+
+// What a server writes, a client reads.
+func TestBody(t *testing.T) {
+	for _, k := range wire.AllProblems() {
+		e := &wire.Error{Code: k.Code}
+		require.Equal(t, &wire.Error{Code: k.Code, Message: k.Message, Hint: k.Hint}, wire.ReadProblem(e.Status(), e.Body()))
+	}
+	require.JSONEq(t, `{"error":{"code":"E200","message":"no node \"web\"","hint":"check it"}}`,
+		string((&wire.Error{Code: wire.CodeNotFound, Message: `no node "web"`, Hint: "check it"}).Body()))
+}
+
+// An answer may come from anybody, such as a proxy.
+func TestReadAnything(t *testing.T) {
+	for _, body := range []string{"<html>no", "", `{"error":{"code":"E9"}}`, `{"error":[]}`, `{"error":{"message":"x"}}`} {
+		require.Equal(t, &wire.Error{Code: wire.CodeNoEndpoint, Message: "the server answered 404 Not Found"}, wire.ReadProblem(http.StatusNotFound, []byte(body)), body)
+	}
+	require.Equal(t, wire.CodeNotYours, wire.ReadProblem(http.StatusNotFound, []byte(`{"error":{"code":"E302"}}`)).Code, "the document is more exact than the status")
+	require.Equal(t, wire.CodeInternal, wire.ReadProblem(http.StatusBadGateway, nil).Code)
+	require.Equal(t, wire.CodeInternal, wire.ReadProblem(http.StatusTeapot, nil).Code)
+	long := wire.ReadProblem(404, (&wire.Error{Code: wire.CodeNotFound, Message: "\x1b[31m" + strings.Repeat("ü", 400)}).Body())
+	require.NotContains(t, long.Message, "\x1b")
+	require.LessOrEqual(t, len(long.Message), 500+len("…"))
 }
