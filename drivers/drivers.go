@@ -46,6 +46,8 @@ type Parent interface {
 	Parent(node, spec string) (wire.Parent, error)
 	// HasReported reports whether the node has reported since then.
 	HasReported(node string) bool
+	// Accepts says why a token is not one of this node, nil if it is. The error does not show it.
+	Accepts(node, token string) error
 	// Reported says what the node reported last: that it is ready, or an error why it is not. Whoever
 	// makes passes gives it to health.Prober, so that they wait for new nodes.
 	Reported(node string) (saw string, err error)

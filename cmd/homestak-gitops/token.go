@@ -78,8 +78,9 @@ func tokenRevokeVerb(a *app) *cobra.Command {
 machine of the node's parent. A running server refuses them from the next request on, also
 after a restart.
 
-The agent of a node of type pve gets a new token with the next pass of the parent's agent. Give a VM or a container
-in mode pull a new one by token mint. Tokens in the secrets of the site are not affected.`,
+The next pass of the parent's agent gives a new token to the agent of a node of type pve, and to
+a container in mode pull that it can enter by pct. Give any other node in mode pull a new one by
+token mint. Tokens in the secrets of the site are not affected.`,
 		Args: ui.TakesArgs(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			dir, err := folder.path(a.ui.Env)

@@ -13,6 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // A container has no cloud-init that could name its parent. Where this program runs on its node, it gets the program, a
@@ -26,6 +27,8 @@ type parent interface {
 	NodeFile(node, spec string) (string, error)
 	// HasReported reports whether the node has reported since then.
 	HasReported(node string) bool
+	// Accepts says why a token is not one of this node, nil if it is. The error does not show it.
+	Accepts(node, token string) error
 }
 
 // viaDelivery is how a container in mode pull is entered: once, by pct.
@@ -33,7 +36,7 @@ const viaDelivery = "delivery"
 
 // Where a node has what it gets.
 const (
-	nodeFile     = "/etc/homestak-gitops/node.json"
+	nodeFile     = wire.ParentFile
 	nodeProgram  = "/usr/local/bin/homestak-gitops"
 	programParts = "/usr/local/bin/.homestak-gitops.homestak-new"
 	firstUnit    = "homestak-gitops-firstboot.service"
@@ -80,7 +83,8 @@ func (c Config) pulled(of *model.Resource, in model.Scope) (*model.Resource, dia
 	return &model.Resource{Spec: want, Private: &way{guest: of.Addr, site: in.Site.Name, via: viaDelivery}, At: in.Node.At}, nil
 }
 
-// observeDelivery finds out whether a container got to know its parent: it reported, or it has all that it gets.
+// observeDelivery finds out whether a container got to know its parent: it reported, or it has all that it gets, and its token is not revoked.
+// The server forgets the report of a node whose tokens are revoked.
 func (d *Driver) observeDelivery(ctx context.Context, want *model.Resource, at model.Guest) (model.Observed, error) {
 	none := model.Observed{}
 	there := model.Observed{State: model.State{want.Addr: {Addr: want.Addr, Spec: model.Clone(want.Spec), Node: want.Node}}}
@@ -90,17 +94,18 @@ func (d *Driver) observeDelivery(ctx context.Context, want *model.Resource, at m
 	if err := local.IsHere(ctx, d.cfg.Locally, at.VMID, at.Node, want.Inside.Name); err != nil {
 		return none, err
 	}
-	out, err := local.Container(d.cfg.Locally, at.VMID).Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", `[ -s "$1" ] && [ -x "$2" ]`, "sh", nodeFile, nodeProgram}})
-	switch {
-	case err != nil:
+	out, err := local.Container(d.cfg.Locally, at.VMID).Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", `[ -x "$2" ] && cat -- "$1"`, "sh", nodeFile, nodeProgram}})
+	if err != nil || out.Code != 0 {
 		return none, err
-	case out.Code == 0:
-		return there, nil
 	}
-	return none, nil
+	if p, err := wire.ReadParent([]byte(out.Out)); err != nil || errors.Is(d.cfg.Parent.Accepts(want.Node, p.Token), wire.ErrReplaced) {
+		return none, nil //nolint:nilerr // it gets the file again
+	}
+	return there, nil
 }
 
-// deliver lets a container get to know its parent. The unit starts before node.json is there, and waits for that, so an attempt that was cut off anywhere is either repeated or goes on by itself.
+// deliver lets a container get to know its parent. An old node.json goes first, since its
+// token is revoked. The unit starts before the new one is there, and waits for that, so an attempt that was cut off anywhere is either repeated or goes on by itself.
 func (d *Driver) deliver(ctx context.Context, s plan.Step, m guest.Machine) error {
 	want := s.Want.Spec.(*spec.Spec)
 	if err := local.IsHere(ctx, d.cfg.Locally, s.Inside.VMID, s.Inside.Node, s.Want.Inside.Name); err != nil {
@@ -127,7 +132,7 @@ func (d *Driver) deliver(ctx context.Context, s plan.Step, m guest.Machine) erro
 		"[ -d /run/systemd/system ] || die 'systemd does not run in this container, and a node in mode pull needs its timers: use mode = \"push\"'",
 		"chown root:root "+programParts, "sync "+programParts, "mv -fT "+programParts+" "+nodeProgram,
 		guest.PutFile(firstFile, firstText, "0644", "root", "root"),
-		"systemctl daemon-reload", "systemctl enable -- "+firstUnit+" >/dev/null 2>&1 || die '"+firstUnit+" cannot be enabled'", "systemctl start --no-block -- "+firstUnit,
+		"rm -f -- "+nodeFile, "systemctl daemon-reload", "systemctl enable -- "+firstUnit+" >/dev/null 2>&1 || die '"+firstUnit+" cannot be enabled'", "systemctl start --no-block -- "+firstUnit,
 		"[ -d /etc/homestak-gitops ] || mkdir -m 0755 /etc/homestak-gitops", guest.PutFile(nodeFile, file, "0600", "root", "root")))
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -256,7 +257,7 @@ func (b *Book) Admit(c Claims, now time.Time) error {
 	return nil
 }
 
-const hintOfNew = "the parent of an agent gives it a new one with its next pass; for other nodes mint one: homestak-gitops token mint NODE"
+const hintOfNew = "the next pass of the parent gives one to an agent, and to a container that the parent can enter by pct; for other nodes mint one: homestak-gitops token mint NODE"
 
 // Use notices that a node has shown a token that counts.
 func (b *Book) Use(c Claims, now time.Time) {
@@ -286,7 +287,7 @@ func (b *Book) Next(c Claims) Claims {
 
 // Text shows it to people.
 func (r Revocation) Text() string {
-	return fmt.Sprintf("all tokens of node %s are revoked\nthe parent of an agent gives it a new one with its next pass; for other nodes mint one: homestak-gitops token mint %[1]s\n", r.Node)
+	return fmt.Sprintf("all tokens of node %s are revoked\n%s\n", r.Node, strings.TrimSuffix(hintOfNew, "NODE")+r.Node)
 }
 
 // Revoked says when the tokens of nodes were revoked that had one, and have not used a new one since.

@@ -381,6 +381,28 @@ func TestST01SimulatedPullOfAContainer(t *testing.T) {
 	require.Empty(t, at.calls, "what has reported is not entered")
 }
 
+// TestS8ARevokedContainerGetsAToken: a container whose tokens were revoked gets a new one by the next pass, and the pass after
+// that has nothing to do.
+func TestS8ARevokedContainerGetsAToken(t *testing.T) {
+	s, _ := beginPullingCT(t)
+	require.Equal(t, engine.Done, s.pass("apply").Outcome)
+	file := func() string {
+		text, code := s.inside("cat " + wire.ParentFile)
+		require.Zero(t, code)
+		return text
+	}
+	before := file()
+	require.NoError(t, s.parent.Revoke("box-1"))
+	r := s.pass("apply")
+	require.Equal(t, []string{"create guest.box-1"}, actions(r.Plan))
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
+	require.NotEqual(t, before, file())
+	_, err := s.parent.Reported("box-1")
+	require.NoError(t, err)
+	r = s.pass("plan")
+	require.True(t, r.Plan.InSync(), describe(r))
+}
+
 // Wherever a delivery is cut off, a later pass goes on.
 func TestST14SimulatedPullOfAContainerThatIsInterrupted(t *testing.T) {
 	for nth, verb := range []string{"exec", "config", "exec", "push", "exec"} { // to log in, first

@@ -307,6 +307,7 @@ type aParent struct{}
 
 func (aParent) Parent(string, string) (wire.Parent, error) { return wire.Parent{}, nil }
 func (aParent) HasReported(string) bool                    { return false }
+func (aParent) Accepts(string, string) error               { return nil }
 func (aParent) Reported(string) (saw string, err error)    { return "", nil }
 
 // A site without nodes in mode pull has no parent, and one that cannot be served is an error.

@@ -120,6 +120,19 @@ func (p *Parent) HasReported(node string) bool {
 	return p.isSilent(node) || p.server.HasReported(node)
 }
 
+// Revoke revokes the tokens of a node, as token revoke and the server do.
+func (p *Parent) Revoke(node string) error {
+	_, err := keys.Revoke(p.folder, node, time.Now())
+	p.server.Forget(node)
+	return err
+}
+
+// Accepts is as drivers.Parent wants it.
+func (p *Parent) Accepts(node, token string) error {
+	_, err := p.ring.Tokens().VerifyBy(p.book, token, node, time.Now())
+	return err
+}
+
 // Reported is as drivers.Parent wants it.
 func (p *Parent) Reported(node string) (saw string, err error) {
 	if p.isSilent(node) {
