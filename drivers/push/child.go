@@ -88,11 +88,11 @@ func (c Config) agentInside(of *model.Resource, in model.Scope) (*model.Resource
 	case via != model.ViaSSH:
 		return later("spec %s says via = %q, and the program is sent by SSH: take via out of access of the spec", declared.Name, via)
 	case !c.hasKey(in.Host):
-		return later("there is no SSH key to log in with: set key in ssh of host %s", in.Host.Name)
+		return later("no SSH key to log in with: set key in ssh of host %s", in.Host.Name)
 	case c.Runs != nil && !c.Runs(origin(in.Site, of)):
 		return later("no system is simulated in a guest that is made from another image than one of Debian 12 or 13")
 	case !hasAddress(of):
-		return later("the guest's address is unknown: set agent = true (with the agent in its image), or ip in its first nic")
+		return later("no address is known: set ip in the first nic, or agent = true")
 	}
 	if declared == nil {
 		declared = &model.Spec{At: in.Node.At}

@@ -54,11 +54,11 @@ func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, dia
 	if declared.Access == nil || declared.Access.Via == "" { // the default leaves out what cannot work
 		switch {
 		case !c.hasKey(in.Host):
-			return &model.Resource{Deferred: fmt.Sprintf("not applied, since there is no SSH key to log in with: set key in ssh of host %s, or via in access of the spec", in.Host.Name)}, nil
+			return &model.Resource{Deferred: fmt.Sprintf("not applied, no SSH key to log in with: set key in ssh of host %s, or via in access of the spec", in.Host.Name)}, nil
 		case c.Unsimulated(in.Site, of) != "":
 			return &model.Resource{Deferred: "not applied, since " + c.Unsimulated(in.Site, of)}, nil
 		case !hasAddress(of):
-			return &model.Resource{Deferred: "not applied, since the guest's address is unknown: set agent = true (with the agent in its image), or ip in its first nic"}, nil
+			return &model.Resource{Deferred: "not applied, no address is known: set ip in the first nic, or agent = true"}, nil
 		case len(missing) > 0:
 			return &model.Resource{Deferred: fmt.Sprintf("not applied, since the value of %s is not known here: provide it with --secrets FILE", strings.Join(missing, ", "))}, nil
 		}

@@ -313,7 +313,7 @@ func TestWhatIsWantedInside(t *testing.T) {
 	for _, access := range []*model.Access{nil, {}} {
 		r, l := of(site(access), "ct.a")
 		require.Empty(t, l)
-		require.Equal(t, "not applied, since there is no SSH key to log in with: set key in ssh of host father, or via in access of the spec", r.Deferred)
+		require.Equal(t, "not applied, no SSH key to log in with: set key in ssh of host father, or via in access of the spec", r.Deferred)
 	}
 	// Unset, a spec is applied by SSH where that can work.
 	kind = push.Config{PrivateKeys: []string{"key"}}.Kind()
@@ -322,7 +322,7 @@ func TestWhatIsWantedInside(t *testing.T) {
 	require.Empty(t, r.Deferred)
 	require.Equal(t, "a", r.Spec.(*spec.Spec).Identity.Hostname)
 	r, _ = of(site(nil), "vm.a")
-	require.Equal(t, "not applied, since the guest's address is unknown: set agent = true (with the agent in its image), or ip in its first nic", r.Deferred)
+	require.Equal(t, "not applied, no address is known: set ip in the first nic, or agent = true", r.Deferred)
 	all := site(&model.Access{Users: []model.User{{Name: "ops"}}})
 	all.Secrets = nil
 	r, _ = of(all, "ct.a")

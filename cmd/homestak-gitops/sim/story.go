@@ -198,7 +198,9 @@ func (d *demo) mistake(ctx context.Context) error {
 	d.check(d.sim.Snapshot().Writes == before, "nothing was written to the host")
 	off := d.managed()["ns-b"].VMID
 	d.sim.Edit(func(e *pve.Edit) { e.Stop(off) })
-	_, err = d.until(ctx, "ns-b runs again", func(s agent.Status) bool { return s.State == agent.Idle && d.managed()["ns-b"].Running })
+	_, err = d.until(ctx, "ns-b runs again", func(s agent.Status) bool { // and answers, or the agent reports in the next chapters that it does not
+		return s.State == agent.Idle && d.managed()["ns-b"].Running && s.Last != nil && s.Last.Outcome == engine.Done
+	})
 	if err != nil {
 		return err
 	}
