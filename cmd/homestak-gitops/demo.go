@@ -8,7 +8,6 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/engine"
-	simhosts "github.com/homestak/homestak-gitops/sim"
 )
 
 func demoVerb(a *app) *cobra.Command {
@@ -37,8 +36,8 @@ func runDemo(ctx context.Context, a *app, serve bool) error {
 	w, _ := a.ui.Text()
 	return sim.RunDemo(ctx, sim.DemoOptions{
 		Out: w, Stop: a.stopping.Once, Serve: serve, Show: a.ui.Plan, Paint: a.ui.Paint(),
-		Plan: func(ctx context.Context, dir, host, secrets string, sim simhosts.Hosts) (engine.Report, error) {
-			world, err := worldOf(sim)
+		Plan: func(ctx context.Context, dir, host, secrets string, hosts sim.Hosts) (engine.Report, error) {
+			world, err := worldOf(hosts)
 			if err != nil {
 				return engine.Report{}, err
 			}

@@ -5,13 +5,12 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/sim"
-	simhosts "github.com/homestak/homestak-gitops/sim"
 )
 
 // simulatedNetwork is the network of --sim: every host of the site is a fresh simulator, embedded
 // in this run.
 func simulatedNetwork() (session.Network, error) {
-	w, err := worldOf(simhosts.Hosts{})
+	w, err := worldOf(sim.Hosts{})
 	if err != nil {
 		return session.Network{}, err
 	}
@@ -19,6 +18,6 @@ func simulatedNetwork() (session.Network, error) {
 }
 
 // worldOf is simulators, and what runs in their guests: an agent on each that is a host in turn.
-func worldOf(hosts simhosts.Hosts) (*sim.World, error) {
+func worldOf(hosts sim.Hosts) (*sim.World, error) {
 	return sim.NewWorld(sim.WorldOptions{Hosts: hosts, Log: slog.New(slog.DiscardHandler), Version: ThisBuild().Version})
 }

@@ -189,11 +189,19 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 		{
 			"simulator in the agent's code", simulatorLaw,
 			map[string]string{
-				"cmd/homestak-gitops/agent.go": `package main; import _ "github.com/homestak/homestak-gitops/sim"`,
-				"cmd/homestak-gitops/sim.go":   `package main; import _ "github.com/homestak/homestak-gitops/sim"`,
-				"engine/service/x_test.go":     `package service; import _ "github.com/homestak/homestak-gitops/sim/pve"`,
+				"cmd/homestak-gitops/agent.go":     `package main; import _ "github.com/homestak/homestak-gitops/cmd/homestak-gitops/sim"`,
+				"cmd/homestak-gitops/sim.go":       `package main; import _ "github.com/homestak/homestak-gitops/cmd/homestak-gitops/sim"`,
+				"cmd/homestak-gitops/sim/world.go": `package sim; import _ "github.com/homestak/homestak-gitops/sim/pve"`,
+				"sim/guests.go":                    `package sim; import _ "github.com/homestak/homestak-gitops/sim/pve"`,
+				"engine/service/x_test.go":         `package service; import _ "github.com/homestak/homestak-gitops/sim/pve"`,
+				"drivers/drivertest/x.go":          `package drivertest; import _ "github.com/homestak/homestak-gitops/sim/pve"`,
 			},
-			"cmd/homestak-gitops/agent.go: names the simulator by sim: let it get a transport",
+			"cmd/homestak-gitops/agent.go: imports the simulator by cmd/homestak-gitops/sim: let it get a transport",
+		},
+		{
+			"simulator in a verb that simulates", simulatorLaw,
+			map[string]string{"cmd/homestak-gitops/sim.go": `package main; import _ "github.com/homestak/homestak-gitops/sim"`},
+			"cmd/homestak-gitops/sim.go: imports the simulator by sim: let it get a transport",
 		},
 		{
 			"init", initLaw,

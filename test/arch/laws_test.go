@@ -22,7 +22,7 @@ type layer struct {
 // violation: a new one gets its place before it gets its second file.
 //
 // pveapi, the API of Proxmox VE as a table, lies below the driver and the simulator
-// so that both are held to the same one; nobody else needs it. pvesim, whose packages
+// so that both are held to the same one; nobody else needs it. The simulator, whose packages
 // are in simulatorLayers, is for tests and for the verbs that run a simulator, never for
 // the driver itself.
 var layers = append(simulatorLayers(), []layer{
@@ -95,7 +95,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "cmd/homestak-gitops/session", may: []string{"cmd/homestak-gitops/ui", "drivers", "drivers/push", "drivers/ssh", "engine", "engine/agent", "engine/control", "engine/diag", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "policy", "specserve/wire"}, tests: []string{"engine/control/controltest", "engine/enginetest", "engine/source/sourcetest", "hcl", "sim"}},
 	{pkg: "cmd/homestak-gitops/sim", may: []string{"cmd/homestak-gitops/session", "drivers", "drivers/push", "engine", "engine/agent", "engine/control", "engine/diag", "engine/durable", "engine/guest", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/source", "engine/view", "examples", "policy", "sim", "sim/debian", "sim/machine", "sim/pve", "specserve", "specserve/client", "specserve/keys", "specserve/node", "specserve/wire"}, tests: []string{"engine/enginetest", "hcl"}}, // agents and nodes of simulated hosts
 	{pkg: "specserve/node", may: []string{"drivers/local", "engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/client", "specserve/wire"}},
-	{pkg: "cmd/homestak-gitops", may: []string{"cmd/homestak-gitops/session", "cmd/homestak-gitops/sim", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/ui", "drivers", "drivers/proxmox/doctor", "drivers/proxmox/pmxcfs", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/guest/converge", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy", "sim", "specserve/daemon", "specserve/keys", "specserve/node", "specserve/wire"}, tests: []string{"drivers/proxmox", "drivers/proxmox/proxmoxtest", "engine/control/controltest", "engine/enginetest", "engine/source", "engine/source/sourcetest", "hcl/sops/sopstest", "sim/pve", "sim/pve/simtest"}}, // the table that every request of a script is held against; a repository to push to
+	{pkg: "cmd/homestak-gitops", may: []string{"cmd/homestak-gitops/session", "cmd/homestak-gitops/sim", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/ui", "drivers", "drivers/proxmox/doctor", "drivers/proxmox/pmxcfs", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/guest/converge", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy", "specserve/daemon", "specserve/keys", "specserve/node", "specserve/wire"}, tests: []string{"drivers/proxmox", "drivers/proxmox/proxmoxtest", "engine/control/controltest", "engine/enginetest", "engine/source", "engine/source/sourcetest", "hcl/sops/sopstest", "sim", "sim/pve", "sim/pve/simtest"}}, // the table that every request of a script is held against; a repository to push to
 }...)
 
 // The folders of test/ hold what looks at the whole: these laws, the stories, the
@@ -149,7 +149,7 @@ type law struct {
 var laws = []law{
 	{"packages import only what lies below them", importLaw},
 	{"the table of packages is up to date", tableLaw},
-	{"only what is for trying things names the simulator", simulatorLaw},
+	{"only the simulation of the command, and tests, import the simulator", simulatorLaw},
 	{"libraries are used by their owners only", libraryLaw},
 	{"packages and types are small enough to know", sizeLaw},
 	{"verbs are short", verbLaw},
@@ -162,29 +162,23 @@ var laws = []law{
 	{"only tests with simulated clocks sleep", sleepLaw},
 }
 
-// pvesim is the simulator; trying are the packages and files that may name it, or name what
-// does. The agent, the driver and the engine get a transport, and do not know what is
-// behind it.
-const pvesim = "sim/pve"
-
-var trying = []string{
-	pvesim, "sim", "cmd/homestak-gitops/sim", "cmd/homestak-gitops/sim.go", "cmd/homestak-gitops/simulated.go", "cmd/homestak-gitops/demo.go",
-}
-
-// simulatorLaw finds files of the product that lead to the simulator and are not for trying
-// things. The command leads there by the files of trying only.
+// simulatorLaw finds imports of the simulator (sim/…) outside of sim itself, of
+// cmd/homestak-gitops/sim, of tests and of what supports tests; and imports of
+// cmd/homestak-gitops/sim outside of the verbs that simulate. The agent, the driver and the
+// engine get a transport, and do not know what is behind it.
 func simulatorLaw(tree []source) []string {
-	may := func(name string) bool {
-		return slices.ContainsFunc(trying, func(t string) bool { return name == t || strings.HasPrefix(name, t+"/") })
-	}
+	const command = "cmd/homestak-gitops/sim"
+	verbs := []string{"cmd/homestak-gitops/sim.go", "cmd/homestak-gitops/simulated.go", "cmd/homestak-gitops/demo.go"}
+	in := func(name, folder string) bool { return name == folder || strings.HasPrefix(name, folder+"/") }
 	var out []string
 	for _, f := range tree {
-		if f.test || f.forTests() || may(f.path) || may(f.pkg()) || strings.HasSuffix(f.pkg(), "test") {
+		if f.test || f.forTests() || strings.HasSuffix(f.pkg(), "test") || in(f.pkg(), "sim") || in(f.pkg(), command) {
 			continue
 		}
 		for _, name := range f.imports() {
-			if ours, ok := strings.CutPrefix(name, module+"/"); ok && may(ours) {
-				out = append(out, fmt.Sprintf("%s: names the simulator by %s: let it get a transport", f.path, ours))
+			ours, _ := strings.CutPrefix(name, module+"/")
+			if in(ours, "sim") || in(ours, command) && !slices.Contains(verbs, f.path) {
+				out = append(out, fmt.Sprintf("%s: imports the simulator by %s: let it get a transport", f.path, ours))
 			}
 		}
 	}

@@ -37,6 +37,9 @@ type World struct {
 // bootTime is how long the system of a simulated VM takes until its agent answers.
 const bootTime = time.Millisecond
 
+// Hosts are simulated hosts by their names in the site.
+type Hosts = sim.Hosts
+
 // WorldOptions are what a world is made of.
 type WorldOptions struct {
 	Hosts   sim.Hosts    // that are there already; the others are made when somebody opens them
