@@ -2,10 +2,10 @@
 // their guests (guests.go).
 package sim
 
-// This part of the package lets the guests of a simulated host run a simulated Debian: those that were made
-// from an image or a template of Debian boot, take what cloud-init gives them, and are entered by SSH and by
-// the guest agent. Others are what they are without it: an address that does not answer. A guest that was
-// made from an image of Proxmox VE is a further simulated host, whose guests boot in turn, to any depth.
+// A guest that was created from an image or a template of Debian boots a simulated Debian,
+// applies its cloud-init configuration, and is reached by SSH and by the guest agent. Other
+// guests have an address that does not answer. A guest from an image of Proxmox VE is a
+// simulated host in turn, whose guests boot, at any depth.
 //
 // Guests is what a host of package pve gets as its Systems. hypervisor.go is the Proxmox VE of a guest, pveum.go
 // its program of that name, and key.go the key by which whoever runs a simulation logs in.

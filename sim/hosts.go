@@ -1,8 +1,5 @@
 package sim
 
-// This part of the package gives simulators that stand for the hosts of a site, and checks the options of one
-// that is served.
-
 import (
 	"context"
 	"errors"

@@ -1,8 +1,8 @@
 package debian
 
-// This part of the package is the SSH server of a simulated machine: the protocol of SSH over a connection,
-// with the users, keys and settings of that machine. Commands run on it. It forwards connections to other
-// simulated machines, as a host does through which guests are reached.
+// The SSH server of a simulated machine speaks the protocol over a connection, with the users,
+// keys and settings of that machine, and runs commands on it. It forwards connections to
+// other simulated machines, as the host of a guest does.
 
 import (
 	"context"

@@ -1,8 +1,8 @@
 package machine
 
-// This part of the package is the file system of a simulated machine, in memory: folders, plain files,
-// symbolic links and a few devices, with modes, owners and times, and the rights that follow from them.
-// Nothing of it is on the disk of the machine that the program runs on.
+// The file system of a simulated machine is in memory: folders, plain files, symbolic links
+// and a few devices, with modes, owners and times, and the permissions that follow from them.
+// Nothing is written to the disk of the real machine.
 //
 // Read FS first, then path.go (how a name is resolved), handle.go (an open file) and volume.go (other disks).
 

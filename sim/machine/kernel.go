@@ -2,10 +2,10 @@
 // connections from the network to it (wire.go).
 package machine
 
-// This part of the package runs the programs of a simulated machine: processes with descriptors, signals and
-// pipes, over the file system of files.go. A process is a goroutine, and a program is a Go function that
-// an executable file of the machine names. No process of the machine that all of this runs on is ever
-// started.
+// The kernel runs the programs of a simulated machine as processes with descriptors, signals
+// and pipes, over the file system of files.go. A process is a goroutine. A program is a Go
+// function that an executable file of the machine names. No process of the real machine is
+// ever started.
 //
 // Read Kernel first, then process.go and pipe.go.
 

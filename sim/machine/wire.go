@@ -1,7 +1,7 @@
 package machine
 
-// This part of the package is connections in memory between simulated machines and those who reach them.
-// Unlike those of net.Pipe, both ends may write without waiting for each other, as over a network.
+// Connections in memory between simulated machines. Unlike those of net.Pipe, both ends may
+// write without waiting for each other, as over a network.
 
 import (
 	"io"

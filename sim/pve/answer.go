@@ -71,7 +71,7 @@ func encode(v any) []byte {
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(v); err != nil {
-		panic(fmt.Sprintf("pvesim: an answer that is no JSON: %v", err)) // A handler's mistake.
+		panic(fmt.Sprintf("pve: an answer that is no JSON: %v", err)) // A handler's mistake.
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
@@ -224,7 +224,7 @@ func inHTML(content map[string]any) (string, []byte) {
 	pretty.SetEscapeHTML(false)
 	pretty.SetIndent("", "  ")
 	if err := pretty.Encode(content); err != nil {
-		panic(fmt.Sprintf("pvesim: an answer that is no JSON: %v", err)) // A handler's mistake.
+		panic(fmt.Sprintf("pve: an answer that is no JSON: %v", err)) // A handler's mistake.
 	}
 	return "text/html;charset=UTF-8", []byte("<!DOCTYPE html>\n<html><body><pre>" + html.EscapeString(b.String()) + "</pre></body></html>\n")
 }

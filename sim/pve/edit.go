@@ -35,7 +35,7 @@ func (h *Host) withWorld(do func(*core.World)) {
 func (e *Edit) guest(vmid int) *core.Guest {
 	g := e.w.Guests[vmid]
 	if g == nil {
-		panic(fmt.Sprintf("pvesim: edit of guest %d, which does not exist", vmid))
+		panic(fmt.Sprintf("pve: edit of guest %d, which does not exist", vmid))
 	}
 	return g
 }
@@ -88,7 +88,7 @@ func (e *Edit) Stop(vmid int) {
 func (e *Edit) QMP(vmid int, status string) {
 	g := e.guest(vmid)
 	if g.Run == nil {
-		panic(fmt.Sprintf("pvesim: edit of the processors of guest %d, which does not run", vmid))
+		panic(fmt.Sprintf("pve: edit of the processors of guest %d, which does not run", vmid))
 	}
 	if g.Run.Qmp = status; status == "running" {
 		g.Run.Qmp = ""
@@ -118,7 +118,7 @@ func (e *Edit) Add(g Guest) {
 	g.Node = cmp.Or(g.Node, e.w.Cfg.Node)
 	g.Kind = cmp.Or(g.Kind, "qemu")
 	if e.w.Nodes[g.Node] == nil || perl.ConfigParams[g.Kind] == nil {
-		panic(fmt.Sprintf("pvesim: edit adds a guest of kind %s to node %s, one of which does not exist", g.Kind, g.Node))
+		panic(fmt.Sprintf("pve: edit adds a guest of kind %s to node %s, one of which does not exist", g.Kind, g.Node))
 	}
 	added := core.NewGuest(g.Node, g.Kind, g.VMID)
 	maps.Copy(added.Conf, g.Config)
@@ -158,7 +158,7 @@ func (e *Edit) running(vmid int, do func(*core.Task)) {
 // Offline takes a node down or brings it back.
 func (e *Edit) Offline(node string, down bool) {
 	if e.w.Nodes[node] == nil {
-		panic(fmt.Sprintf("pvesim: edit of node %s, which does not exist", node))
+		panic(fmt.Sprintf("pve: edit of node %s, which does not exist", node))
 	}
 	guests.SetOffline(e.w, node, down)
 }
@@ -175,7 +175,7 @@ func (e *Edit) Quorum(have bool) {
 func (e *Edit) Fill(storage string, full bool) {
 	s := e.w.Stores[storage]
 	if s == nil {
-		panic(fmt.Sprintf("pvesim: edit of storage %s, which does not exist", storage))
+		panic(fmt.Sprintf("pve: edit of storage %s, which does not exist", storage))
 	}
 	s.Filled = 0
 	if full {

@@ -1,8 +1,9 @@
 package userland
 
-// This part of the package is the shell of a simulated machine: POSIX, as Debian's dash, also under the name
-// of bash. Parsing and expansion of words are those of mvdan.cc/sh; what runs are the processes of package
-// kernel, with as many descriptors as a script asks for, which that module's own interpreter does not have.
+// The shell of a simulated machine is a POSIX shell like Debian's dash, also under the name
+// bash. Module mvdan.cc/sh parses scripts and expands words. Commands run as processes of
+// package machine, with as many descriptors as a script asks for, which the interpreter of
+// that module does not support.
 //
 // Read Main first, then run.go (statements), call.go (commands and redirections), builtin.go.
 

@@ -1,7 +1,7 @@
 package cluster
 
-// This part of the package keeps and shows the files of the firewall: of the cluster, of nodes and of guests.
-// No packet is ever filtered.
+// The firewall is its files: those of the cluster, of nodes and of guests. No packet is
+// filtered.
 
 import (
 	"fmt"

@@ -1,7 +1,7 @@
 package cluster
 
-// This part of the package is the manager of high availability. Who manages a guest decides whether it runs:
-// a call that starts or stops a managed guest files a request only, the manager acts every ten seconds.
+// The HA manager decides whether a managed guest runs. A call that starts or stops such a
+// guest only files a request, and the manager acts every ten seconds.
 
 import (
 	"fmt"

@@ -1,7 +1,5 @@
 package cluster
 
-// This part of the package is servers for metrics, and the history of figures that a host shows.
-
 import (
 	"time"
 

@@ -1,7 +1,5 @@
 package cluster
 
-// This part of the package keeps the targets and matchers of notifications. Nobody is notified.
-
 import (
 	"fmt"
 	"maps"

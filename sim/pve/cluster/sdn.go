@@ -1,7 +1,7 @@
 package cluster
 
-// This part of the package is software networks: zones, virtual networks, subnets, controllers, fabrics. What
-// is written is pending until it is applied as a whole.
+// Software networks are zones, virtual networks, subnets, controllers and fabrics. Changes
+// are pending until all of them are applied at once.
 
 import (
 	"cmp"

@@ -143,7 +143,7 @@ func describe(about string) *pveapi.Value {
 		err = json.Unmarshal(text, value)
 	}
 	if err != nil {
-		panic(fmt.Sprintf("pvesim: the description %q: %v", about, err)) // A mistake of the program.
+		panic(fmt.Sprintf("core: the description %q: %v", about, err)) // A mistake of the program.
 	}
 	return value
 }

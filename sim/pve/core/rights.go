@@ -73,7 +73,7 @@ func newAccess(c *Config) *Access {
 	}
 	parts := TokenForm.FindStringSubmatch(c.Token)
 	if parts == nil {
-		panic("pvesim: token is not of the form user@realm!name=secret")
+		panic("core: token is not of the form user@realm!name=secret")
 	}
 	c.Password = cmp.Or(c.Password, parts[3])
 	a.Users["root@pam"] = &User{Enable: true, Password: c.Password, Tokens: map[string]*Token{}}
@@ -138,7 +138,7 @@ func (a *Access) Summary(id Identity, summarize func() any) json.RawMessage {
 	}
 	text, err := json.Marshal(summarize())
 	if err != nil {
-		panic("pvesim: privileges that are no JSON: " + err.Error()) // A mistake of the caller.
+		panic("core: privileges that are no JSON: " + err.Error()) // A mistake of the caller.
 	}
 	if a.summaries == nil {
 		a.summaries = map[Identity]json.RawMessage{}

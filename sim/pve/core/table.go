@@ -1,7 +1,7 @@
 package core
 
-// This part of the package describes what a simulated host answers: an [Area] is a part of Proxmox VE with
-// its routes, and a [Table] finds the method and the handler of a request.
+// An [Area] is a part of Proxmox VE with its routes. A [Table] finds the method and the
+// handler of a request.
 //
 // The API table leaves whole families out (software networks, mappings, metrics,
 // notifications, ACME, disks). Their methods are described here by what the Perl code of

@@ -102,7 +102,7 @@ func NewWorld(c Config, now time.Time) *World {
 	w.Hooks.Ended = map[string]func(*Guest, *Call){}
 	w.Boot = w.Now.Add(-time.Hour)
 	if !slices.Contains(Versions(), c.Version) {
-		panic(fmt.Sprintf("pvesim: version %q is none of %s", c.Version, strings.Join(Versions(), ", ")))
+		panic(fmt.Sprintf("core: version %q is none of %s", c.Version, strings.Join(Versions(), ", ")))
 	}
 	for _, name := range append([]string{c.Node}, c.Nodes...) {
 		if w.Nodes[name] != nil {
@@ -117,7 +117,7 @@ func NewWorld(c Config, now time.Time) *World {
 	}
 	for _, s := range c.Storages {
 		if err := s.check(); err != nil {
-			panic(fmt.Sprintf("pvesim: storage %s: %v", s.Name, err))
+			panic(fmt.Sprintf("core: storage %s: %v", s.Name, err))
 		}
 		w.Stores[s.Name] = NewStore(s)
 	}

@@ -21,3 +21,18 @@ func Area() core.Area {
 		Begin: beginSamples,
 	}
 }
+
+// BridgeArea is what a node has of interfaces, and what guests are plugged into.
+func BridgeArea() core.Area {
+	return core.Area{
+		Routes: map[string]core.Handler{
+			"GET /nodes/{node}/network":            apiNetworks,
+			"GET /nodes/{node}/network/{iface}":    apiNetwork,
+			"POST /nodes/{node}/network":           apiSetNetwork,
+			"PUT /nodes/{node}/network":            apiReloadNetwork,
+			"DELETE /nodes/{node}/network":         apiRevertNetwork,
+			"PUT /nodes/{node}/network/{iface}":    apiSetNetwork,
+			"DELETE /nodes/{node}/network/{iface}": apiSetNetwork,
+		},
+	}
+}

@@ -93,7 +93,7 @@ func NewCertificate(node string, now time.Time) Certificate {
 func newKey() *ecdsa.PrivateKey {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		panic(fmt.Sprintf("pvesim: making a key: %v", err)) // No randomness, no program.
+		panic(fmt.Sprintf("node: making a key: %v", err)) // No randomness, no program.
 	}
 	return key
 }
@@ -105,11 +105,11 @@ func signed(template, signer *x509.Certificate, key, signerKey *ecdsa.PrivateKey
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, signer, &key.PublicKey, signerKey)
 	if err != nil {
-		panic(fmt.Sprintf("pvesim: making a certificate: %v", err))
+		panic(fmt.Sprintf("node: making a certificate: %v", err))
 	}
 	parsed, err := x509.ParseCertificate(der)
 	if err != nil {
-		panic(fmt.Sprintf("pvesim: reading a certificate: %v", err))
+		panic(fmt.Sprintf("node: reading a certificate: %v", err))
 	}
 	return parsed
 }
@@ -135,7 +135,7 @@ func nodeNames(node string) []byte {
 		name(tagAddress, net.IPv4(127, 0, 0, 1).To4()), name(tagAddress, net.IPv6loopback), name(tagHost, []byte("localhost")), name(tagHost, []byte(node)),
 	})
 	if err != nil {
-		panic(fmt.Sprintf("pvesim: naming a certificate: %v", err))
+		panic(fmt.Sprintf("node: naming a certificate: %v", err))
 	}
 	return der
 }

@@ -1,7 +1,6 @@
 package perl
 
-// This part of the package computes when a calendar event of systemd is due next, as the schedules of jobs are
-// written.
+// The schedules of jobs are calendar events of systemd.
 
 import (
 	"slices"

@@ -2,9 +2,9 @@
 // strings and configuration files (property.go), and calendar events (calendar.go).
 package perl
 
-// This part of the package has values and failures as the programs of Proxmox VE have them, which are written
-// in Perl: what counts as true, how a value is printed, how a list is split, and what a die or an exception
-// becomes in an answer ([Fail], [BadParam], [Forbidden]).
+// Values and failures follow the rules of Perl: what counts as true, how a value is printed,
+// how a list is split, and which answer a die or an exception becomes ([Fail], [BadParam],
+// [Forbidden]).
 
 import (
 	"crypto/sha1" //nolint:gosec // The digest of PVE is SHA-1.

@@ -1,9 +1,8 @@
 package perl
 
-// This part of the package reads and prints what configuration files of Proxmox VE hold: a [Config] is the
-// keys of one file or of one section, a value may be a property string (key=value,…), and drives and mount
-// points are such strings with a volume. The API table ([pveapi]) says which keys there are and what is in
-// them.
+// A [Config] is the keys of a configuration file of Proxmox VE, or of one section of it. A
+// value may be a property string (key=value,…); drives and mount points are such strings with
+// a volume. The API table ([pveapi]) defines the keys and their formats.
 
 import (
 	"fmt"

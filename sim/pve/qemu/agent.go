@@ -1,7 +1,7 @@
 package qemu
 
-// This part of the package is the guest agent of VMs: it answers what a small Linux would, keeps files that
-// were written, and runs a few programs.
+// The guest agent of a VM answers as on a small Linux, keeps files that were written, and
+// runs a few programs.
 
 import (
 	"fmt"

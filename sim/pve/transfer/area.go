@@ -1,8 +1,6 @@
 // Package transfer copies guests and moves them: backups, migrations, and replication jobs.
 package transfer
 
-// This part of the package is backups of guests, their Retention, and the jobs that make them.
-
 import (
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/host"
@@ -25,6 +23,21 @@ func BackupArea() core.Area {
 			"PUT /nodes/{node}/storage/{storage}/content/{volume}": core.On(host.CallVolume, apiUpdateVolume),
 			"POST /nodes/{node}/vzdump":                            apiVZDump,
 			"GET /nodes/{node}/vzdump/extractconfig":               apiExtractConfig,
+		},
+	}
+}
+
+// MigrationArea is migrations, rollbacks and what is done to many guests at once.
+func MigrationArea() core.Area {
+	return core.Area{
+		Routes: map[string]core.Handler{
+			"GET /nodes/{node}/lxc/{vmid}/migrate":         apiMigrateCTInfo,
+			"POST /nodes/{node}/{qemu|lxc}/{vmid}/migrate": apiMigrate,
+		},
+		Guests: map[string]core.GuestHandler{
+			"GET /nodes/{node}/qemu/{vmid}/migrate":                             apiMigrateInfo,
+			"DELETE /nodes/{node}/{qemu|lxc}/{vmid}/snapshot/{snapname}":        apiDeleteSnapshot,
+			"POST /nodes/{node}/{qemu|lxc}/{vmid}/snapshot/{snapname}/rollback": apiRollback,
 		},
 	}
 }

@@ -1,7 +1,5 @@
 package transfer
 
-// This part of the package keeps replication jobs and when they ran. No data moves.
-
 import (
 	"strings"
 	"time"
