@@ -691,12 +691,16 @@ func TestS1Table(t *testing.T) {
 	}
 	var text strings.Builder
 	fmt.Fprintf(&text, "| privilege | %s |\n|---|%s\n", strings.Join(states, " | "), strings.Repeat("---|", len(states)))
+	rows := map[string][]string{} // privileges with the same effects share a row
 	for _, one := range slices.Sorted(maps.Keys(table)) {
-		fmt.Fprintf(&text, "| `%s` |", one)
+		var cells strings.Builder
 		for _, state := range states {
-			fmt.Fprintf(&text, " %s |", cmp.Or(table[one][state], nothing))
+			fmt.Fprintf(&cells, " %s |", cmp.Or(table[one][state], nothing))
 		}
-		text.WriteString("\n")
+		rows[cells.String()] = append(rows[cells.String()], one)
+	}
+	for _, cells := range slices.SortedFunc(maps.Keys(rows), func(a, b string) int { return cmp.Compare(rows[a][0], rows[b][0]) }) {
+		fmt.Fprintf(&text, "| `%s` |%s\n", strings.Join(rows[cells], "`, `"), cells)
 	}
 	const file, begin, end = "../../docs/security.md", "<!-- TestS1Table -->\n\n", "\n<!-- end -->"
 	page, err := os.ReadFile(file)
