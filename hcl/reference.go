@@ -22,15 +22,15 @@ func Reference(w io.Writer, kinds model.Kinds) error {
 	p.printf("Generated from the code. [examples/site](../examples/site) shows how the blocks fit together.\n\n")
 	p.printf("An attribute marked * is required. A bool without a default is false. *change* is the [cost](changes.md#what-a-change-costs) ")
 	p.printf("of a change on a running guest; an attribute with – has no cost of its own.\n\n")
-	p.printf("## Blocks\n\n")
 	types := lang.BlockTypes(kinds)
+	var links []string
 	for _, t := range types {
-		p.printf("* [`%s`](#%s): %s\n", t.Name, t.Name, t.Doc)
+		links = append(links, fmt.Sprintf("[`%s`](#%s)", t.Name, t.Name))
 		if t.Name == "manifest" {
-			p.printf("    * [`node`](#node): One node, or several with count or for_each.\n")
+			links = append(links, "[`node`](#node)")
 		}
 	}
-	p.printf("\n")
+	p.printf("Blocks: %s. Also: [functions](#functions), [secrets](#secrets), [agent.hcl](#agenthcl).\n\n", strings.Join(links, ", "))
 	for _, t := range types {
 		switch {
 		case t.Kind != nil:

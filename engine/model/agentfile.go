@@ -19,8 +19,8 @@ type AgentFile struct {
 	Repository  *AgentRepository `hcl:"repository,block" doc:"The repository of the site."`
 	Parent      *AgentParent     `hcl:"parent,block" doc:"The agent above, for the agent of a child."`
 	API         *AgentAPI        `hcl:"api,block" doc:"The API of the host, for the agent of a child: what the site does not define."`
-	SecretsFile string           `hcl:"secrets_file,optional" doc:"Secrets file, re-read on each pass. Unless set: secrets.yaml among the credentials of the systemd unit, or else /etc/homestak-gitops/secrets.yaml, if it is there; or else secrets.sops.yaml of the site."`
-	AgeKeyFile  string           `hcl:"age_key_file,optional" doc:"Age identities that decrypt secrets.sops.yaml of the site, as age-keygen writes them, or an SSH key; re-read on each pass. Unless set: age-keys.txt among the credentials of the systemd unit, or else /etc/homestak-gitops/age-keys.txt, if it is there."`
+	SecretsFile string           `hcl:"secrets_file,optional" doc:"Secrets file, re-read on each pass. Unless set: secrets.yaml of the unit's credentials, else /etc/homestak-gitops/secrets.yaml, else secrets.sops.yaml of the site."`
+	AgeKeyFile  string           `hcl:"age_key_file,optional" doc:"Age identities or an SSH key for secrets.sops.yaml of the site, re-read on each pass. Unless set: age-keys.txt of the unit's credentials, else /etc/homestak-gitops/age-keys.txt."`
 	Access      *AgentAccess     `hcl:"access,block" doc:"Keys of the server for people and programs. Missing files are created at the first start; by default they are in server of the data folder."`
 	DriftEvery  time.Duration    `hcl:"drift_every,optional" doc:"Time between two full checks of the host; at least 1s."`
 	Concurrency int              `hcl:"concurrency,optional" doc:"Steps at once."`
@@ -68,7 +68,7 @@ type AgentAccess struct {
 	ReadKeyFile       string `hcl:"read_key_file,optional" doc:"File with the key for status, events and metrics."`
 	OperatorKeyFile   string `hcl:"operator_key_file,optional" doc:"File with the key that may ask for a check."`
 	RepositoryKeyFile string `hcl:"repository_key_file,optional" doc:"File with the key that opens the repository."`
-	HookKeyFile       string `hcl:"hook_key_file,optional" doc:"File with the secret that generic notifications of pushes are signed with. That of another provider is in the folder server of the data folder: hook-github.key for one."`
+	HookKeyFile       string `hcl:"hook_key_file,optional" doc:"File with the secret of generic push notifications. Those of other providers are in server of the data folder, such as hook-github.key."`
 }
 
 // AgentLog is what is logged.

@@ -18,14 +18,14 @@ import (
 // and Command is set. Package engine/health tries it.
 type Check struct {
 	Name     string        `hcl:"name,label"`
-	HTTP     string        `hcl:"http,optional" doc:"URL that must answer a GET with a status from 200 to 299, such as http://db.example:8080/health. Without a host (:8080/health, /health, https://:8443/) the guest's own address is asked, as for localhost; its certificate is then not verified, since young guests sign their own."`
+	HTTP     string        `hcl:"http,optional" doc:"URL that must answer a GET with a status from 200 to 299, such as http://db.example:8080/health. Without a host (:8080/health, https://:8443/), or with localhost, it is the guest's own address, whose certificate is not verified."`
 	TCP      string        `hcl:"tcp,optional" doc:"Port, or address:port, that must accept a connection. Without an address, or with localhost, the guest's own is tried."`
-	SSH      bool          `hcl:"ssh,optional" doc:"An SSH server must answer on port 22. It is logged in to as vm_user where the private key in ssh of the host belongs to one of the guest's ssh_keys."`
+	SSH      bool          `hcl:"ssh,optional" doc:"An SSH server must answer on port 22. It must accept vm_user if the guest has the public half of the key in ssh of the host."`
 	Agent    bool          `hcl:"agent,optional" doc:"The guest agent must answer; not for containers."`
-	Command  string        `hcl:"command,optional" doc:"Command for /bin/sh inside the guest that must exit 0, run by the guest agent as root; it may run more than once. Not for containers."`
+	Command  string        `hcl:"command,optional" doc:"Command for /bin/sh that must exit 0; the guest agent runs it as root, perhaps more than once. Not for containers."`
 	Timeout  time.Duration `hcl:"timeout,optional" doc:"Time limit."`
 	Interval time.Duration `hcl:"interval,optional" doc:"Pause between two tries."`
-	Expect   string        `hcl:"expect,optional" doc:"http: the status, if it is a number of three digits, else text in the body; tcp: text that the server sends first; command: text in its output. Not for ssh and agent."`
+	Expect   string        `hcl:"expect,optional" doc:"http: a status of three digits, or text in the body; tcp: text that the server sends first; command: text in the output."`
 
 	Report    bool       // the node itself has to report that it is ready; no block says so
 	At        diag.Range // of the block

@@ -214,7 +214,7 @@ type Network struct {
 type Access struct {
 	Posture     string `hcl:"posture,optional" ref:"posture" doc:"Level of security; dev unless set, where the site has it."`
 	Users       []User `hcl:"user,block" doc:"Users of the node."`
-	Via         string `hcl:"via,optional" doc:"How the node is entered to apply its spec: ssh, agent (the guest agent of a VM) or exec (pct exec, for containers of the host where the agent runs). ssh unless set, where there is a key to log in with and the address of the guest is known."`
+	Via         string `hcl:"via,optional" doc:"How the node is entered: ssh, agent (the guest agent of a VM) or exec (pct exec, for containers on the machine of the agent). Unless set: ssh, if there is a key and an address."`
 	FormerUsers string `hcl:"former_users,optional" doc:"What happens to a user that leaves the spec: lock or remove; lock unless set. The home folder stays."`
 }
 

@@ -53,7 +53,7 @@ type CTDisk struct {
 	Path    string            `hcl:"path,optional" cost:"restart" doc:"Where it is mounted inside; required for all but the root disk."`
 	Backup  bool              `hcl:"backup,optional" cost:"restart" doc:"It is part of backups, as the root disk always is."`
 	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further members of PVE's mount point, such as ro or mountoptions."`
-	Remove  bool              `hcl:"remove,optional" doc:"Removing the disk from the files destroys its data; otherwise they stay as an unused volume, which is attached again under the same name. Must be applied before the disk is removed."`
+	Remove  bool              `hcl:"remove,optional" doc:"Destroys the data when the disk leaves the files; otherwise they stay as an unused volume for a disk of the same name. Apply it before you remove the disk."`
 }
 
 // CTNIC is a network card of a container and its addresses.
@@ -67,10 +67,10 @@ type CTNIC struct {
 	IP6      string            `hcl:"ip6,optional" cost:"hot" doc:"IPv6 address with prefix length, auto, dhcp or manual."`
 	Gateway6 string            `hcl:"gateway6,optional" cost:"hot" doc:"IPv6 default gateway."`
 	Firewall bool              `hcl:"firewall,optional" cost:"hot" doc:"PVE's firewall filters this card."`
-	MTU      int               `hcl:"mtu,optional" cost:"restart" doc:"Largest packet in bytes, 64 to 65535 and no more than the bridge's; the bridge's unless set. A running container gets it when it starts again."`
+	MTU      int               `hcl:"mtu,optional" cost:"restart" doc:"Largest packet in bytes, 64 to 65535 and no more than the bridge's; the bridge's unless set. A running container gets it at its next start."`
 	Rate     float64           `hcl:"rate,optional" cost:"hot" doc:"Limit of its traffic in MB/s; none unless set."`
-	LinkDown bool              `hcl:"link_down,optional" cost:"hot" doc:"Unplugs the cable: the guest has the card without a link."`
-	Trunks   []string          `hcl:"trunks,optional" cost:"restart" doc:"VLANs that pass through with their tags, such as [\"10\", \"20\"]. The bridge must be VLAN aware. A running container gets them when it starts again."`
+	LinkDown bool              `hcl:"link_down,optional" cost:"hot" doc:"The card has no link."`
+	Trunks   []string          `hcl:"trunks,optional" cost:"restart" doc:"VLANs that pass through with their tags, such as [\"10\", \"20\"]. The bridge must be VLAN aware. A running container gets them at its next start."`
 	Options  map[string]string `hcl:"options,optional" cost:"hot" doc:"Further members of PVE's network device, such as host-managed. Members that were never declared are left as they are."`
 }
 

@@ -26,7 +26,7 @@ type Template struct {
 	Checksum string `hcl:"checksum,optional" plan:"-" doc:"sha256:… of the download; checked by the host."`
 	VMID     int    `hcl:"vmid,optional" plan:"-" doc:"VMID of the VM or container template to clone; never created or removed unless image is set: then the VMID of the new template."`
 	Image    string `hcl:"image,optional" ref:"image" plan:"-" doc:"Disk image that a VM template is made from; it is recreated when the image has other content."`
-	Storage  string `hcl:"storage,optional" plan:"-" doc:"Storage of the download, the host's images storage unless set; or of the disk of a template from an image, the host's disks storage unless set. Used only when the template is created."`
+	Storage  string `hcl:"storage,optional" plan:"-" doc:"Storage of the download, or of the disk of a template from an image; the host's images or disks storage unless set. Used only when the template is created."`
 
 	Made  string `plan:"made"`                 // from an image: the name of the image's file, which has its hash
 	File  string `plan:"file"`                 // the download: local:vztmpl/homestak.SITE.NAME.HASH.tar.zst
