@@ -16,7 +16,7 @@ import (
 )
 
 // Kinds are those that a site may declare.
-func Kinds() model.Kinds { return host(Access{}).Kinds }
+func Kinds() model.Kinds { return proxmox.Kinds() }
 
 // Access says how the hosts of a site are opened.
 type Access struct {
@@ -78,21 +78,30 @@ func (f firstBoots) NodeFile(node, spec string) (string, error) {
 // hosts that are not on the network, such as simulators.
 type Transport func(*model.Site, *model.Host) (way http.RoundTripper, token string)
 
-// Open opens a host with all drivers. It sends no request.
+// Open makes the driver of a host, with what specs say inside its guests if they are entered. It sends no request.
 func (a Access) Open(d engine.Desired, h *model.Host) (engine.Driver, error) {
-	return a.provider().Open(d, h)
+	a.awaits = d.AwaitsSecrets
+	host, err := proxmox.Open(a.Proxmox(d.Site, h))
+	if err != nil {
+		return nil, err // a nil *Driver in an interface would not be nil
+	}
+	if !a.enters() {
+		return host, nil
+	}
+	return a.guests().Over(host, d.Site, h), nil
 }
 
 // Kinds are those that a site may declare, and those that follow from what it declares: what a plan
 // has steps for.
-func (a Access) Kinds() model.Kinds { return a.provider().Kinds }
-
-func (a Access) provider() engine.Provider {
-	if a.Transport != nil && a.Guests.Dial == nil {
-		return host(a)
+func (a Access) Kinds() model.Kinds {
+	if !a.enters() {
+		return Kinds()
 	}
-	return push.Over(host(a), a.guests())
+	return append(Kinds(), a.guests().Kinds()...)
 }
+
+// enters reports whether guests are entered.
+func (a Access) enters() bool { return a.Transport == nil || a.Guests.Dial != nil }
 
 // guests is how guests are entered, with the parent of those in mode pull.
 func (a Access) guests() push.Config {
@@ -101,19 +110,6 @@ func (a Access) guests() push.Config {
 		c.Parent = firstBoots{a.Parent}
 	}
 	return c
-}
-
-// host provides the driver of a host itself.
-func host(a Access) engine.Provider {
-	return engine.Provider{Name: "proxmox", Kinds: proxmox.Kinds(), Open: func(d engine.Desired, h *model.Host) (engine.Driver, error) {
-		own := a // several may be opened at once
-		own.awaits = d.AwaitsSecrets
-		driver, err := proxmox.Open(own.Proxmox(d.Site, h))
-		if err != nil {
-			return nil, err // a nil *Driver in an interface would not be nil
-		}
-		return driver, nil
-	}}
 }
 
 // Proxmox is the configuration of the driver for Proxmox VE.

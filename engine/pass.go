@@ -62,13 +62,6 @@ type Driver interface {
 // The pass calls Release at its end. The driver may be used again after that.
 type Releaser interface{ Release() }
 
-// Provider opens a driver. Kinds are the resources that it adds to the site language.
-type Provider struct {
-	Name  string
-	Kinds model.Kinds
-	Open  func(d Desired, h *model.Host) (Driver, error)
-}
-
 // dialer is a Driver whose guests may be out of reach from the network of this machine. Dial returns how
 // checks over the network connect to them, or nil if they connect as everything else does.
 type dialer interface {
@@ -131,7 +124,8 @@ type Pass struct {
 	// until ctx ends. The caller of Run releases it. May be nil.
 	Lock func(ctx context.Context, h *model.Host) error
 
-	Open func(*model.Host) (Driver, error)
+	// Open makes the driver of the host for what Load returned. It sends no request.
+	Open func(Desired, *model.Host) (Driver, error)
 
 	// Verdict decides on a plan that no policy denies: true applies it. If Verdict is nil,
 	// the pass ends with the plan.
@@ -291,7 +285,7 @@ func (p *Pass) run(ctx context.Context) (c progress, err error) {
 	if c.findings = found; err != nil {
 		return c, err
 	}
-	driver, err := p.open(stoppable, want)
+	driver, err := p.open(stoppable, c.desired, want.Host)
 	if err != nil {
 		return c, err
 	}
@@ -367,14 +361,14 @@ func (p *Pass) resolve(ctx context.Context, d Desired, found diag.List) (*model.
 }
 
 // open takes the write lock and opens the host.
-func (p *Pass) open(ctx context.Context, w *model.Want) (Driver, error) {
+func (p *Pass) open(ctx context.Context, d Desired, h *model.Host) (Driver, error) {
 	p.enter(Opening)
 	if p.Lock != nil {
-		if err := p.Lock(ctx, w.Host); err != nil {
+		if err := p.Lock(ctx, h); err != nil {
 			return nil, failed(causeOr(ctx, err))
 		}
 	}
-	driver, err := p.Open(w.Host)
+	driver, err := p.Open(d, h)
 	if err != nil {
 		return nil, failed(fmt.Errorf("open host %s: %w", p.Host, err))
 	}

@@ -88,7 +88,7 @@ func TestABadSiteReachesNoHost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := enginetest.Pass(nil, &enginetest.Host{})
 			p.Load = func(context.Context) engine.Desired { return d }
-			p.Open = func(*model.Host) (engine.Driver, error) {
+			p.Open = func(engine.Desired, *model.Host) (engine.Driver, error) {
 				t.Error("the host was reached")
 				return nil, errors.New("not here")
 			}
@@ -124,7 +124,7 @@ func TestABlindHostIsUnknownAndNotEmpty(t *testing.T) {
 
 func TestAHostThatCannotBeOpened(t *testing.T) {
 	p := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), &enginetest.Host{})
-	p.Open = func(*model.Host) (engine.Driver, error) { return nil, errors.New("no token") }
+	p.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { return nil, errors.New("no token") }
 	r := p.Run(t.Context())
 	require.Equal(t, engine.Failed, r.Outcome)
 	require.EqualError(t, r.Err, "open host father: no token")
@@ -371,7 +371,7 @@ func TestAPassAboutChangedGuests(t *testing.T) {
 			d := &apart{Host: h}
 			seen := 0
 			p := enginetest.Pass(s, h)
-			p.Open = func(*model.Host) (engine.Driver, error) { return d, nil }
+			p.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { return d, nil }
 			p.Changed = map[model.Address]model.Guest{box("a"): {}}
 			p.Observer = observedFunc(func(model.Observed) { seen++ })
 			r := p.Run(t.Context())
@@ -393,7 +393,7 @@ func TestTheStatusOfOtherNodesStays(t *testing.T) {
 	h.Fail = map[string]error{"box.a": context.DeadlineExceeded}
 	d := &apart{Host: h}
 	p := enginetest.Pass(s, h)
-	p.Open = func(*model.Host) (engine.Driver, error) { return d, nil }
+	p.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { return d, nil }
 	p.Changed = map[model.Address]model.Guest{enginetest.Addr("box", "a"): {}}
 	r = p.Run(t.Context())
 	after := r.NodeStatus(before, r.Began)

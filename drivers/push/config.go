@@ -1,7 +1,7 @@
 // Package push makes guests what their specs say, by push: it stands on the driver of a host,
 // and adds to what that observes what is inside of its guests.
 //
-// Read in this order: Over (how it joins the other driver), node.go (what is wanted inside a
+// Read in this order: Over (how it stands on the other driver), node.go (what is wanted inside a
 // node, and the way there), child.go (the agent of a child), reconnect.go (that of one that left the site), observe.go, apply.go, line.go (a connection that is used again),
 // hostkeys.go (how a guest proves who it is).
 package push
@@ -12,7 +12,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -85,29 +84,27 @@ type State interface {
 	Unplanned(planned []plan.Change) (plan.Change, bool)
 }
 
-// Over adds to a provider the kind of what specs say inside of its guests.
-func Over(host engine.Provider, cfg Config) engine.Provider {
-	cfg.Connect, cfg.Observe, cfg.Width = cmp.Or(cfg.Connect, defaultConnect), cmp.Or(cfg.Observe, defaultObserve), cmp.Or(cfg.Width, defaultWidth)
-	if cfg.Inside == nil {
-		cfg.Inside = converging{}
+// Over adds what specs say inside the guests of a host to its driver. The site may be nil: it has no guests.
+func (c Config) Over(host engine.Driver, site *model.Site, h *model.Host) *Driver {
+	c.Connect, c.Observe, c.Width = cmp.Or(c.Connect, defaultConnect), cmp.Or(c.Observe, defaultObserve), cmp.Or(c.Width, defaultWidth)
+	if c.Inside == nil {
+		c.Inside = converging{}
 	}
-	if cfg.HostKeys == nil {
-		cfg.HostKeys = &KnownHosts{}
+	if c.HostKeys == nil {
+		c.HostKeys = &KnownHosts{}
 	}
-	if cfg.Locally == nil {
-		cfg.Locally = local.New()
+	if c.Locally == nil {
+		c.Locally = local.New()
 	}
-	return engine.Provider{
-		Name: host.Name, Kinds: append(slices.Clone(host.Kinds), cfg.Kind(), cfg.AgentKind()),
-		Open: func(d engine.Desired, h *model.Host) (engine.Driver, error) {
-			driver, err := host.Open(d, h)
-			if err != nil {
-				return nil, err
-			}
-			return &Driver{Driver: driver, cfg: cfg, site: siteOf(d), host: h, ways: map[model.Address]*way{}, lines: map[lineKey]*line{}, sending: make(chan struct{}, 1)}, nil
-		},
+	d := &Driver{Driver: host, cfg: c, host: h, ways: map[model.Address]*way{}, lines: map[lineKey]*line{}, sending: make(chan struct{}, 1)}
+	if site != nil {
+		d.site = site.Name
 	}
+	return d
 }
+
+// Kinds are those of what is inside guests.
+func (c Config) Kinds() model.Kinds { return model.Kinds{c.Kind(), c.AgentKind()} }
 
 // Kind is that of what a spec says inside a node that is pushed.
 func (c Config) Kind() *model.Kind {
@@ -134,14 +131,6 @@ type Driver struct {
 	sending chan struct{} // full while the program is sent to a machine
 
 	learned func() error // keeps the host key that the host showed; nil if it was known, or is kept
-}
-
-// siteOf is the name of the site; "" for none, which has no guests.
-func siteOf(d engine.Desired) string {
-	if d.Site == nil {
-		return ""
-	}
-	return d.Site.Name
 }
 
 // Machine is the way into a guest: for steps inside of it the one that its spec names.

@@ -98,9 +98,8 @@ func newWorld(names ...string) *world {
 
 func (w *world) pass() *engine.Pass {
 	p := w.host.Pass(w.site)
-	over := push.Over(engine.Provider{Name: "inn", Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }},
-		push.Config{Inside: w.fleet, HostKeys: w.keys})
-	p.Open = func(h *model.Host) (engine.Driver, error) { return over.Open(engine.Desired{Site: w.site}, h) }
+	cfg := push.Config{Inside: w.fleet, HostKeys: w.keys}
+	p.Open = func(d engine.Desired, h *model.Host) (engine.Driver, error) { return cfg.Over(w.host, d.Site, h), nil }
 	return p
 }
 
@@ -430,13 +429,11 @@ func (r *runs) Run(_ context.Context, c guest.Command) (guest.Output, error) {
 // A container of this machine is entered by pct, under the VMID that it has.
 func TestMachineByExec(t *testing.T) {
 	w, here := newWorld("a"), &runs{}
-	over := push.Over(engine.Provider{Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }}, push.Config{Inside: w.fleet, Locally: here})
-	d, err := over.Open(engine.Desired{}, w.site.Hosts["father"])
-	require.NoError(t, err)
+	d := push.Config{Inside: w.fleet, Locally: here}.Over(w.host, nil, w.site.Hosts["father"])
 	w.site.Specs["base"].Access.Via = model.ViaExec
 	want, found := w.site.Want("father")
 	require.Len(t, found, 1, "a box is no container, which is reported; here it does")
-	_, err = d.Observe(t.Context(), want)
+	_, err := d.Observe(t.Context(), want)
 	require.NoError(t, err)
 	require.NoError(t, d.Machine(converge.Address("a"), model.Guest{VMID: 107}, nil).Ping(t.Context()))
 	require.Subset(t, here.args, []string{"/usr/sbin/pct", "exec", "107"})
@@ -445,9 +442,7 @@ func TestMachineByExec(t *testing.T) {
 // Where this program may not run pct, the plan says so before there is a container.
 func TestR9ExecTakesRoot(t *testing.T) {
 	w := newWorld("a")
-	over := push.Over(engine.Provider{Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }}, push.Config{Inside: w.fleet, Locally: &runs{uid: "998"}})
-	d, err := over.Open(engine.Desired{}, w.site.Hosts["father"])
-	require.NoError(t, err)
+	d := push.Config{Inside: w.fleet, Locally: &runs{uid: "998"}}.Over(w.host, nil, w.site.Hosts["father"])
 	w.site.Specs["base"].Access.Via = model.ViaExec
 	want, _ := w.site.Want("father")
 	have, err := d.Observe(t.Context(), want)
@@ -462,13 +457,11 @@ func TestR9ExecTakesRoot(t *testing.T) {
 
 func TestMachine(t *testing.T) {
 	w := newWorld("a")
-	over := push.Over(engine.Provider{Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }}, push.Config{Inside: w.fleet})
-	require.Equal(t, "guest", over.Kinds[0].Name)
-	d, err := over.Open(engine.Desired{}, w.site.Hosts["father"])
-	require.NoError(t, err)
+	require.Equal(t, "guest", push.Config{}.Kinds()[0].Name)
+	d := push.Config{Inside: w.fleet}.Over(w.host, nil, w.site.Hosts["father"])
 	require.Nil(t, d.Machine(converge.Address("a"), model.Guest{VMID: 100}, nil), "nothing was observed yet")
 	want, _ := w.site.Want("father")
-	_, err = d.Observe(t.Context(), want)
+	_, err := d.Observe(t.Context(), want)
 	require.NoError(t, err)
 	require.NoError(t, d.Machine(converge.Address("a"), model.Guest{VMID: 100}, nil).Ping(t.Context()))
 	require.Equal(t, 1, w.host.Times("a"))
@@ -481,7 +474,7 @@ func TestMachine(t *testing.T) {
 	require.ErrorContains(t, m.Ping(t.Context()), "there is no key to log in with")
 	require.Same(t, m, d.Machine(converge.Address("a"), model.Guest{VMID: 100}, nil), "one connection for a guest")
 	require.NotSame(t, m, d.Machine(converge.Address("a"), model.Guest{VMID: 101}, nil))
-	d.(engine.Releaser).Release()
+	d.Release()
 	require.NotSame(t, m, d.Machine(converge.Address("a"), model.Guest{VMID: 100}, nil))
 }
 
@@ -490,10 +483,9 @@ func TestMachine(t *testing.T) {
 func TestOneConnectionForAllThatIsInside(t *testing.T) {
 	w := newWorld("a")
 	cfg := push.Config{Inside: w.fleet, PrivateKeys: []string{"key"}, Children: func() push.Children { return nil }}
-	over := push.Over(engine.Provider{Kinds: enginetest.Kinds(), Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }}, cfg)
 	site := func(spec string) *model.Site {
 		s := enginetest.InsideSite(map[string]int{"a": 1})
-		s.Kinds = over.Kinds
+		s.Kinds = append(enginetest.Kinds(), cfg.Kinds()...)
 		s.Postures = map[string]*model.Posture{"tight": {Name: "tight", SSH: &model.SSHD{Port: 2222}}}
 		s.Specs["base"].Access = &model.Access{Via: model.ViaSSH, Posture: "tight"}
 		n := s.Manifests["web"].Nodes[0]
@@ -505,9 +497,8 @@ func TestOneConnectionForAllThatIsInside(t *testing.T) {
 	own := *want
 	require.Empty(t, now.Withdraw(&own, func(model.Address) (*model.Site, error) { return was, nil }))
 	require.Len(t, own.State, 4, "%v", own.State.Addresses())
-	d, err := over.Open(engine.Desired{Site: now}, now.Hosts["father"])
-	require.NoError(t, err)
-	_, err = d.Observe(t.Context(), &own)
+	d := cfg.Over(w.host, now, now.Hosts["father"])
+	_, err := d.Observe(t.Context(), &own)
 	require.NoError(t, err)
 	at := model.Guest{VMID: 100}
 	require.Same(t, d.Machine(converge.Address("a"), at, nil), d.Machine(model.Address{Kind: push.KindName, Name: "a"}, at, nil))

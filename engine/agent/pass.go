@@ -60,7 +60,7 @@ func (l *loop) newPass(ctx context.Context, c model.Commit) *pass {
 		Memory: engine.Memory{
 			Failing: l.memory.failing(), Avoid: l.memory.UnusableVMIDs, SweepHints: l.memory.SweepHints, Children: childrenFor(ctx, l, c), History: p,
 		},
-		Load: p.load, Open: p.open,
+		Load: p.load, Open: l.o.Open,
 	}
 	p.params.Health.Notify = func(w health.Progress) { p.send(checkProgress(w)) }
 	if c.ID == l.memory.Converged.ID {
@@ -225,8 +225,6 @@ func (p *pass) unlock() {
 		p.release()
 	}
 }
-
-func (p *pass) open(h *model.Host) (engine.Driver, error) { return p.o.Open(p.desired, h) }
 
 // verdict accepts every plan that no policy denies. An agent whose host is vacant makes no steps. Before the first step, nodes
 // get this commit: those that the pass creates fetch their specs from it, and the pass waits for them.

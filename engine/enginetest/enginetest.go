@@ -142,7 +142,7 @@ func Pass(s *model.Site, h *Host) *engine.Pass {
 	return &engine.Pass{
 		Verb: "apply", Host: "father",
 		Load:    func(context.Context) engine.Desired { return engine.Desired{Site: s, Commit: "c0ffee"} },
-		Open:    func(*model.Host) (engine.Driver, error) { return h, nil },
+		Open:    func(engine.Desired, *model.Host) (engine.Driver, error) { return h, nil },
 		Verdict: func(context.Context, *plan.Plan) (bool, error) { return true, nil },
 	}
 }

@@ -95,6 +95,6 @@ func CheckedSite(onError string) *model.Site {
 // Pass is one over it with a yes to everything.
 func (i *Inn) Pass(s *model.Site) *engine.Pass {
 	p := Pass(s, i.Host)
-	p.Open = func(*model.Host) (engine.Driver, error) { return i, nil }
+	p.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { return i, nil }
 	return p
 }

@@ -22,7 +22,8 @@ import (
 // synchronise by themselves.
 type hosts struct {
 	commits site.Commits
-	make    func(files fs.FS, d engine.Desired, h *model.Host) (engine.Driver, error)
+	make    func(files fs.FS, d engine.Desired, h *model.Host, sent func(method string, status int)) (engine.Driver, error) // Options.Open
+	sent    func(method string, status int)
 	log     *slog.Logger
 	facts   *control.Facts
 
@@ -58,7 +59,7 @@ func (s *hosts) open(d engine.Desired, h *model.Host) (engine.Driver, error) {
 	if o := s.opened; o != nil && o.site == d.Site.Name && sameHost(o.host, h) && maps.Equal(o.keys, keys) && o.awaits == d.AwaitsSecrets {
 		return o.driver, nil
 	}
-	driver, err := s.make(&s.tree, d, h)
+	driver, err := s.make(&s.tree, d, h, s.sent)
 	if err != nil {
 		return nil, err
 	}

@@ -128,10 +128,7 @@ func New(o Options) (*Service, error) {
 			Loader: o.loader(), Files: repo.Files, Notes: repo.Notes,
 			Secrets: c.SecretsFile, Given: s.given, Local: s.local, Keys: site.Keys{Env: c.env, File: c.AgeKeyFile},
 		},
-		make: func(files fs.FS, d engine.Desired, h *model.Host) (engine.Driver, error) {
-			return o.Open(files, d, h, s.counts.sent)
-		},
-		log: o.Log, facts: s.facts,
+		make: o.Open, sent: s.counts.sent, log: o.Log, facts: s.facts,
 	}
 	s.serveNodes()
 	if o.Watch != nil {

@@ -44,7 +44,7 @@ func TestAHostIsOpenedOnce(t *testing.T) {
 			return fstest.MapFS{"commit": {Data: []byte(commit)}}, nil
 		}},
 		facts: control.NewFacts("father"), log: slog.New(slog.DiscardHandler),
-		make: func(f fs.FS, _ engine.Desired, _ *model.Host) (engine.Driver, error) {
+		make: func(f fs.FS, _ engine.Desired, _ *model.Host, _ func(string, int)) (engine.Driver, error) {
 			made, files = made+1, f
 			return nil, nil //nolint:nilnil // nothing is done with it
 		},
@@ -77,7 +77,7 @@ func TestS1ANewKeyOpensTheHostAgain(t *testing.T) {
 	made := 0
 	s := &hosts{
 		commits: site.Commits{Files: func(string) (fs.FS, error) { return fstest.MapFS{}, nil }}, log: slog.New(slog.DiscardHandler),
-		make: func(fs.FS, engine.Desired, *model.Host) (engine.Driver, error) {
+		make: func(fs.FS, engine.Desired, *model.Host, func(string, int)) (engine.Driver, error) {
 			made++
 			return nil, nil //nolint:nilnil // nothing is done with it
 		},

@@ -222,7 +222,7 @@ func (f *Folder) Pass(h *model.Host, open func(d engine.Desired, h *model.Host) 
 	return &engine.Pass{
 		Host: h.Name, Grants: engine.Grants{Commit: &f.Commit},
 		Load: func(context.Context) engine.Desired { return f.Desired },
-		Open: func(h *model.Host) (engine.Driver, error) { return open(f.Desired, h) },
+		Open: open,
 	}
 }
 

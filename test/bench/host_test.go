@@ -301,7 +301,7 @@ func populate(ctx context.Context, host *pve.Host, f fleet.Fleet) error {
 			site, found := sitehcl.Load(tree, sitehcl.Options{Kinds: proxmox.Kinds(), Secrets: secrets})
 			return engine.Desired{Site: site, Findings: found}
 		},
-		Open: func(h *model.Host) (engine.Driver, error) {
+		Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) {
 			return proxmox.Open(proxmox.Config{Host: h, Site: id.Site, Owner: h.Name, Transport: host, Keys: id.Keys})
 		},
 		Verdict: func(context.Context, *plan.Plan) (bool, error) { return true, nil },

@@ -707,7 +707,7 @@ func (w *world) byCommand(verb string, way http.RoundTripper) *engine.Pass {
 			require.NoError(w.t, err)
 			return w.load(w.reader, c)
 		},
-		Open: func(h *model.Host) (engine.Driver, error) {
+		Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) {
 			return proxmox.Open(proxmox.Config{Host: h, Site: "home", Owner: "father", Keys: w.keys, Transport: way, Concurrency: atOnce})
 		},
 	}

@@ -446,7 +446,7 @@ func (w *ward) pass(ctx context.Context) engine.Report {
 	p := &engine.Pass{
 		Verb: "apply", Host: "father",
 		Load: func(context.Context) engine.Desired { return engine.Desired{Site: w.site} },
-		Open: func(h *model.Host) (engine.Driver, error) {
+		Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) {
 			return proxmox.Open(proxmox.Config{Host: h, Site: "home", Owner: "father", Token: w.host.Token(), Transport: w.host, Keys: ownershipKeys("home")})
 		},
 		Verdict: func(context.Context, *plan.Plan) (bool, error) { return true, nil },

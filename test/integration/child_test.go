@@ -192,17 +192,16 @@ func (s *tree) run(verb string, edits ...func(*engine.Pass)) engine.Report {
 	if !s.alone {
 		cfg.Children = func() push.Children { return s.nursery }
 	}
-	over := push.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return s.open(h) }}, cfg)
 	return s.story.pass(verb, func(pass *engine.Pass) {
 		pass.Load = func(context.Context) engine.Desired {
 			data, err := os.ReadFile(s.dir + "/secrets.yaml")
 			require.NoError(s.t, err)
 			secrets, found := hcl.ParseSecrets("secrets.yaml", data, nil)
-			site, more := hcl.Load(os.DirFS(s.dir), hcl.Options{Kinds: over.Kinds, Secrets: secrets})
+			site, more := hcl.Load(os.DirFS(s.dir), hcl.Options{Kinds: append(proxmox.Kinds(), cfg.Kinds()...), Secrets: secrets})
 			return engine.Desired{Site: site, Findings: append(found, more...)}
 		}
 		pass.Health.Reported = s.Reported
-		pass.Open = func(h *model.Host) (engine.Driver, error) { return over.Open(pass.Load(s.t.Context()), h) }
+		pass.Open = s.over(cfg)
 		for _, edit := range edits {
 			edit(pass)
 		}
@@ -442,8 +441,8 @@ func TestST20SimulatedUpgrade(t *testing.T) {
 			}
 		})
 		open := p.Open
-		p.Open = func(h *model.Host) (engine.Driver, error) {
-			d, err := open(h)
+		p.Open = func(loaded engine.Desired, h *model.Host) (engine.Driver, error) {
+			d, err := open(loaded, h)
 			return dying{d, dies}, err
 		}
 	})
@@ -475,8 +474,8 @@ func TestST20SimulatedUpgradeWithoutTime(t *testing.T) {
 	s.release("2.0-broken")
 	short := func(p *engine.Pass) {
 		open := p.Open
-		p.Open = func(h *model.Host) (engine.Driver, error) {
-			d, err := open(h)
+		p.Open = func(loaded engine.Desired, h *model.Host) (engine.Driver, error) {
+			d, err := open(loaded, h)
 			return hurried{d, time.Minute}, err
 		}
 	}

@@ -109,7 +109,7 @@ func (s *pulling) pass(verb string, edits ...func(*engine.Pass)) engine.Report {
 			}
 			return d
 		}
-		pass.Open = func(h *model.Host) (engine.Driver, error) { return s.access().Open(s.desired(), h) }
+		pass.Open = func(d engine.Desired, h *model.Host) (engine.Driver, error) { return s.access().Open(d, h) }
 		for _, edit := range edits {
 			edit(pass)
 		}

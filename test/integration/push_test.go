@@ -113,19 +113,15 @@ func (p *pushed) dial(ctx context.Context, network, address string) (net.Conn, e
 // pass makes a pass with a driver of its own, as a new process does.
 func (p *pushed) pass(verb string) engine.Report {
 	p.t.Helper()
-	over := push.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return p.open(h) }},
-		push.Config{HostKeys: p.hosts, Dial: p.dial, Confirm: p.confirm})
+	cfg := push.Config{HostKeys: p.hosts, Dial: p.dial, Confirm: p.confirm}
 	return p.story.pass(verb, func(pass *engine.Pass) {
 		pass.Load = func(context.Context) engine.Desired {
 			data := []byte(p.text("secrets.yaml"))
 			secrets, found := hcl.ParseSecrets("secrets.yaml", data, nil)
-			site, more := hcl.Load(os.DirFS(p.dir), hcl.Options{Kinds: over.Kinds, Secrets: secrets})
+			site, more := hcl.Load(os.DirFS(p.dir), hcl.Options{Kinds: append(proxmox.Kinds(), cfg.Kinds()...), Secrets: secrets})
 			return engine.Desired{Site: site, Findings: append(found, more...)}
 		}
-		pass.Open = func(h *model.Host) (engine.Driver, error) {
-			d := pass.Load(p.t.Context())
-			return over.Open(d, h)
-		}
+		pass.Open = p.over(cfg)
 		pass.Observer = engine.StepFunc(func(e apply.Event) {
 			if e.What == apply.Note {
 				fmt.Fprintln(&p.notes, e.Text)
@@ -655,14 +651,13 @@ func (s *raised) forward(ctx context.Context, at string) {
 // pass makes a pass as an agent with that server does.
 func (s *raised) pass(verb string) engine.Report {
 	s.t.Helper()
-	over := push.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return s.open(h) }},
-		push.Config{HostKeys: s.hosts, Dial: s.dial, Upgrade: time.Minute, Children: func() push.Children { return s.server }})
+	cfg := push.Config{HostKeys: s.hosts, Dial: s.dial, Upgrade: time.Minute, Children: func() push.Children { return s.server }}
 	rules, found := policy.Compile(s.t.Context(), policy.Options{Site: os.DirFS(s.dir)})
 	require.Empty(s.t, found)
 	return s.story.pass(verb, func(pass *engine.Pass) {
 		pass.Load = func(context.Context) engine.Desired {
 			secrets, found := hcl.ParseSecrets("secrets.yaml", []byte(s.text("secrets.yaml")), nil)
-			site, more := hcl.Load(os.DirFS(s.dir), hcl.Options{Kinds: over.Kinds, Secrets: secrets})
+			site, more := hcl.Load(os.DirFS(s.dir), hcl.Options{Kinds: append(proxmox.Kinds(), cfg.Kinds()...), Secrets: secrets})
 			s.server.InForce(daemon.ServedCommit{
 				ID: strings.Repeat("a", 40), Site: site, Policies: rules,
 				Needs:    func() (map[string][]string, error) { return map[string][]string{}, nil },
@@ -671,7 +666,7 @@ func (s *raised) pass(verb string) engine.Report {
 			return engine.Desired{Site: site, Findings: append(found, more...)}
 		}
 		pass.Health.Reported = s.server.Reported
-		pass.Open = func(h *model.Host) (engine.Driver, error) { return over.Open(pass.Load(s.t.Context()), h) }
+		pass.Open = s.over(cfg)
 	})
 }
 
@@ -791,10 +786,9 @@ func TestST03PushByTheAgentOfTheHost(t *testing.T) {
 	var father *tier
 	cfg := push.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Children: func() push.Children { return handedDown{father.Server(), s.program, s.version} }}
 	father = startTierWith(t, "father", secrets, func(c *service.Config) { c.Repository.URL = repo.URL() }, func(o *service.Options) {
-		over := push.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return s.open(h) }}, cfg)
-		o.Kinds, o.Program = over.Kinds, s.version
+		o.Kinds, o.Program = append(proxmox.Kinds(), cfg.Kinds()...), s.version
 		o.Open = func(_ fs.FS, d engine.Desired, h *model.Host, _ func(string, int)) (engine.Driver, error) {
-			return over.Open(d, h)
+			return s.over(cfg)(d, h)
 		}
 	})
 	nspawn.Await(t, "the server listens", func() bool { return len(father.Server().State().Pins) > 0 })

@@ -91,17 +91,16 @@ func (c *cutting) Write(p []byte) (int, error) {
 // pass makes a pass with a driver of its own, as a new process does.
 func (s *simulated) pass(verb string) engine.Report {
 	s.t.Helper()
-	over := push.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return s.open(h) }},
-		push.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Confirm: s.confirm})
+	cfg := push.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Confirm: s.confirm}
 	return s.story.pass(verb, func(pass *engine.Pass) {
 		pass.Load = func(context.Context) engine.Desired {
 			data, err := os.ReadFile(s.dir + "/secrets.yaml")
 			require.NoError(s.t, err)
 			secrets, found := hcl.ParseSecrets("secrets.yaml", data, nil)
-			site, more := hcl.Load(os.DirFS(s.dir), hcl.Options{Kinds: over.Kinds, Secrets: secrets})
+			site, more := hcl.Load(os.DirFS(s.dir), hcl.Options{Kinds: append(proxmox.Kinds(), cfg.Kinds()...), Secrets: secrets})
 			return engine.Desired{Site: site, Findings: append(found, more...)}
 		}
-		pass.Open = func(h *model.Host) (engine.Driver, error) { return over.Open(pass.Load(s.t.Context()), h) }
+		pass.Open = s.over(cfg)
 		pass.Changed, pass.StartFirst = s.changed, s.first
 		pass.History = enginetest.History{Site: s.earlier}
 		s.loaded = pass.Load(s.t.Context()).Site

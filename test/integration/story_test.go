@@ -37,6 +37,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
+	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -235,7 +236,7 @@ func (s *story) load(context.Context) engine.Desired {
 }
 
 // open reaches a host of the site the way the program does.
-func (s *story) open(h *model.Host) (engine.Driver, error) {
+func (s *story) open(_ engine.Desired, h *model.Host) (engine.Driver, error) {
 	cfg := proxmox.Config{Host: h, Site: s.name, Owner: h.Name, Files: os.DirFS(s.dir), Keys: ownershipKeys(s.name)}
 	if s.keyless {
 		cfg.Keys = nil
@@ -245,6 +246,17 @@ func (s *story) open(h *model.Host) (engine.Driver, error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+// over opens the host with what specs say inside its guests.
+func (s *story) over(cfg push.Config) func(engine.Desired, *model.Host) (engine.Driver, error) {
+	return func(d engine.Desired, h *model.Host) (engine.Driver, error) {
+		host, err := s.open(d, h)
+		if err != nil {
+			return nil, err
+		}
+		return cfg.Over(host, d.Site, h), nil
+	}
 }
 
 // pass makes one pass of a verb. The edit, if any, narrows it.

@@ -1,8 +1,5 @@
 package session
 
-// This part of the package joins what does not know of each other: the hosts of a site, which may be
-// simulated, the ways into their guests, and agents.
-
 import (
 	"net/netip"
 	"path/filepath"
