@@ -1,8 +1,13 @@
 package pve_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"mime/multipart"
@@ -14,9 +19,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/sim/pve/simtest"
 )
@@ -116,6 +123,70 @@ func TestVerbsAndPaths(t *testing.T) {
 	require.Equal(t, 404, c.send(r).status)
 }
 
+// TestSaidTwice: what the path says may stand in the body too, as long as it is the
+// same (rest_handler in PVE/HTTPServer.pm).
+func TestSaidTwice(t *testing.T) {
+	c := newClient(t, pve.Config{})
+	from := form{"url": "https://images.test/x.iso", "content": "iso", "filename": "x.iso", "node": "father", "storage": "local"}
+	c.done("POST", "/nodes/father/storage/local/download-url", from)
+	from["storage"] = "local-lvm"
+	a := c.ask("POST", "/nodes/father/storage/local/download-url", from)
+	require.Equal(t, 400, a.status)
+	require.Equal(t, map[string]string{"storage": "duplicate parameter (already defined in URI) with conflicting values!"}, a.errors)
+}
+
+// TestTextNumbers: what is a number with a fraction comes as text, and a password not
+// at all.
+func TestTextNumbers(t *testing.T) {
+	c := newClient(t, pve.Config{})
+	c.done("POST", "/nodes/father/qemu", form{"vmid": "100", "cpulimit": "1.5", "cores": "2", "cipassword": "secret99", "memory": "512"})
+	config := c.object(vmURL("100", "/config"))
+	require.Equal(t, []any{"1.5", 2.0, "512", "**********"}, []any{config["cpulimit"], config["cores"], config["memory"], config["cipassword"]})
+	c.ok("PUT", vmURL("100", "/config"), form{"cpulimit": "2"})
+	require.Equal(t, "2", c.object(vmURL("100", "/config"))["cpulimit"], "also where it is a whole one")
+}
+
+// TestFormats: each format of the API (PVE/APIServer/Formatter/Standard.pm): ExtJS gets
+// its failures with status 200, in the content.
+func TestFormats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, pve.Config{})
+		json, page := "application/json;charset=UTF-8", "text/html;charset=UTF-8"
+		for _, test := range []struct{ verb, path, body, line, kind, content string }{
+			{"GET", "/api2/extjs/cluster/nextid", "", "200 OK", json, `{"data":"100","success":1}`},
+			{"GET", "/api2/extjs/cluster/nextid?_dc=1", "", "200 OK", json, `{"data":"100","success":1}`},
+			{"GET", "/api2/json/cluster/nextid?_dc=1", "", "200 OK", json, `{"data":"100"}`},
+			{"GET", "/api2//extjs//cluster/nextid", "", "200 OK", json, `{"data":"100","success":1}`},
+			{
+				"GET", "/api2/extjs/nodes/father/qemu/100/config", "", "200 OK", json,
+				`{"data":null,"message":"Configuration file 'nodes/father/qemu-server/100.conf' does not exist\n","status":500,"success":0}`,
+			},
+			{
+				"POST", "/api2/extjs/pools", "", "200 OK", json,
+				`{"data":null,"errors":{"poolid":"property is missing and it is not optional"},"message":"Parameter verification failed.\n","status":400,"success":0}`,
+			},
+			{"GET", "/api2/extjs/no/such", "", "200 OK", json, `{"data":null,"message":"Method 'GET /no/such' not implemented","status":501,"success":0}`},
+			{"GET", "/api2/htmljs/cluster/nextid", "", "200 OK", page, `{&#34;data&#34;:&#34;100&#34;,&#34;success&#34;:1}`},
+			{"GET", "/api2/html/cluster/nextid", "", "200 OK", page, "<!DOCTYPE html>\n<html><body><pre>{\n  &#34;data&#34;: &#34;100&#34;\n}\n</pre></body></html>\n"},
+			{"GET", "/api2/yaml/version", "", "501 no formatter for uri /version, yaml", "", "no formatter for uri /version, yaml"},
+		} {
+			line, kind, content := c.rawly(test.verb, test.path, test.body)
+			require.Equal(t, []string{test.line, test.kind, test.content}, []string{line, kind, content}, test.path)
+		}
+		c.done("POST", "/nodes/father/qemu", form{"vmid": "100"})
+		_, _, content := c.rawly("GET", "/api2/extjs/nodes/father/tasks", "")
+		require.Contains(t, content, `"success":1,"total":1`)
+
+		line, _, content := c.as("").rawly("GET", "/api2/extjs/version", "")
+		require.Equal(t, []string{"401 No ticket", ""}, []string{line, content}, "who is not known gets the status itself")
+		began := time.Now()
+		line, _, content = c.rawly("POST", "/api2/extjs/access/ticket", "username=root@pam&password=wrong")
+		require.Equal(t, "200 OK", line)
+		require.Contains(t, content, `"status":401,"success":0`)
+		require.Equal(t, 3*time.Second, time.Since(began), "a failed login is held back in every format")
+	})
+}
+
 // TestLogin: a 401 comes three seconds late and has no body.
 func TestLogin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -212,6 +283,42 @@ func TestConnections(t *testing.T) {
 	require.Equal(t, 4, h.Snapshot().Connections)
 }
 
+// TestIdleConnection: the server ends a connection after five silent seconds, also one
+// on which nothing was ever asked.
+func TestIdleConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := pve.New(pve.Config{})
+		over := simtest.Pipe(t, h)
+		conn, err := over.DialContext(t.Context(), "tcp", "")
+		require.NoError(t, err)
+		client := tls.Client(conn, simtest.Pinned(h.Fingerprint()))
+		require.NoError(t, client.HandshakeContext(t.Context()))
+		reader := bufio.NewReader(client)
+		ask := func() error {
+			r, err := http.NewRequest(http.MethodGet, "https://pve/api2/json/version", nil)
+			require.NoError(t, err)
+			r.Header.Set("Authorization", "PVEAPIToken="+h.Token())
+			if err := r.Write(client); err != nil {
+				return err
+			}
+			response, err := http.ReadResponse(reader, r)
+			if err != nil {
+				return err
+			}
+			_, err = io.Copy(io.Discard, response.Body)
+			return errors.Join(err, response.Body.Close())
+		}
+		require.NoError(t, ask())
+		time.Sleep(4900 * time.Millisecond)
+		require.NoError(t, ask(), "less than five seconds")
+		began := time.Now()
+		_, err = reader.ReadByte()
+		require.ErrorIs(t, err, io.EOF)
+		require.Equal(t, 5*time.Second, time.Since(began))
+		require.Error(t, ask())
+	})
+}
+
 // TestServer: the same host as a handler of net/http, with its reason phrases.
 func TestServer(t *testing.T) {
 	h := pve.New(pve.Config{Fault: func(r *http.Request) (int, bool) {
@@ -237,6 +344,30 @@ func TestServer(t *testing.T) {
 		require.Equal(t, status, response.Status)
 		require.NoError(t, response.Body.Close())
 	}
+}
+
+// TestAuthority: an authority of the cluster and the certificate that it signed, named
+// as PVE/Cluster/Setup.pm names them and shown as PVE/API2/Certificates.pm and
+// PVE/Certificate.pm show them.
+func TestAuthority(t *testing.T) {
+	c := likeRecorded(t)
+	list := c.list("/nodes/father/certificates/info")
+	require.Len(t, list, 2)
+	authority, own := list[0], list[1]
+	require.Equal(t, "pve-root-ca.pem", authority["filename"])
+	require.Regexp(t, `^/CN=Proxmox Virtual Environment/OU=[0-9a-f-]{36}/O=PVE Cluster Manager CA$`, authority["subject"])
+	require.Equal(t, []any{authority["subject"], []any{}}, []any{authority["issuer"], authority["san"]})
+	require.Equal(t, []any{"pve-ssl.pem", authority["subject"], "/OU=PVE Cluster Node/O=Proxmox Virtual Environment/CN=father"},
+		[]any{own["filename"], own["issuer"], own["subject"]})
+	require.Equal(t, []any{"127.0.0.1", "0000:0000:0000:0000:0000:0000:0000:0001", "localhost", "father"}, own["san"])
+
+	roots := x509.NewCertPool()
+	require.True(t, roots.AppendCertsFromPEM([]byte(authority["pem"].(string))))
+	block, _ := pem.Decode([]byte(own["pem"].(string)))
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	require.NoError(t, err)
+	_, err = leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: "localhost"})
+	require.NoError(t, err)
 }
 
 // TestLatencyAndWorkers: a node serves so many requests at once; others wait,
@@ -342,4 +473,67 @@ func TestUpload(t *testing.T) {
 			require.ElementsMatch(t, want, c.h.Snapshot().Volumes["local"])
 		})
 	}
+}
+
+// FuzzRequests sends requests made of parts of the API to a host with a VM. It
+// must never panic, and always answer: a good status with JSON, or a failure
+// with a reason on one line.
+func FuzzRequests(f *testing.F) {
+	methods := pveapi.Methods()
+	f.Add(uint16(0), "father", "100", "memory=64&scsi0=local-lvm:1", "", false)
+	f.Add(uint16(100), "mother", "999", "net0=virtio,bridge=vmbr0&boot=order=scsi0", "delete=scsi0", true)
+	f.Add(uint16(250), "father", "100", `{"scsi0":"local-lvm:0,import-from=local:import/d.qcow2","description":["a"]}`, "revert=memory", true)
+	f.Add(uint16(300), "father", "local-lvm:vm-100-disk-0", "content=images&size=1G&filename=vm-100-disk-9", "vmid=100", false)
+	f.Add(uint16(140), "father", "one", "target=mother&online=1&newid=400&hostname=x&size=%2B1G&disk=mp0", "", true)
+	f.Add(uint16(180), "father", "one", "vmid=400&ostemplate=local:vztmpl/"+debianTemplate+"&storage=local-lvm&rootfs=1&snapname=two&mp1=local-lvm:1,mp=/x", "force=1&purge=1", false)
+	f.Fuzz(func(t *testing.T, which uint16, node, id, body, query string, running bool) {
+		if !utf8.ValidString(query + body) {
+			return
+		}
+		m := methods[int(which)%len(methods)]
+		synctest.Test(t, func(t *testing.T) {
+			c := newClient(t, pve.Config{Nodes: []string{"mother"}, Guests: 2, Workers: 1})
+			c.done("POST", "/nodes/father/qemu", form{"vmid": "200", "scsi0": "local-lvm:1", "ide2": "none,media=cdrom", "net0": "virtio,bridge=vmbr0"})
+			if running {
+				c.h.Edit(func(e *pve.Edit) { e.Start(200) })
+			}
+			c.ct("300", form{"mp0": "local-lvm:1,mp=/srv"})
+			c.done("POST", vmURL("200", "/snapshot"), form{"snapname": "one"})
+			c.done("POST", "/nodes/father/vzdump", form{"vmid": "300", "storage": "local"})
+			c.ok("POST", "/cluster/ha/resources", form{"sid": "vm:200"})
+			c.ok("POST", vmURL("200", "/firewall/rules"), form{"type": "in", "action": "DROP"})
+			vmid := "200"
+			if strings.Contains(m.Path, "/lxc/") {
+				vmid = "300"
+			}
+			path := strings.NewReplacer("{node}", url.PathEscape(node), "{vmid}", vmid, "{storage}", "local-lvm", "{snapname}", "one",
+				"{sid}", "vm:200", "{pos}", "0").Replace(m.Path)
+			for strings.Contains(path, "{") {
+				from, to := strings.Index(path, "{"), strings.Index(path, "}")
+				path = path[:from] + url.PathEscape(id) + path[to+1:]
+			}
+			r, err := http.NewRequest(m.Verb, "https://pve/api2/json"+path, nil)
+			require.NoError(t, err)
+			if m.Verb == http.MethodPost || m.Verb == http.MethodPut {
+				r, err = http.NewRequest(m.Verb, "https://pve/api2/json"+path, strings.NewReader(body))
+				require.NoError(t, err)
+				if strings.HasPrefix(body, "{") {
+					r.Header.Set("Content-Type", "application/json")
+				}
+			}
+			r.URL.RawQuery = query
+			r.Header.Set("Authorization", "PVEAPIToken="+c.token)
+			response, err := c.h.RoundTrip(r)
+			require.NoError(t, err)
+			require.NoError(t, response.Body.Close())
+			require.NotContains(t, response.Status, "\n")
+			if response.StatusCode == http.StatusOK {
+				require.NotEmpty(t, response.Header.Get("Content-Type"))
+			}
+			require.GreaterOrEqual(t, response.StatusCode, 200)
+			c.h.Snapshot()
+			time.Sleep(time.Minute) // What it started comes to its end.
+			c.list("/cluster/resources")
+		})
+	})
 }

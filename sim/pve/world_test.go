@@ -30,6 +30,15 @@ func TestSeeds(t *testing.T) {
 	require.NotEqual(t, pve.New(pve.Config{Seed: 1}).Token(), pve.New(pve.Config{Seed: 2}).Token())
 }
 
+func lxcOf(c *client) string {
+	for _, g := range c.h.Snapshot().Guests {
+		if g.Kind == "lxc" {
+			return fmt.Sprintf("/nodes/%s/lxc/%d", g.Node, g.VMID)
+		}
+	}
+	return ""
+}
+
 // TestForeignGuests: they are varied, listed, readable, and known to the status
 // daemon from the start.
 func TestForeignGuests(t *testing.T) {
@@ -56,13 +65,26 @@ func TestForeignGuests(t *testing.T) {
 	require.Contains(t, c.h.Snapshot().Unimplemented, "POST /nodes/{node}/lxc/{vmid}/mtunnel")
 }
 
-func lxcOf(c *client) string {
-	for _, g := range c.h.Snapshot().Guests {
-		if g.Kind == "lxc" {
-			return fmt.Sprintf("/nodes/%s/lxc/%d", g.Node, g.VMID)
-		}
-	}
-	return ""
+// TestInventions: what a create was not told it makes up.
+func TestInventions(t *testing.T) {
+	c := newClient(t, pve.Config{})
+	c.image()
+	c.vm("100", form{"ide2": "local-lvm:cloudinit", "ostype": "win11", "cipassword": "secret", "cpulimit": "0.5", "cores": "2"})
+	config := c.object(vmURL("100", "/config"))
+	uuid := `[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}`
+	require.Regexp(t, "^uuid="+uuid+"$", config["smbios1"])
+	require.Regexp(t, "^"+uuid+"$", config["vmgenid"])
+	require.Regexp(t, `^creation-qemu=[\d.]+,ctime=\d+$`, config["meta"])
+	require.Regexp(t, `^virtio=BC:24:11(:[0-9A-F]{2}){3},bridge=vmbr0$`, config["net0"])
+	require.Regexp(t, `^pc-i440fx-`, config["machine"], "Windows gets its machine pinned")
+	require.Equal(t, "order=scsi0;ide2;net0", config["boot"])
+	require.Equal(t, "local-lvm:vm-100-cloudinit,media=cdrom", config["ide2"])
+	require.Equal(t, "**********", config["cipassword"])
+	require.Equal(t, "0.5", config["cpulimit"], "a number is a string")
+	require.EqualValues(t, 2, config["cores"])
+	require.Equal(t, "1024", config["memory"])
+	g, _ := c.h.Snapshot().Guest(100)
+	require.NotContains(t, g.Config["cipassword"], "secret")
 }
 
 // TestEdit: changes by hand show in the API.
@@ -104,31 +126,6 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// BenchmarkLists: what reading a host of ten thousand guests costs.
-func BenchmarkLists(b *testing.B) {
-	h := pve.New(pve.Config{Guests: 10000})
-	var vmid int
-	for _, g := range h.Snapshot().Guests {
-		if g.Kind == "qemu" {
-			vmid = g.VMID
-		}
-	}
-	for name, path := range map[string]string{
-		"resources": "/cluster/resources?type=vm", "config": fmt.Sprintf("/nodes/father/qemu/%d/config", vmid), "version": "/version",
-	} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				r, err := newRequest(h, path)
-				require.NoError(b, err)
-				response, err := h.RoundTrip(r)
-				require.NoError(b, err)
-				require.Equal(b, 200, response.StatusCode)
-				require.NoError(b, response.Body.Close())
-			}
-		})
-	}
-}
-
 // TestConcurrency: many clients at once, each with guests of its own. In the end
 // there is what each made, and nothing else.
 func TestConcurrency(t *testing.T) {
@@ -161,5 +158,30 @@ func TestConcurrency(t *testing.T) {
 	}
 	for _, task := range s.Tasks {
 		require.Equal(t, "OK", task.Status, task.UPID)
+	}
+}
+
+// BenchmarkLists: what reading a host of ten thousand guests costs.
+func BenchmarkLists(b *testing.B) {
+	h := pve.New(pve.Config{Guests: 10000})
+	var vmid int
+	for _, g := range h.Snapshot().Guests {
+		if g.Kind == "qemu" {
+			vmid = g.VMID
+		}
+	}
+	for name, path := range map[string]string{
+		"resources": "/cluster/resources?type=vm", "config": fmt.Sprintf("/nodes/father/qemu/%d/config", vmid), "version": "/version",
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				r, err := newRequest(h, path)
+				require.NoError(b, err)
+				response, err := h.RoundTrip(r)
+				require.NoError(b, err)
+				require.Equal(b, 200, response.StatusCode)
+				require.NoError(b, response.Body.Close())
+			}
+		})
 	}
 }

@@ -2,7 +2,6 @@ package pve_test
 
 import (
 	"fmt"
-	"net/http"
 	"net/url"
 	"strings"
 	"testing"
@@ -13,13 +12,138 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
-// body asks with a body that is written out, for parameters that come twice.
-func (c *client) body(verb, path, body string) answer {
-	c.t.Helper()
-	r, err := http.NewRequest(verb, "https://pve/api2/json"+path, strings.NewReader(body))
-	require.NoError(c.t, err)
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	return c.send(r)
+// vnetBridge is the virtual network among what guests can be plugged into.
+func (c *client) vnetBridge() []any {
+	list := c.list("/nodes/father/network?type=any_bridge")
+	last := list[len(list)-1]
+	return []any{last["iface"], last["type"], last["ipam"], last["comments"]}
+}
+
+// wrongVnet asks for a subnet at another network than its own.
+func (c *client) wrongVnet() answer {
+	c.ok("POST", "/cluster/sdn/vnets", form{"vnet": "pink", "zone": "lab", "tag": "7"})
+	a := c.ask("GET", "/cluster/sdn/vnets/pink/subnets/lab-192.0.2.0-24", nil)
+	c.ok("DELETE", "/cluster/sdn/vnets/pink", nil)
+	return a
+}
+
+// TestNetworkReload: an interface that is made is written, and there after a reload;
+// then guests can use it. What was not reloaded can be taken back.
+func TestNetworkReload(t *testing.T) {
+	c := newClient(t, pve.Config{})
+	at := "/nodes/father/network"
+	c.ok("POST", at, form{"iface": "vmbr7", "type": "bridge", "cidr": "192.0.2.200/25"})
+	require.NotContains(t, c.object(at+"/vmbr7"), "active")
+	require.Equal(t, map[string]string{"iface": "interface already exists"}, c.ask("POST", at, form{"iface": "vmbr7", "type": "bridge"}).errors)
+	c.done("POST", "/nodes/father/qemu", form{"vmid": "100", "net0": "virtio,bridge=vmbr7"})
+	require.NotEqual(t, "OK", c.task("POST", vmURL("100", "/status/start"), nil))
+	c.done("PUT", at, nil)
+	require.Equal(t, []any{1.0, "192.0.2.200"}, []any{c.object(at + "/vmbr7")["active"], c.object(at + "/vmbr7")["address"]})
+	c.done("POST", vmURL("100", "/status/start"), nil)
+
+	c.ok("DELETE", at+"/vmbr7", nil)
+	require.Equal(t, map[string]string{"iface": "interface does not exist"}, c.ask("GET", at+"/vmbr7", nil).errors)
+	c.ok("DELETE", at, nil)
+	c.ok("GET", at+"/vmbr7", nil)
+	c.ok("PUT", at+"/vmbr0", form{"type": "bridge", "comments": "ours"})
+	c.done("PUT", at, nil)
+	require.Equal(t, "ours\n", c.object(at + "/vmbr0")["comments"])
+	require.Len(t, c.list(at+"?type=bridge"), 2)
+	c.ok("DELETE", at+"/vmbr7", nil)
+	c.done("PUT", at, nil)
+	require.Len(t, c.list(at+"?type=any_bridge"), 1)
+}
+
+// TestNetworkChecks: PVE/API2/Network.pm, and what PVE/INotify.pm checks before it
+// writes /etc/network/interfaces, the defaults that it writes, and what it says beside
+// the list while a change waits.
+func TestNetworkChecks(t *testing.T) {
+	c := newClient(t, pve.Config{Version: "8.4"})
+	at := "/nodes/father/network"
+	require.NotContains(t, c.ask("GET", at, nil).raw, `"changes"`)
+	c.steps(
+		step{"POST", at, form{"iface": "vmbr1", "type": "bridge", "cidr": "192.0.2.9/28", "gateway": "192.0.2.1"}, "gateway: Default gateway already exists on interface 'vmbr0'."},
+		step{"POST", at, form{"iface": "vmbr1", "type": "bridge", "cidr": "192.0.2.9/28", "address": "192.0.2.9", "netmask": "255.255.255.240"}, "address: address conflicts with cidr"},
+		step{"POST", at, form{"iface": "vmbr1", "type": "bridge", "bridge_ports": "eth9"}, "500 bridge 'vmbr1' - unable to find bridge port 'eth9'"},
+		step{"POST", at, form{"iface": "vmbr1", "type": "bridge", "bridge_ports": "eth0"}, "500 port 'eth0' is already used on interface 'vmbr0'"},
+		step{"POST", at, form{"iface": "bond0", "type": "bond", "slaves": "eth8 eth9"}, "500 bond 'bond0' - unable to find slave 'eth8'"},
+		step{"POST", at, form{"iface": "bond0", "type": "bond", "slaves": "vmbr0"}, "500 bond 'bond0' - wrong interface type on slave 'vmbr0' ('bridge' != 'eth or bond')"},
+		step{"POST", at, form{"iface": "eth9.5", "type": "vlan"}, "500 vlan 'eth9.5' - unable to find parent 'eth9'"},
+		step{"POST", at, form{"iface": "eth0.5000", "type": "vlan"}, "500 vlan 'eth0.5000' - vlan-id 5000 should be <= 4094"},
+		step{"POST", at, form{"iface": "vmbr1", "type": "bridge", "address": "198.51.100.1", "netmask": "255.255.255.0", "autostart": "0", "bridge_vlan_aware": "1"}, "OK"},
+		step{"POST", at, form{"iface": "vmbr2", "type": "bridge", "bridge_ports": "vmbr1"}, "500 iface vmbr1 - ip address can't be set on interface if bridged in vmbr2"},
+		step{"POST", at, form{"iface": "vmbr0.7", "type": "vlan"}, "OK"},
+		step{"DELETE", at + "/vmbr0", nil, "500 vlan 'vmbr0.7' - unable to find parent 'vmbr0'"},
+		step{"DELETE", at + "/vmbr0.7", nil, "OK"},
+	)
+	made := c.object(at + "/vmbr1")
+	require.NotContains(t, made, "autostart")
+	require.Equal(t, []any{"static", "24", "198.51.100.1/24", "2-4094"}, []any{made["method"], made["netmask"], made["cidr"], made["bridge_vids"]})
+	require.Contains(t, c.ask("GET", at, nil).raw, `"changes":"--- /etc/network/interfaces`)
+	c.ok("DELETE", at, nil)
+	require.NotContains(t, c.ask("GET", at, nil).raw, `"changes"`)
+	c.ok("POST", at, form{"iface": "bond0", "type": "bond"})
+	bond := c.object(at + "/bond0")
+	require.Equal(t, []any{"balance-rr", "100"}, []any{bond["bond_mode"], bond["bond_miimon"]})
+}
+
+// TestRecordedNetwork: the network of the recorded host.
+func TestRecordedNetwork(t *testing.T) {
+	c := newClient(t, pve.Config{Version: "8.4", Address: "10.99.0.1/24"})
+	require.Equal(t, map[string]any{
+		"address": "10.99.0.1", "netmask": "24", "cidr": "10.99.0.1/24", "bridge_ports": "", "bridge_fd": "0", "bridge_stp": "off", "type": "bridge",
+		"active": 1.0, "autostart": 1.0, "families": []any{"inet"}, "method": "static", "method6": "manual", "priority": 5.0,
+	}, c.object("/nodes/father/network/vmbr0"))
+}
+
+// TestVLANNames: the name of an interface tells of a VLAN, or half of it, and numbers of
+// interfaces are text, as they stand in the file (__read_etc_network_interfaces in
+// PVE/INotify.pm).
+func TestVLANNames(t *testing.T) {
+	c := newClient(t, pve.Config{})
+	for iface, options := range map[string]form{
+		"eth0.40": {"mtu": "1400"}, "vlan50": {"vlan-raw-device": "eth0"}, "lab": {"vlan-raw-device": "eth0", "vlan-id": "60"},
+	} {
+		options["iface"], options["type"] = iface, "vlan"
+		c.ok("POST", "/nodes/father/network", options)
+		entry := c.ok("GET", "/nodes/father/network/"+iface, nil).(map[string]any)
+		require.Equal(t, "eth0", entry["vlan-raw-device"], iface)
+		require.Equal(t, map[string]string{"eth0.40": "40", "vlan50": "50", "lab": "60"}[iface], entry["vlan-id"], iface)
+		require.Equal(t, map[bool]any{true: "1400", false: nil}[iface == "eth0.40"], entry["mtu"], iface)
+	}
+}
+
+// TestInterfaceChanges: of an interface a change says anew how it gets its addresses.
+// What takes a CIDR away takes both its halves, and a family of which a change has no
+// address is not written where another has one (update_network in PVE/API2/Network.pm).
+func TestInterfaceChanges(t *testing.T) {
+	c := newClient(t, pve.Config{})
+	at := "/nodes/father/network"
+	shown := func(iface string) []any {
+		entry := c.object(at + "/" + iface)
+		return []any{entry["method"], entry["cidr"], entry["address"], entry["method6"], entry["cidr6"], entry["netmask6"], entry["families"]}
+	}
+	both, v4, v6 := []any{"inet", "inet6"}, []any{"inet"}, []any{"inet6"}
+	c.ok("POST", at, form{"iface": "vmbr5", "type": "bridge", "cidr": "198.51.100.1/24", "cidr6": "2001:db8::5/64", "comments": "one\ntwo"})
+	require.Equal(t, "one\ntwo\n", c.object(at + "/vmbr5")["comments"])
+	require.Equal(t, []any{"static", "198.51.100.1/24", "198.51.100.1", "static", "2001:db8::5/64", "64", both}, shown("vmbr5"))
+	c.ok("PUT", at+"/vmbr5", form{"type": "bridge", "cidr": "198.51.100.9/25", "comments": ""})
+	require.NotContains(t, c.object(at+"/vmbr5"), "comments")
+	require.Equal(t, []any{"static", "198.51.100.9/25", "198.51.100.9", "manual", nil, nil, v4}, shown("vmbr5"))
+	c.ok("PUT", at+"/vmbr5", form{"type": "bridge", "autostart": "1"})
+	require.Equal(t, []any{"manual", "198.51.100.9/25", "198.51.100.9", "manual", nil, nil, v4}, shown("vmbr5"))
+	c.ok("PUT", at+"/vmbr5", form{"type": "bridge", "cidr6": "2001:db8::6/64"})
+	require.Equal(t, []any{"manual", nil, nil, "static", "2001:db8::6/64", "64", v6}, shown("vmbr5"))
+	c.ok("PUT", at+"/vmbr5", form{"type": "bridge", "delete": "cidr,cidr6"})
+	require.Equal(t, []any{"manual", nil, nil, "manual", nil, nil, v4}, shown("vmbr5"))
+
+	c.ok("PUT", at+"/vmbr0", form{"type": "bridge", "delete": "cidr,gateway"})
+	require.Equal(t, []any{"manual", nil, nil, "manual", nil, nil, v4}, shown("vmbr0"), "also of the bridge that was there from the start")
+	require.Equal(t, "eth0", c.object(at + "/vmbr0")["bridge_ports"])
+	c.steps(
+		step{"PUT", at + "/vmbr5", form{"type": "bridge", "cidr6": "ff02::1/64"}, "address: ff02::1 with type 'MULTICAST', cannot be used as host IPv6 address."},
+		step{"PUT", at + "/vmbr5", form{"type": "bridge", "cidr6": "::1/128"}, "address: ::1 with type 'LOOPBACK', cannot be used as host IPv6 address."},
+	)
 }
 
 // TestSoftwareNetworks: a zone, a virtual network in it and a subnet are written, shown
@@ -110,21 +234,6 @@ func TestSoftwareNetworks(t *testing.T) {
 			})
 		})
 	}
-}
-
-// vnetBridge is the virtual network among what guests can be plugged into.
-func (c *client) vnetBridge() []any {
-	list := c.list("/nodes/father/network?type=any_bridge")
-	last := list[len(list)-1]
-	return []any{last["iface"], last["type"], last["ipam"], last["comments"]}
-}
-
-// wrongVnet asks for a subnet at another network than its own.
-func (c *client) wrongVnet() answer {
-	c.ok("POST", "/cluster/sdn/vnets", form{"vnet": "pink", "zone": "lab", "tag": "7"})
-	a := c.ask("GET", "/cluster/sdn/vnets/pink/subnets/lab-192.0.2.0-24", nil)
-	c.ok("DELETE", "/cluster/sdn/vnets/pink", nil)
-	return a
 }
 
 // TestFabrics: networks below others, and the nodes in them (PVE/API2/Network/SDN/Fabrics,
@@ -233,4 +342,27 @@ func TestOverlayTags(t *testing.T) {
 	c.ok("POST", "/cluster/sdn/vnets", form{"vnet": "blue", "zone": "one", "tag": "7"})
 	require.Equal(t, "create sdn vnet object failed: 400 Parameter verification failed.\ntag: vxlan tag 7 already exist in vnet blue in zone one \n",
 		c.ask("POST", "/cluster/sdn/vnets", form{"vnet": "red", "zone": "two", "tag": "7"}).message)
+}
+
+// TestNetworksOfSDNHaveTheirZone: who may plug into a network of SDN is asked in its zone,
+// not where the bridges of the nodes are (check_vnet_access in PVE/GuestHelpers.pm).
+func TestNetworksOfSDNHaveTheirZone(t *testing.T) {
+	c := newClient(t, pve.Config{})
+	c.image()
+	c.vm("100", nil)
+	c.ok("POST", "/cluster/sdn/zones", form{"zone": "lab", "type": "simple"})
+	c.ok("POST", "/cluster/sdn/vnets", form{"vnet": "blue", "zone": "lab"})
+	c.ok("POST", "/access/roles", form{"roleid": "Maker", "privs": "VM.Config.Network,SDN.Use"})
+	c.ok("POST", "/access/users", form{"userid": "ops@pve"})
+	token, ok := c.ok("POST", "/access/users/ops@pve/token/tk", form{"privsep": "0"}).(map[string]any)
+	require.True(t, ok)
+	for _, path := range []string{"/vms", "/sdn/zones/localnetwork"} {
+		c.ok("PUT", "/access/acl", form{"path": path, "roles": "Maker", "users": "ops@pve"})
+	}
+	ops := c.as("ops@pve!tk=" + fmt.Sprint(token["value"]))
+	ops.ok("PUT", vmURL("100", "/config"), form{"net1": "virtio,bridge=vmbr0"})
+	a := ops.ask("PUT", vmURL("100", "/config"), form{"net2": "virtio,bridge=blue"})
+	require.Equal(t, "Permission check failed (/sdn/zones/lab/blue, SDN.Use)", a.reason)
+	c.ok("PUT", "/access/acl", form{"path": "/sdn/zones/lab/blue", "roles": "Maker", "users": "ops@pve"})
+	ops.ok("PUT", vmURL("100", "/config"), form{"net2": "virtio,bridge=blue"})
 }
