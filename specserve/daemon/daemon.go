@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
@@ -18,12 +17,6 @@ import (
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 )
-
-// Folder is the folder of keys and certificate, in the data folder.
-const Folder = "server"
-
-// spoolFolder is the folder of temporary files. They have no names, so none is left over.
-const spoolFolder = "tmp"
 
 // poll is how often files are checked for changes.
 const poll = time.Second
@@ -122,7 +115,8 @@ func prepare(ctx context.Context, o Options) (*follower, error) {
 // begin loads all that is served.
 func (f *follower) begin(ctx context.Context) (err error) {
 	o := f.o
-	if f.credentials, err = keys.OpenCredentials(keys.CredentialsOptions{Access: keys.Files{Dir: o.Dir}, CertFile: o.CertFile, KeyFile: o.KeyFile, Log: o.Log}); err != nil {
+	files := keys.CredentialsOptions{Access: keys.Files{Dir: o.Dir}, CertFile: o.CertFile, KeyFile: o.KeyFile, Log: o.Log}
+	if f.opened, err = open(files, o.Program, specserve.Options{Version: o.Version, Limits: o.Limits, Log: o.Log, Check: f.ask}); err != nil {
 		return err
 	}
 	for attempt := 0; ; attempt++ {
@@ -142,16 +136,6 @@ func (f *follower) begin(ctx context.Context) (err error) {
 		f.folder.loaded(state)
 		break
 	}
-	if o.Program != "" {
-		if f.program, err = specserve.OpenProgram(o.Program); err != nil {
-			return err
-		}
-	}
-	spool := filepath.Join(o.Dir, spoolFolder)
-	if err := os.MkdirAll(spool, 0o700); err != nil {
-		return fmt.Errorf("make the folder of temporary files: %w", err)
-	}
-	f.server = specserve.New(specserve.Options{Version: o.Version, Program: f.program, Spool: spool, TLS: f.credentials.Certificate().TLS(), Limits: o.Limits, Log: o.Log, Check: f.ask})
 	f.show(ctx)
 	f.publish()
 	return nil

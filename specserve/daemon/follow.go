@@ -17,13 +17,11 @@ import (
 
 // follower has what is served, and reads again what changes. It belongs to the goroutine of Run.
 type follower struct {
-	o           Options
-	server      *specserve.Server
-	credentials *keys.CredentialsKeeper
+	o Options
+	opened
 
 	catalog *specserve.Catalog
-	asked   chan struct{}      // somebody wants a check now
-	program *specserve.Program // nil: none
+	asked   chan struct{} // somebody wants a check now
 	history history
 
 	repository *serve.Snapshot // at the commit of catalog; nil: none
@@ -66,10 +64,7 @@ func (f *follower) ask() {
 
 // publish makes what is in force what requests see.
 func (f *follower) publish() {
-	f.server.Publish(specserve.View{
-		Catalog: f.catalog, Keys: f.credentials.Ring().Tokens(), Book: f.credentials.Book(), Access: f.credentials.Access(), Pins: f.credentials.Certificate().Pins(),
-		Repository: f.repository, NoRepository: f.absent,
-	})
+	f.opened.publish(specserve.View{Catalog: f.catalog, Repository: f.repository, NoRepository: f.absent})
 }
 
 // show makes the repository be at the commit of the catalog. Where that is not possible the specs are
@@ -157,9 +152,6 @@ func (f *follower) load(ctx context.Context, state []byte) (*specserve.Catalog, 
 	return made, found, nil
 }
 
-// retryAfter is how long it takes until what failed is tried again.
-const retryAfter = 15 * time.Second
-
 // loadPatience is how long a load may take.
 const loadPatience = 2 * time.Minute
 
@@ -180,10 +172,5 @@ func explained(err error) error {
 // close frees what is open, once the server has ended.
 func (f *follower) close() {
 	f.history.close()
-	if f.credentials != nil {
-		f.credentials.Close()
-	}
-	if f.program != nil {
-		_ = f.program.Close()
-	}
+	f.opened.close()
 }

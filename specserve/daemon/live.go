@@ -1,24 +1,10 @@
 package daemon
 
-// This part of the package is the server of an agent: nodes and children get the commit that the agent
-// converges to, from the site that it loaded. A server that cannot listen tries again, and keeps nothing else
-// from going on.
-//
-//	live.go    the server: files, listener, what is published
-//	commit.go  the commit in force
-//	tree.go    what children reported, below what the agent knows itself
-//	reports.go what they reported before the agent started
-//	address.go where nodes reach it, and with what
-//	child.go   what the agents of children are installed with
-
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -53,9 +39,6 @@ type ServerOptions struct {
 	Metrics []specserve.Collector // figures of the agent, beside those of the server
 }
 
-// liveRetryAfter is how long it takes until what failed is tried again.
-const liveRetryAfter = 15 * time.Second
-
 // Server is the server of an agent. Its methods may be called from any goroutine.
 type Server struct {
 	o       ServerOptions
@@ -65,13 +48,11 @@ type Server struct {
 	way     way    // to the parent
 	kept    []byte // the file of reports as it is on the disk; of the goroutine of Run
 
-	mutex       sync.Mutex              // for moments: the agent publishes, the server checks its files, and both are asked how they are
-	server      *specserve.Server       // nil: none listens
-	program     *specserve.Program      // that new nodes get; nil: none listens, or they get none from here
-	credentials *keys.CredentialsKeeper // nil as long as they could not be read
-	commit      ServedCommit            // the last that InForce was called with
-	view        specserve.View          // of that commit; Catalog nil: there is none yet
-	state       State
+	mutex  sync.Mutex     // for moments: the agent publishes, the server checks its files, and both are asked how they are
+	opened                // server nil: none listens; credentials nil: they could not be read so far
+	commit ServedCommit   // the last that InForce was called with
+	view   specserve.View // of that commit; Catalog nil: there is none yet
+	state  State
 }
 
 // State is how a server is.
@@ -101,7 +82,7 @@ func NewServer(o ServerOptions) *Server {
 	} else { // a simulated network has a simulated clock, which stands still while a file is waited for
 		notice = func(context.Context, ...string) <-chan struct{} { return nil }
 	}
-	return &Server{o: o, notice: notice, way: way{dial: new(net.Dialer).DialContext}, reports: wire.NewReportStore(), retry: liveRetryAfter, state: State{Address: o.Listen}}
+	return &Server{o: o, notice: notice, way: way{dial: new(net.Dialer).DialContext}, reports: wire.NewReportStore(), retry: retryAfter, state: State{Address: o.Listen}}
 }
 
 // State is how the server is now.
@@ -149,39 +130,27 @@ func (s *Server) failed(what *error, text string, err error) {
 
 // serve listens and answers until ctx ends, or something fails.
 func (s *Server) serve(ctx context.Context) error {
-	c, err := keys.OpenCredentials(keys.CredentialsOptions{Access: s.o.Access, Log: s.o.Log})
+	o, err := open(keys.CredentialsOptions{Access: s.o.Access, Log: s.o.Log}, s.o.Program, specserve.Options{
+		Version: s.o.Version, Limits: s.o.Limits, Log: s.o.Log, Check: s.o.Check,
+		Identity: s.o.Identity, Reports: s.reports, Status: s.o.Status, Reconcile: s.o.Reconcile, Reported: s.o.Reported, Events: s.o.Events, Metrics: s.o.Metrics,
+	})
+	defer o.close()
 	if err != nil {
 		return err
-	}
-	defer c.Close()
-	spool := filepath.Join(s.o.Access.Dir, "tmp")
-	if err := os.MkdirAll(spool, 0o700); err != nil {
-		return fmt.Errorf("make the folder of temporary files: %w", err)
-	}
-	var p *specserve.Program
-	if s.o.Program != "" {
-		if p, err = specserve.OpenProgram(s.o.Program); err != nil {
-			return err
-		}
-		defer func() { _ = p.Close() }()
 	}
 	ln, err := s.o.Open(ctx, s.o.Listen)
 	if err != nil {
 		return err
 	}
-	server := specserve.New(specserve.Options{
-		Version: s.o.Version, Program: p, Spool: spool, TLS: c.Certificate().TLS(), Limits: s.o.Limits, Log: s.o.Log, Check: s.o.Check,
-		Identity: s.o.Identity, Reports: s.reports, Status: s.o.Status, Reconcile: s.o.Reconcile, Reported: s.o.Reported, Events: s.o.Events, Metrics: s.o.Metrics,
-	})
 	s.failed(&s.state.Listening, "", nil)
-	s.begin(server, c, p, ln.Addr().String())
-	defer s.begin(nil, c, nil, s.o.Listen)
+	s.begin(o, ln.Addr().String())
+	defer s.begin(opened{credentials: o.credentials}, s.o.Listen)
 	serving, end := context.WithCancel(ctx)
 	defer end()
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(serving, ln) }()
-	s.o.Log.Info("serving nodes", "address", ln.Addr().String(), "pin", c.Certificate().Pins()[0])
-	changed, minute := s.notice(serving, c.Folders()...), time.NewTicker(keepEvery)
+	go func() { served <- o.server.Serve(serving, ln) }()
+	s.o.Log.Info("serving nodes", "address", ln.Addr().String(), "pin", o.credentials.Certificate().Pins()[0])
+	changed, minute := s.notice(serving, o.credentials.Folders()...), time.NewTicker(keepEvery)
 	defer minute.Stop()
 	defer s.keepReports()
 	for {
@@ -197,11 +166,11 @@ func (s *Server) serve(ctx context.Context) error {
 	}
 }
 
-// begin makes a server the one that things are published to; nil: none.
-func (s *Server) begin(server *specserve.Server, c *keys.CredentialsKeeper, p *specserve.Program, address string) {
+// begin makes a server the one that things are published to, if there is one.
+func (s *Server) begin(o opened, address string) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	s.server, s.credentials, s.program, s.state.Address, s.state.Pins = server, c, p, address, c.Certificate().Pins()
+	s.opened, s.state.Address, s.state.Pins = o, address, o.credentials.Certificate().Pins()
 	s.publish()
 }
 
@@ -225,9 +194,7 @@ func (s *Server) check() {
 
 // publish makes what is in force what requests see. The caller has the mutex.
 func (s *Server) publish() {
-	if s.server == nil {
-		return
+	if s.server != nil {
+		s.opened.publish(s.view)
 	}
-	s.view.Keys, s.view.Book, s.view.Access, s.view.Pins = s.credentials.Ring().Tokens(), s.credentials.Book(), s.credentials.Access(), s.credentials.Certificate().Pins()
-	s.server.Publish(s.view)
 }

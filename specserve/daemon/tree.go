@@ -14,9 +14,12 @@ func (s *Server) Reports() []wire.ReceivedReport { return s.reports.All() }
 // Tree puts what nodes and children reported below what the agent knows itself.
 func (s *Server) Tree(own wire.Report, now time.Time) wire.Report {
 	s.mutex.Lock()
-	c, book := s.view.Catalog, s.view.Book
+	c, credentials := s.view.Catalog, s.credentials
 	s.mutex.Unlock()
-	revoked := book.Revoked()
+	var revoked map[string]time.Time
+	if credentials != nil {
+		revoked = credentials.Book().Revoked()
+	}
 	for i, n := range own.Nodes {
 		if at, is := revoked[n.Name]; is {
 			own.Nodes[i].Ready = false
