@@ -19,7 +19,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve/client"
@@ -365,11 +364,7 @@ func first(re *regexp.Regexp, text string) string {
 
 // ended says how a command ended that failed; nil if it did not.
 func ended(out guest.Output) error {
-	const most = 1500
-	text := diag.Clean(strings.TrimSpace(out.Err))
-	if len(text) > most {
-		text = "…" + strings.ToValidUTF8(text[len(text)-most:], "")
-	}
+	text := guest.Said(out.Err)
 	switch {
 	case out.Signal != 0:
 		return fmt.Errorf("the script ended with signal %d: %s", out.Signal, text)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/local"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -143,7 +142,7 @@ func run(ctx context.Context, m guest.Machine, body string) error {
 	case err != nil:
 		return outcome(err)
 	case out.Code != 0 || out.Signal != 0:
-		return errors.New(strings.TrimSpace(out.Err))
+		return errors.New(guest.Said(out.Err))
 	}
 	return nil
 }

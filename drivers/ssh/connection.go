@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/agent"
+
+	"github.com/homestak/homestak-gitops/engine/guest"
 )
 
 // connection is one to the machine, after login.
@@ -264,7 +266,7 @@ func (c *connection) becomeRoot(ctx context.Context) error {
 	case slices.Contains(lines, "none"):
 		return &sudoError{Machine: c.m.name()}
 	default:
-		reason := strings.TrimSpace(out.Err)
+		reason := guest.Said(out.Err)
 		if reason == "" {
 			reason = fmt.Sprintf("sudo fails with exit code %d", out.Code)
 		}

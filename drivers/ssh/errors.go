@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/homestak/homestak-gitops/engine/guest"
 )
 
 // configError is a configuration that cannot work.
@@ -113,7 +115,9 @@ type Error struct {
 }
 
 // Error says what was attempted, and why it failed.
-func (e *Error) Error() string { return fmt.Sprintf("ssh to %s: %v", e.Machine, e.Err) }
+func (e *Error) Error() string {
+	return fmt.Sprintf("ssh to %s: %s", e.Machine, guest.Said(e.Err.Error()))
+}
 
 // Unwrap gives the reason.
 func (e *Error) Unwrap() error { return e.Err }

@@ -36,6 +36,8 @@ type server struct {
 	sessions int      // how many at once on a connection; 0: as many as wanted, -1: none
 	forward  *server  // where connections are forwarded to; nil: nowhere
 	env      []string // of commands
+	before   string   // lines before its version
+	banner   string   // before the login
 	cut      [2]int   // after how many bytes to and from the server its first connection ends; 0: never
 
 	wait  sync.WaitGroup
@@ -131,6 +133,10 @@ func (s *server) serve(conn net.Conn) {
 		}
 		return nil, errors.New("not let in")
 	}}
+	if s.banner != "" {
+		cfg.BannerCallback = func(ssh.ConnMetadata) string { return s.banner }
+	}
+	_, _ = io.WriteString(conn, s.before)
 	s.mu.Lock()
 	for _, key := range s.hostKeys {
 		cfg.AddHostKey(key)

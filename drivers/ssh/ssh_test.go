@@ -2,6 +2,7 @@ package ssh_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/drivertest"
 	driver "github.com/homestak/homestak-gitops/drivers/ssh"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
 )
 
@@ -606,6 +608,65 @@ func TestS7AnEndlessProfile(t *testing.T) {
 	_, err := open(t, cfg).Run(t.Context(), yes)
 	require.ErrorContains(t, err, "the login shell of this user writes more than 1 MiB before it runs the command")
 	require.NotErrorIs(t, err, guest.ErrOutcomeLost)
+}
+
+// hostileText drives terminals, is a format, and is long.
+var hostileText = strings.Repeat("%s%n\x1b]0;owned\x07\u202e ", 10_000)
+
+// TestS7HostileBanners: what a server says before it lets a user in goes nowhere.
+func TestS7HostileBanners(t *testing.T) {
+	s, cfg := newServer(t)
+	s.before, s.banner = strings.Repeat(hostileText[:200]+"\r\n", 1000), hostileText
+	out, err := open(t, cfg).Run(t.Context(), yes)
+	require.NoError(t, err)
+	require.Equal(t, guest.Output{}, out)
+}
+
+// TestS7HostileErrors: the error of a server that refuses with hostile words is bounded and safe to show.
+func TestS7HostileErrors(t *testing.T) {
+	packet := func(message any) string { // RFC 4253, section 6, before keys are exchanged
+		payload := ssh.Marshal(message)
+		padding := 8 - (5+len(payload))%8 + 8
+		return string(binary.BigEndian.AppendUint32(nil, uint32(1+len(payload)+padding))) + string(rune(padding)) + string(payload) + strings.Repeat("\x00", padding)
+	}
+	list := strings.Fields(hostileText)[:2000]
+	for name, c := range map[string]struct{ says, want string }{
+		"lines without end": {strings.Repeat(hostileText[:200]+"\n", 5000), "does not speak ssh"},
+		"disconnect": {"SSH-2.0-x\r\n" + packet(struct {
+			Reason         uint32 `sshtype:"1"`
+			Text, Language string
+		}{11, hostileText, ""}), "owned"},
+		"algorithms": {"SSH-2.0-x\r\n" + packet(struct {
+			Cookie                                    [16]byte `sshtype:"20"`
+			Kex, Keys, C1, C2, M1, M2, Z1, Z2, L1, L2 []string
+			Follows                                   bool
+			Reserved                                  uint32
+		}{Kex: list, Keys: list}), "owned"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, cfg := newServer(t)
+			cfg.Dial = func(context.Context, string, string) (net.Conn, error) {
+				near, far := pipe()
+				go func() {
+					_, _ = io.WriteString(far, c.says)
+					_, _ = io.Copy(io.Discard, far)
+				}()
+				return near, nil
+			}
+			_, err := open(t, cfg).Run(t.Context(), yes)
+			require.ErrorContains(t, err, c.want)
+			require.Less(t, len(err.Error()), 2000)
+			require.Equal(t, diag.Clean(err.Error()), err.Error())
+		})
+	}
+	t.Run("sudo", func(t *testing.T) {
+		s, cfg := newServer(t)
+		programs(t, s, &cfg, "i=0; while [ $i -lt 3000 ]; do printf '%%s\\033]0;owned\\007\\n' >&2; i=$((i+1)); done; exit 1")
+		_, err := open(t, cfg).Run(t.Context(), yes)
+		require.ErrorContains(t, err, "this user cannot become root: …")
+		require.Less(t, len(err.Error()), 2000)
+		require.Equal(t, diag.Clean(err.Error()), err.Error())
+	})
 }
 
 // programs makes a folder of shell scripts for a server whose user is not root.

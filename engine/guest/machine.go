@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // Machine is the way into one guest: through its host, over the network, or from within.
@@ -99,4 +101,14 @@ func (o Output) Limited() Output {
 		}
 	}
 	return o
+}
+
+// Said is what a guest said, as an error has it: safe to show, and no more than its last 1,500 bytes, where programs name the cause.
+func Said(text string) string {
+	const most = 1500
+	text = diag.Clean(strings.TrimSpace(text))
+	if len(text) > most {
+		text = "…" + strings.ToValidUTF8(text[len(text)-most:], "")
+	}
+	return text
 }

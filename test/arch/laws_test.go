@@ -35,7 +35,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/durable"},
 	{pkg: "engine/ledger", may: []string{"engine/diag", "engine/durable"}},
 	{pkg: "engine/guest/spec", may: []string{"engine/diag", "engine/model"}},
-	{pkg: "engine/guest"}, // the way into a guest; drivers give it
+	{pkg: "engine/guest", may: []string{"engine/diag"}},                                                                               // the way into a guest; drivers give it
 	{pkg: "engine/guest/aspect/aspecttest", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/spec", "engine/plan"}}, // cases of aspects, for tests
 	{pkg: "engine/guest/aspect", may: []string{"engine/guest", "engine/guest/spec", "engine/model"}, tests: []string{"engine/guest/aspect/aspecttest"}},
 	{pkg: "engine/guest/aspect/network", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/spec"}, tests: []string{"engine/guest/aspect/aspecttest"}},
@@ -45,7 +45,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/client", may: []string{"engine/durable", "engine/model", "specserve/wire"}, tests: []string{"drivers/proxmox/lifecycle", "engine/guest/spec"}}, // nocloud: that it fits on a seed
 	{pkg: "drivers/drivertest", may: []string{"engine/guest"}},                                                                                                      // conformance suites, for tests
 	{pkg: "drivers/local", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest"}},
-	{pkg: "drivers/ssh", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest", "engine/source/sourcetest"}}, // sourcetest: a real sshd
+	{pkg: "drivers/ssh", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest", "engine/diag", "engine/source/sourcetest"}}, // sourcetest: a real sshd
 	{pkg: "sim/machine"}, // a simulated machine, bottom first
 	{pkg: "sim/machine/userland", may: []string{"sim/machine"}},
 	{pkg: "sim/machine/device", may: []string{"sim/machine", "sim/machine/userland"}},

@@ -18,7 +18,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
@@ -140,7 +139,7 @@ func observe(ctx context.Context, m Machine, want *spec.Spec, known *guest.Recor
 func (s *State) read(answers map[string]guest.Answer, all []aspect.Aspect, complaints string) error {
 	rows, err := guest.AnswerRows(answers["record"].Text)
 	if err != nil || answers["record"].Code != 0 {
-		return fmt.Errorf("%s cannot be read: %w", guest.RecordFile, errors.Join(err, errors.New(last(complaints))))
+		return fmt.Errorf("%s cannot be read: %w", guest.RecordFile, errors.Join(err, errors.New(guest.Said(complaints))))
 	}
 	text := ""
 	if len(rows) > 0 && len(rows[0]) == 2 {
@@ -166,7 +165,7 @@ func (s *State) read(answers map[string]guest.Answer, all []aspect.Aspect, compl
 	for _, a := range all {
 		r, err := a.Read(q, answers[a.Name], s.Have)
 		if err != nil {
-			s.Unknown = append(s.Unknown, Unknown{a.Name, strings.TrimSpace(err.Error() + " " + last(complaints))})
+			s.Unknown = append(s.Unknown, Unknown{a.Name, strings.TrimSpace(err.Error() + " " + guest.Said(complaints))})
 			continue
 		}
 		s.Unmanaged = append(s.Unmanaged, r.Unmanaged...)
@@ -216,12 +215,12 @@ func (s *State) readFirst(boundary string, out guest.Output) error {
 		key, value, _ := strings.Cut(strings.TrimSpace(field), "=")
 		fields[key] = strings.Trim(value, `"'`)
 	}
-	s.OS = aspect.OS{ID: fields["ID"], Version: fields["VERSION_ID"], Name: cmp.Or(fields["PRETTY_NAME"], "a system without /etc/os-release")}
+	s.OS = aspect.OS{ID: fields["ID"], Version: fields["VERSION_ID"], Name: cmp.Or(guest.Said(fields["PRETTY_NAME"]), "a system without /etc/os-release")}
 	if s.OS.ID != "ubuntu" && (s.OS.ID != "debian" || s.OS.Version != "12" && s.OS.Version != "13") {
 		return &unsupportedError{s.OS.Name}
 	}
 	if uid != "0" {
-		return fmt.Errorf("commands run as user %s and not as root: let the user of the connection use sudo without a password", uid)
+		return fmt.Errorf("commands run as user %s and not as root: let the user of the connection use sudo without a password", guest.Said(uid))
 	}
 	return nil
 }
@@ -266,18 +265,8 @@ func ending(out guest.Output) string {
 	if out.Signal != 0 {
 		how = fmt.Sprintf("signal %d", out.Signal)
 	}
-	if text := last(out.Err); text != "" {
+	if text := guest.Said(out.Err); text != "" {
 		return how + ": " + text
 	}
 	return how
-}
-
-// last is the end of what a program wrote, without control characters.
-func last(text string) string {
-	const most = 1500
-	text = diag.Clean(strings.TrimSpace(text))
-	if len(text) > most {
-		text = "…" + strings.ToValidUTF8(text[len(text)-most:], "")
-	}
-	return text
 }

@@ -143,7 +143,7 @@ func TestWhatCannotBeReadIsUnknown(t *testing.T) {
 	require.Empty(t, m.scripts)
 }
 
-func TestAnswersThatAreRefused(t *testing.T) {
+func TestS7AnswersThatAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		edit func(m *fake)
@@ -152,6 +152,10 @@ func TestAnswersThatAreRefused(t *testing.T) {
 		{"another system", func(m *fake) { m.system = "ID=alpine\tPRETTY_NAME=\"Alpine Linux\"" }, "the machine runs Alpine Linux: specs are applied on Debian 12, Debian 13 and Ubuntu only"},
 		{"no system", func(m *fake) { m.system = "" }, "the machine runs a system without /etc/os-release"},
 		{"old", func(m *fake) { m.system = "ID=debian\tVERSION_ID=\"11\"\tPRETTY_NAME=\"Debian 11\"" }, "the machine runs Debian 11"},
+		{"hostile system", func(m *fake) {
+			m.system = "ID=x\tPRETTY_NAME=\"" + strings.Repeat("%s\x1b]0;owned\x07\u202e", 50_000) + "\""
+		}, "the machine runs …"},
+		{"hostile user", func(m *fake) { m.user = strings.Repeat("\x1b[2J%n", 50_000) }, "commands run as user …"},
 		{"not root", func(m *fake) { m.user = "1000" }, "commands run as user 1000 and not as root"},
 		{"cut", func(m *fake) { m.edit = func(o *guest.Output) { o.Cut = true } }, "is longer than"},
 		{"half", func(m *fake) {
@@ -169,6 +173,8 @@ func TestAnswersThatAreRefused(t *testing.T) {
 			_, err := converge.Observe(t.Context(), m, want(t, `"config": {}`))
 			require.ErrorContains(t, err, c.says)
 			require.ErrorContains(t, err, "observing edge")
+			require.Less(t, len(err.Error()), 2000, "what a guest says is bounded")
+			require.Equal(t, diag.Clean(err.Error()), err.Error())
 		})
 	}
 	for _, system := range []string{debian, "ID=debian\tVERSION_ID=\"13\"", "ID=ubuntu\tVERSION_ID=\"24.04\""} {

@@ -114,7 +114,7 @@ func (r *runner) awaitChange(ctx context.Context, s aspect.Step) error {
 		case "ok":
 			return nil
 		case "failed":
-			return &changeError{last(why)}
+			return &changeError{guest.Said(why)}
 		case "none":
 			return &changeError{"the machine has already restored the old state, or never started"}
 		}
