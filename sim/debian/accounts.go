@@ -1,6 +1,7 @@
 package debian
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -211,15 +212,6 @@ func (accounts) asRoot(run func(*machine.Process, userland.Options) int) func(*m
 	}
 }
 
-func first(texts ...string) string {
-	for _, t := range texts {
-		if t != "" {
-			return t
-		}
-	}
-	return ""
-}
-
 func validName(name string) bool {
 	return name != "" && len(name) <= 32 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_-") == "" && (name[0] == '_' || name[0] >= 'a' && name[0] <= 'z')
 }
@@ -235,7 +227,7 @@ func (m accounts) useradd(p *machine.Process, o userland.Options) int {
 		p.Failf("user '%s' already exists", name)
 		return 9
 	}
-	uid := first(o.Text("uid"), strconv.Itoa(users.free()))
+	uid := cmp.Or(o.Text("uid"), strconv.Itoa(users.free()))
 	if users.byNumber(uid) != nil {
 		p.Failf("UID %s is not unique", uid)
 		return 4
@@ -273,8 +265,8 @@ func (m accounts) useradd(p *machine.Process, o userland.Options) int {
 		}
 		line[3] = strings.Join(append(members(line), name), ",")
 	}
-	home := first(o.Text("home-dir"), "/home/"+name)
-	users = append(users, []string{name, "x", uid, gid, o.Text("comment"), home, first(o.Text("shell"), "/bin/sh")})
+	home := cmp.Or(o.Text("home-dir"), "/home/"+name)
+	users = append(users, []string{name, "x", uid, gid, o.Text("comment"), home, cmp.Or(o.Text("shell"), "/bin/sh")})
 	shadow = append(shadow, []string{name, "!", strconv.FormatInt(p.K.Clock.Now().Unix()/86400, 10), "0", "99999", "7", "", "", ""})
 	m.write("group", all)
 	m.write("shadow", shadow)
@@ -389,7 +381,7 @@ func (m accounts) groupadd(p *machine.Process, o userland.Options) int {
 		p.Failf("group '%s' already exists", o.Args[0])
 		return 9
 	}
-	m.write("group", append(all, []string{o.Args[0], "x", first(o.Text("gid"), strconv.Itoa(all.free())), ""}))
+	m.write("group", append(all, []string{o.Args[0], "x", cmp.Or(o.Text("gid"), strconv.Itoa(all.free())), ""}))
 	return 0
 }
 

@@ -1,6 +1,7 @@
 package debian
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -196,7 +197,7 @@ func validPackage(name string) bool {
 }
 
 func complete(p Package) Package {
-	p.Version, p.Arch = first(p.Version, "1.0"), first(p.Arch, "all")
+	p.Version, p.Arch = cmp.Or(p.Version, "1.0"), cmp.Or(p.Arch, "all")
 	return p
 }
 

@@ -1,6 +1,7 @@
 package debian
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"path"
@@ -143,7 +144,7 @@ func (d *Disk) Begin(b Birth) *Machine {
 	if b.Instance == "" && strings.TrimSpace(known) != "" {
 		return d.Boot()
 	}
-	b.Instance = first(b.Instance, "iid-datasource-none")
+	b.Instance = cmp.Or(b.Instance, "iid-datasource-none")
 	d.setUp(b, strings.TrimSpace(known) != b.Instance)
 	if strings.TrimSpace(known) == b.Instance {
 		return d.Boot()
@@ -200,7 +201,7 @@ func (m *Machine) writeFile(f writeFile) {
 			return
 		}
 	}
-	owner, _, _ := strings.Cut(first(f.Owner, "root"), ":")
+	owner, _, _ := strings.Cut(cmp.Or(f.Owner, "root"), ":")
 	u, there := m.User(owner)
 	if !there || !strings.HasPrefix(f.Path, "/") {
 		m.logCloudInit("write_files: " + f.Path + ": there is no user " + owner + ", or the path is relative")
@@ -233,7 +234,7 @@ func (m *Machine) finalStage(s *seed) {
 
 // firstUser makes who logs in at first.
 func (m *Machine) firstUser(b Birth) {
-	name := first(b.User, "root")
+	name := cmp.Or(b.User, "root")
 	if name != "root" && m.table("passwd").find(name) == nil {
 		users, all := m.table("passwd"), m.table("group")
 		uid := itoa(users.free())

@@ -1,6 +1,7 @@
 package debian
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -129,7 +130,7 @@ func (p *installed) abbreviated() string {
 
 // dpkgQuery is dpkg-query -W.
 func (m packages) dpkgQuery(p *machine.Process, o userland.Options) int {
-	form, rest := first(strings.TrimPrefix(o.Text("f"), "="), "${Package}\t${Version}\n"), o.Args
+	form, rest := cmp.Or(strings.TrimPrefix(o.Text("f"), "="), "${Package}\t${Version}\n"), o.Args
 	d := readDatabase(m.K.FS)
 	code := 0
 	var list []*installed

@@ -1,6 +1,7 @@
 package debian
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -85,7 +86,7 @@ func (r *journalOf) last(n int) []string {
 
 // journalctl shows lines of one run, by _SYSTEMD_INVOCATION_ID=.
 func (m systemd) journalctl(p *machine.Process, o userland.Options) int {
-	n, err := strconv.Atoi(first(o.Text("lines"), "10"))
+	n, err := strconv.Atoi(cmp.Or(o.Text("lines"), "10"))
 	if err != nil {
 		return p.Failf("Failed to parse lines '%s'", o.Text("lines"))
 	}

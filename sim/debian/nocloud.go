@@ -2,6 +2,7 @@ package debian
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
@@ -176,15 +177,15 @@ func (s *seed) message(text string) error {
 
 // birth is what the seed says to a machine.
 func (s *seed) birth(b Birth) Birth {
-	b.Instance, b.Hostname = s.Instance, first(s.Hostname, b.Hostname)
+	b.Instance, b.Hostname = s.Instance, cmp.Or(s.Hostname, b.Hostname)
 	_, b.Domain, _ = strings.Cut(s.vendor.FQDN, ".")
-	b.User, b.Keys = first(s.vendor.User.Name, "debian"), slices.Concat(s.vendor.Keys, s.user.Keys)
+	b.User, b.Keys = cmp.Or(s.vendor.User.Name, "debian"), slices.Concat(s.vendor.Keys, s.user.Keys)
 	for i, name := range slices.Sorted(maps.Keys(s.network.Ethernets)) {
 		card := s.network.Ethernets[name]
 		if i == 0 && len(card.Addresses) > 0 && !strings.Contains(card.Addresses[0], ":") { // the first card, by IPv4
 			b.Network.Address, b.Network.Gateway = card.Addresses[0], ""
 			for _, r := range card.Routes {
-				b.Network.Gateway = first(b.Network.Gateway, r.Via)
+				b.Network.Gateway = cmp.Or(b.Network.Gateway, r.Via)
 			}
 		}
 		if len(card.Nameservers.Addresses) > 0 {

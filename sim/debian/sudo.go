@@ -1,6 +1,7 @@
 package debian
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -88,7 +89,7 @@ func parseRule(line string) (rule, bool) {
 
 // visudo is visudo -c, of all files or of one.
 func (m sudoers) visudo(p *machine.Process, o userland.Options) int {
-	name := first(o.Text("f"), "/etc/sudoers")
+	name := cmp.Or(o.Text("f"), "/etc/sudoers")
 	if _, err := m.rules(name); err != nil {
 		fmt.Fprintf(p.Err(), "%v\n", err)
 		return 1

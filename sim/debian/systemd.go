@@ -1,6 +1,7 @@
 package debian
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -465,7 +466,7 @@ func (m systemd) systemdRun(p *machine.Process) int {
 	if len(args) == 0 || p.Cred.UID != 0 {
 		return p.Failf("a command is missing, or the rights to start one")
 	}
-	unitNamed = first(unitNamed, fmt.Sprintf("run-u%d", m.K.NextPID()))
+	unitNamed = cmp.Or(unitNamed, fmt.Sprintf("run-u%d", m.K.NextPID()))
 	quoted := make([]string, len(args))
 	for i, a := range args {
 		quoted[i] = "\"" + a + "\""

@@ -73,15 +73,7 @@ func apiTaskLog(_ *core.World, c *core.Call) (any, error) {
 	if t == nil {
 		return core.Paged{Data: map[string]any{"n": 1, "t": "unable to open file - No such file or directory"}, Total: 1}, nil
 	}
-	start, limit := c.Num("start", 0), c.Num("limit", 50)
-	lines := []map[string]any{}
-	for n := start; n < len(t.Log) && (limit == 0 || len(lines) < limit); n++ {
-		lines = append(lines, map[string]any{"n": n + 1, "t": t.Log[n]})
-	}
-	if len(lines) == 0 {
-		lines = append(lines, map[string]any{"n": 1, "t": "no content"})
-	}
-	return core.Paged{Data: lines, Total: len(t.Log)}, nil
+	return core.LogPage(c, t.Log), nil
 }
 
 // apiTaskStop is DELETE /nodes/{node}/tasks/{upid}.

@@ -366,3 +366,17 @@ func (c *Call) MayDrop(optional, required string) error {
 	}
 	return nil
 }
+
+// LogPage is a page of a log: numbered lines from the parameter start on, at most as many
+// as the parameter limit says (50; 0 for all).
+func LogPage(c *Call, lines []string) Paged {
+	start, limit := c.Num("start", 0), c.Num("limit", 50)
+	page := []map[string]any{}
+	for n := start; n < len(lines) && (limit == 0 || len(page) < limit); n++ {
+		page = append(page, map[string]any{"n": n + 1, "t": lines[n]})
+	}
+	if len(page) == 0 {
+		page = append(page, map[string]any{"n": 1, "t": "no content"})
+	}
+	return Paged{Data: page, Total: len(lines)}
+}

@@ -303,3 +303,13 @@ func Masked(key string, value any) any {
 	}
 	return value
 }
+
+// Sections are the parts of the file of a guest: what is in force, what is pending, and
+// the snapshots.
+func (g *Guest) Sections() []perl.Config {
+	sections := []perl.Config{g.Conf, g.Pend}
+	for _, s := range g.Snapshots {
+		sections = append(sections, s.Conf)
+	}
+	return sections
+}

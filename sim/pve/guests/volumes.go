@@ -14,23 +14,25 @@ import (
 
 // Owns says whether a volume belongs to a guest.
 func Owns(w *core.World, g *core.Guest, volid string) bool {
-	storage, name, ok := core.VolumeID(volid)
+	name, ok := nameOf(w, volid)
+	return ok && name.Vmid == g.Vmid
+}
+
+// nameOf takes the name of a volume apart; ok is false if its storage has no such names.
+func nameOf(w *core.World, volid string) (name core.ParsedName, ok bool) {
+	storage, text, ok := core.VolumeID(volid)
 	if !ok || w.Stores[storage] == nil {
-		return false
+		return name, false
 	}
-	parsed, err := w.Stores[storage].ParseName(name)
-	return err == nil && parsed.Vmid == g.Vmid
+	name, err := w.Stores[storage].ParseName(text)
+	return name, err == nil
 }
 
 // Owned are all volumes that the file of a guest names and that are its own, in
 // force, waiting, unused or in a snapshot.
 func Owned(w *core.World, g *core.Guest) []string {
 	var list []string
-	sections := []perl.Config{g.Conf, g.Pend}
-	for _, s := range g.Snapshots {
-		sections = append(sections, s.Conf)
-	}
-	for _, section := range sections {
+	for _, section := range g.Sections() {
 		found := maps.Clone(Disks(g, section))
 		for _, key := range perl.IndexedKeys(section, "unused") {
 			found[key] = section[key]
@@ -54,12 +56,8 @@ func Owned(w *core.World, g *core.Guest) []string {
 
 // Based says whether a volume is the base of linked clones, as those of templates are.
 func Based(w *core.World, volid string) bool {
-	storage, name, ok := core.VolumeID(volid)
-	if !ok || w.Stores[storage] == nil {
-		return false
-	}
-	parsed, err := w.Stores[storage].ParseName(name)
-	return err == nil && parsed.Base
+	name, ok := nameOf(w, volid)
+	return ok && name.Base
 }
 
 // Clonable says whether linked clones of a volume can be made: it must be a

@@ -281,11 +281,7 @@ func pendingMount(w *core.World, g *core.Guest, m perl.Mount) (string, error) {
 
 // mounts says whether a mount point names a volume: in force, waiting or in a snapshot.
 func mounts(g *core.Guest, volid string) bool {
-	sections := []perl.Config{g.Conf, g.Pend}
-	for _, s := range g.Snapshots {
-		sections = append(sections, s.Conf)
-	}
-	for _, section := range sections {
+	for _, section := range g.Sections() {
 		for _, key := range perl.MountNames(section) {
 			if perl.ParseMount(key, section[key]).Volume == volid {
 				return true

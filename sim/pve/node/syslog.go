@@ -27,24 +27,11 @@ func nodeJournal(w *core.World, name string) (list []string) {
 	return list
 }
 
-// numbered is a log as PVE pages it, from start on, limit lines at most.
-func numbered(c *core.Call, lines []string) core.Paged {
-	start, limit := c.Num("start", 0), c.Num("limit", 50)
-	page := []map[string]any{}
-	for n := start; n < len(lines) && (limit == 0 || len(page) < limit); n++ {
-		page = append(page, map[string]any{"n": n + 1, "t": lines[n]})
-	}
-	if len(page) == 0 {
-		page = append(page, map[string]any{"n": 1, "t": "no content"})
-	}
-	return core.Paged{Data: page, Total: len(lines)}
-}
-
 // apiSyslog is GET /nodes/{node}/syslog; service picks the lines of one.
 func apiSyslog(w *core.World, c *core.Call) (any, error) {
 	lines := nodeJournal(w, c.In["node"])
 	if service := c.In["service"]; service != "" {
 		lines = slices.DeleteFunc(lines, func(l string) bool { return !strings.Contains(l, " "+service+"[") })
 	}
-	return numbered(c, lines), nil
+	return core.LogPage(c, lines), nil
 }
