@@ -322,6 +322,6 @@ func TestALostSpecThatStays(t *testing.T) {
 	p = enginetest.NewInn().Pass(s)
 	p.History = enginetest.History{Err: errors.New("no commit c1")}
 	r = p.Run(t.Context())
-	require.Equal(t, "It is not known how box.a was entered: no commit c1."+
+	require.Equal(t, "How the agent logged in to box.a is unknown: no commit c1."+
 		" To withdraw it, give the node a spec with the access of that one and no other items, and take the spec away when it is applied.", r.Findings[0].Detail)
 }

@@ -150,8 +150,8 @@ func (s *Set) check(ctx context.Context, packages []string, doc map[string]any) 
 	return s.verdict(packages, answer)
 }
 
-// Positioned is an error with the place where an evaluation was when it ended.
-type Positioned interface {
+// withPosition is an error with the place where an evaluation was when it ended.
+type withPosition interface {
 	error
 	Position() diag.Range
 }
@@ -159,7 +159,7 @@ type Positioned interface {
 // failedApart makes the error of another process one of an evaluation.
 func failedApart(err error) error {
 	why := error(&stopped{why: diag.FirstLine(err.Error()), cause: err})
-	p, ok := err.(Positioned) //nolint:errorlint // the error of Apart itself
+	p, ok := err.(withPosition) //nolint:errorlint // the error of Apart itself
 	if !ok || p.Position().IsZero() {
 		return why
 	}

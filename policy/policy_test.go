@@ -1123,7 +1123,7 @@ func opaTest(t *testing.T, opa string, folders []string) (map[string]string, pol
 	out, tally := map[string]string{}, policy.Tally{}
 	for _, r := range results {
 		name := fmt.Sprintf("%s.%s", r.Package, r.Name)
-		require.False(t, slices.Contains([]string{"passed", "failed"}, out[name]), "%s is there twice", name)
+		require.False(t, slices.Contains([]string{"passed", "failed"}, out[name]), "%s is listed twice", name)
 		switch {
 		case r.Skip:
 			out[name] = "skipped"

@@ -102,7 +102,7 @@ func (o HostOptions) config() (pve.Config, error) {
 			return c, fmt.Errorf("--storage: %w", err)
 		}
 		if storages[st.Name] {
-			return c, fmt.Errorf("--storage: %s is there twice", st.Name)
+			return c, fmt.Errorf("--storage: %s is listed twice", st.Name)
 		}
 		storages[st.Name] = true
 		c.Storages = append(c.Storages, st)

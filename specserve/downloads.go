@@ -60,7 +60,7 @@ func (x *request) authorizeRepository() error {
 	}
 	if n := x.view.node(x.shown.Identity); n == nil || !n.Child {
 		x.reason = "the node does not follow the repository"
-		return &wire.Error{Code: wire.CodeNotYours, Message: "these credentials do not open the repository", Hint: "use the key of the repository, or the token of a node of type pve"}
+		return &wire.Error{Code: wire.CodeNotYours, Message: "these credentials do not give access to the repository", Hint: "use the key of the repository, or the token of a node of type pve"}
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func (n CurrentFigures) Collect(to chan<- prometheus.Metric) {
 // Registry is what one server has.
 type Registry struct{ all *prometheus.Registry }
 
-// NewRegistry makes a registry. That a figure is there twice is a mistake in the program, and panics.
+// NewRegistry makes a registry. That a figure is listed twice is a mistake in the program, and panics.
 func NewRegistry(of ...Collector) Registry {
 	r := Registry{prometheus.NewRegistry()}
 	r.all.MustRegister(of...)

@@ -19,8 +19,8 @@ const (
 	asYAML = "application/yaml" // RFC 9512
 )
 
-// Health is the answer of /health.
-type Health struct {
+// healthAnswer is the answer of /health.
+type healthAnswer struct {
 	Status  string `json:"status"` // ok, or starting as long as there is no commit
 	Version string `json:"version"`
 	Commit  string `json:"commit"`
@@ -28,7 +28,7 @@ type Health struct {
 }
 
 func health(x *request) error {
-	h := Health{Status: "starting", Version: x.o.Version, Uptime: int64(x.now.Sub(x.started) / time.Second)}
+	h := healthAnswer{Status: "starting", Version: x.o.Version, Uptime: int64(x.now.Sub(x.started) / time.Second)}
 	if x.view.Catalog != nil {
 		h.Status, h.Commit = "ok", x.view.commit()
 	}

@@ -582,7 +582,7 @@ func TestS8TokensOverTheWire(t *testing.T) {
 	s.now.Add(61)
 	got := s.ask("GET", "/spec/own", bearer(join)...)
 	require.Equal(t, "E301", got.code())
-	require.Contains(t, s.log.String(), "good for one use")
+	require.Contains(t, s.log.String(), "valid for one use")
 
 	s.now.Add(8 * 24 * 3600) // it was off for a week
 	require.Equal(t, "token", waits(own))

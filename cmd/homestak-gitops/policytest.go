@@ -86,7 +86,7 @@ func runPolicyTest(ctx context.Context, a *app, f *policyTestFlags, dir string) 
 	case err != nil:
 		return err
 	case f.run != "" && len(t.Tests) == 0:
-		return fmt.Errorf("--run %s: no test has such a name\nsee all of them: homestak-gitops policy test -v", f.run)
+		return fmt.Errorf("--run %s: no test has that name\nsee all of them: homestak-gitops policy test -v", f.run)
 	case a.ui.JSON:
 		if err := a.ui.Emit(t.Document(f.coverage, found)); err != nil {
 			return err

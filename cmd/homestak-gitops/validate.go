@@ -40,7 +40,7 @@ func withoutOwnershipKey(site *model.Site) diag.List {
 		return nil
 	}
 	return diag.List{diag.Warnf(diag.Range{}, "the site has no ownership key",
-		"Nothing proves which guests are its own, so none is removed, replaced or renamed, and \"test\" makes none. Whoever may edit the description of a guest can still claim it as a declared node.\n%s", strings.Join(site.Secrets.OwnershipKeyAdvice(), "\n"))}
+		"Without it no guest can be verified, so none is removed, replaced or renamed, and \"test\" creates none. A user who may edit the description of a guest can still claim it as a declared node.\n%s", strings.Join(site.Secrets.OwnershipKeyAdvice(), "\n"))}
 }
 
 func runValidate(ctx context.Context, a *app, f *session.Flags) error {

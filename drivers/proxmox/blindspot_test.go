@@ -219,7 +219,7 @@ func TestAnswersThatAreNotTheWholeTruth(t *testing.T) {
 				e["node"] = "uncle"
 			}
 			return e
-		})}, says: "knows no such node"},
+		})}, says: "has no node of that name"},
 		"quorum lost":           {edit: func(e *pve.Edit) { e.Quorum(false) }, says: "no quorum"},
 		"the node is offline":   {edit: func(e *pve.Edit) { e.Offline("father", true) }, says: "EOF"},
 		"another node is away":  {edit: func(e *pve.Edit) { e.Offline("mother", true) }, steps: all, says: "offline"},

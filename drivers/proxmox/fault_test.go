@@ -513,7 +513,7 @@ func someDisks() []guest.Disk {
 	return []guest.Disk{{Name: "a", Size: 3}, {Name: "b", Size: 4, Storage: "full"}, {Name: "c", Size: 5}}
 }
 
-// corrected puts the disk that could not be made where there is room.
+// corrected puts the disk that could not be created where there is room.
 func corrected(v *guest.VM) {
 	for i := range v.Disks {
 		if v.Disks[i].Name == "b" {

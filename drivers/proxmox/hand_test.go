@@ -155,7 +155,7 @@ func TestStepsWithoutADigestProveAnew(t *testing.T) {
 				})
 				writes := w.Host.Snapshot().Writes
 				failed := w.Run(p)
-				require.ErrorContains(t, failed[model.Address{Kind: "vm", Name: "web-1"}], "no longer be proved")
+				require.ErrorContains(t, failed[model.Address{Kind: "vm", Name: "web-1"}], "no longer be verified")
 				require.True(t, w.Guest(10000).Running)
 				require.Equal(t, writes, w.Host.Snapshot().Writes)
 			})
@@ -582,7 +582,7 @@ func TestRecycledBetweenPlanAndRemoval(t *testing.T) {
 			e.Delete(10000)
 			e.Add(pve.Guest{VMID: 10000, Running: true, Config: map[string]string{"name": "theirs"}})
 		})
-		require.ErrorContains(t, w.Driver.Apply(t.Context(), step), "VM 10000 can no longer be proved to be vm.db (no ownership tag): not changed")
+		require.ErrorContains(t, w.Driver.Apply(t.Context(), step), "VM 10000 can no longer be verified as vm.db (no ownership tag): not changed")
 		require.True(t, w.Guest(10000).Running)
 	})
 }

@@ -53,7 +53,7 @@ func (g *machine) verify(ctx context.Context) error {
 		return lasting(fmt.Errorf("reading %s: %w", g.at, err))
 	}
 	if is := g.h.ID.Check(cfg, g.at); !is.IsOwnedAs(g.addr) {
-		return &health.HopelessError{Text: fmt.Sprintf("%s can no longer be proved to be %s (%s): nothing is asked of it", g.at, g.addr, is.Why())}
+		return &health.HopelessError{Text: fmt.Sprintf("%s can no longer be verified as %s (%s): nothing is asked of it", g.at, g.addr, is.Why())}
 	}
 	g.deaf = api.PropertyFirst(cfg.Now["agent"], "enabled") != "1"
 	g.nics = []health.NIC{}

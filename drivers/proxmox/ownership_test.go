@@ -1128,7 +1128,7 @@ func TestTagsThatPVEWouldChange(t *testing.T) {
 						said = append(said, f.Summary)
 					}
 					slices.Sort(said)
-					require.Equal(t, []string{`tag "Prod" is kept as "prod"`, `tag "Prod" is kept as "prod"`, `tag "prod" is there twice`, `tag "web" is there twice`}, said)
+					require.Equal(t, []string{`tag "Prod" is kept as "prod"`, `tag "Prod" is kept as "prod"`, `tag "prod" is listed twice`, `tag "web" is listed twice`}, said)
 					w.Apply()
 					w.Converged()
 					for _, g := range w.Host.Snapshot().Guests {

@@ -415,7 +415,7 @@ func TestSomebodyIsAtWorkBetweenTwoWrites(t *testing.T) {
 		"on the volume that goes to another bus": {
 			[]guest.Disk{{Name: "root", Bus: "virtio"}},
 			func(e *pve.Edit) { e.Set(vmid, "unused0", theirs) },
-			"which is disk root, was detached and is not there to be attached again: plan again", "virtio0", "",
+			"which is disk root, was detached and no longer exists: plan again", "virtio0", "",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -33,15 +33,15 @@ const KindName = "agent"
 // address and program are at the moment.
 type Agent struct {
 	Program  string `plan:"program" doc:"The program: that of the parent."`
-	Units    string `plan:"units" doc:"Its units, as the program comes with."`
-	Identity string `plan:"identity" doc:"Whose agent it is."`
-	Parent   string `plan:"parent" doc:"Which agent it reports to, and gets the repository from."`
-	Pins     string `plan:"pins" doc:"The keys by which it knows its parent."`
-	Token    string `plan:"token" doc:"The token by which its parent knows it."`
+	Units    string `plan:"units" doc:"The systemd units of the program."`
+	Identity string `plan:"identity" doc:"The host that the agent converges."`
+	Parent   string `plan:"parent" doc:"The agent that it reports to and fetches the repository from."`
+	Pins     string `plan:"pins" doc:"The pins of its parent's keys."`
+	Token    string `plan:"token" doc:"The token that it sends to its parent."`
 	Settings string `plan:"settings" doc:"The rest of agent.hcl."`
-	APIToken string `plan:"api_token" doc:"The token for the API of its own host, which is made there."`
-	Rights   string `plan:"api_rights" doc:"The roles by which that token counts there."`
-	Key      string `plan:"ssh_key" doc:"The key by which it enters its guests, which is made there."`
+	APIToken string `plan:"api_token" doc:"The token for the API of its own host, created there."`
+	Rights   string `plan:"api_rights" doc:"The roles of that token."`
+	Key      string `plan:"ssh_key" doc:"The SSH key for its guests, created on the machine."`
 	Service  string `plan:"service" doc:"Its unit."`
 	Upgrade  string `plan:"upgrade" doc:"An upgrade of the program that was interrupted."`
 }
@@ -319,7 +319,7 @@ func (f *FoundAgent) Refused() error {
 	if !f.Outdated() || f.refused != f.want.Program.Sum || f.now.Sub(f.since).Abs() >= refusedFor {
 		return nil
 	}
-	return fmt.Errorf("version %s of the program did not report when it was installed at %s, and the version before runs: journalctl -u %s on the machine shows why\nit is tried again after an hour, or at once if you remove %s there",
+	return fmt.Errorf("version %s of the program did not report after its installation at %s, so the previous version runs: journalctl -u %s on the machine shows why\nit is tried again after an hour, or at once if you remove %s there",
 		f.want.Program.Version, f.since.UTC().Format("15:04 UTC"), systemd.Service, refusedFile)
 }
 

@@ -71,7 +71,7 @@ func (f *FoundAgent) Change(ctx context.Context, m machine, given *wire.Parent, 
 	files := shipped()
 	line("folder /usr/local/lib/sysusers.d; folder /usr/local/lib/systemd/system; folder %s.d; folder %s", "/etc/systemd/system/"+systemd.Service, folder)
 	line("%s", guest.PutFile(files[0].Path, files[0].Content, "0644", "root", "root"))
-	line(`getent passwd %s >/dev/null || systemd-sysusers %s || die "the user of the agent could not be made"`, user, systemd.Sysusers)
+	line(`getent passwd %s >/dev/null || systemd-sysusers %s || die "the user of the agent could not be created"`, user, systemd.Sysusers)
 	line("if [ -f /usr/local/lib/systemd/system/%[1]s ]; then\n%[2]ssystemctl stop %[1]s || :\nfi", systemd.Service, arm)
 	for _, file := range files[1:] {
 		line("%s", guest.PutFile(file.Path, file.Content, "0644", "root", "root"))
@@ -100,16 +100,16 @@ func (f *FoundAgent) rights(b *strings.Builder) {
 	if f.api && !f.Outdated() && len(f.lacks()) == 0 {
 		return
 	}
-	line(`role() { pveum role add "$1" --privs "$2" >/dev/null 2>&1 || pveum role modify "$1" --append 1 --privs "$2" >/dev/null || die "role $1 could not be made"; }`)
+	line(`role() { pveum role add "$1" --privs "$2" >/dev/null 2>&1 || pveum role modify "$1" --append 1 --privs "$2" >/dev/null || die "role $1 could not be created"; }`)
 	line(`more() { pveum role modify "$1" --append 1 --privs "$2" >/dev/null 2>&1; }`)
-	line(`pveum user list --output-format json | tr -d ' \n' | grep -q '"userid":"%[1]s"' || pveum user add %[1]s --comment 'agent of this machine' >/dev/null || die "user %[1]s could not be made"`, pveUser)
+	line(`pveum user list --output-format json | tr -d ' \n' | grep -q '"userid":"%[1]s"' || pveum user add %[1]s --comment 'agent of this machine' >/dev/null || die "user %[1]s could not be created"`, pveUser)
 	for _, r := range f.want.Roles {
 		line("role %s %s", guest.Quote(r.Name), guest.Quote(strings.Join(r.Privs, ",")))
 		if len(r.Or) > 0 {
 			for _, set := range r.Or {
 				fmt.Fprintf(b, "more %s %s || ", guest.Quote(r.Name), guest.Quote(strings.Join(set, ",")))
 			}
-			line(`die %s`, guest.Quote("role "+r.Name+" could not be made"))
+			line(`die %s`, guest.Quote("role "+r.Name+" could not be created"))
 		}
 		line(`pveum acl modify %s --users %s --roles %s >/dev/null || die %s`, guest.Quote(r.Path), pveUser, guest.Quote(r.Name), guest.Quote("role "+r.Name+" could not be granted"))
 	}

@@ -28,7 +28,7 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 		return nil // it goes with its guest
 	}
 	if s.Want == nil || s.Inside == nil {
-		return fmt.Errorf("%s: where its guest is is not known: plan again", s.Address)
+		return fmt.Errorf("%s: the location of its guest is unknown: plan again", s.Address)
 	}
 	m := d.Machine(s.Address, *s.Inside, nil)
 	if m == nil {

@@ -76,7 +76,7 @@ func (c Config) agentInside(of *model.Resource, in model.Scope) (*model.Resource
 	if made := lacksPVE(in.Site, of, declared); made != "" {
 		f := diag.Finding{
 			Severity: diag.Warning, Source: diag.FromSite, At: of.RangeOf(made), Address: of.Addr.String(), Summary: fmt.Sprintf("node %q has no Proxmox VE", in.Name),
-			Detail: fmt.Sprintf("Its %s is one of Debian or Ubuntu. Make it from an image with Proxmox VE, or give it a spec with a pve block, which installs that.", made),
+			Detail: fmt.Sprintf("Its %s has Debian or Ubuntu. Use an image with Proxmox VE, or give the node a spec with a pve block, which installs it.", made),
 		}
 		found = append(found, f)
 	}
@@ -90,7 +90,7 @@ func (c Config) agentInside(of *model.Resource, in model.Scope) (*model.Resource
 	case !c.hasKey(in.Host):
 		return later("no SSH key to log in with: set key in ssh of host %s", in.Host.Name)
 	case c.Runs != nil && !c.Runs(origin(in.Site, of)):
-		return later("no system is simulated in a guest that is made from another image than one of Debian 12 or 13")
+		return later("only guests from images of Debian 12 or 13 have a simulated system")
 	case !hasAddress(of):
 		return later("no address is known: set ip in the first nic, or agent = true")
 	}

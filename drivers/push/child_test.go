@@ -56,12 +56,12 @@ func TestWhereAnAgentIsWanted(t *testing.T) {
 		return c
 	}
 	for want, r := range map[string]*model.Resource{
-		"only the agent of father installs it":                        of(without(func(c *push.Config) { c.Children = nil }), "box", model.PVEType, nil, true),
-		"with --sim nothing does":                                     of(without(func(c *push.Config) { c.Children, c.Unserved = nil, "with --sim nothing does" }), "box", model.PVEType, nil, true),
-		"no SSH key to log in with":                                   of(without(func(c *push.Config) { c.PrivateKeys = nil }), "box", model.PVEType, nil, true),
-		`spec base says via = "exec"`:                                 of(served, "box", model.PVEType, &model.Access{Via: model.ViaExec}, true),
-		"no address is known: set ip in the first nic":                of(served, model.PVEType, model.PVEType, nil, true),
-		"no system is simulated in a guest that is made from another": of(without(func(c *push.Config) { c.Runs = func(string) bool { return false } }), "box", model.PVEType, nil, true),
+		"only the agent of father installs it":                               of(without(func(c *push.Config) { c.Children = nil }), "box", model.PVEType, nil, true),
+		"with --sim nothing does":                                            of(without(func(c *push.Config) { c.Children, c.Unserved = nil, "with --sim nothing does" }), "box", model.PVEType, nil, true),
+		"no SSH key to log in with":                                          of(without(func(c *push.Config) { c.PrivateKeys = nil }), "box", model.PVEType, nil, true),
+		`spec base says via = "exec"`:                                        of(served, "box", model.PVEType, &model.Access{Via: model.ViaExec}, true),
+		"no address is known: set ip in the first nic":                       of(served, model.PVEType, model.PVEType, nil, true),
+		"only guests from images of Debian 12 or 13 have a simulated system": of(without(func(c *push.Config) { c.Runs = func(string) bool { return false } }), "box", model.PVEType, nil, true),
 	} {
 		require.Contains(t, r.Deferred, "not installed, since "+want)
 	}

@@ -408,7 +408,7 @@ func (l *line) learn(ctx context.Context, known, learned Known) error {
 		keys, err := l.vouched(ctx)
 		switch {
 		case err == nil && !slices.Contains(keys, learned.Keys[0]):
-			return fmt.Errorf("what answers as %s shows the host key %s, which its guest agent does not know: another machine has its address", l.way.guest, learned.Keys[0])
+			return fmt.Errorf("the machine at the address of %s shows the host key %s, which its guest agent does not know: another machine has this address", l.way.guest, learned.Keys[0])
 		case err == nil:
 			learned.Keys = keys
 		case l.way.agent && denied(err):

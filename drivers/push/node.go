@@ -121,7 +121,7 @@ func (c Config) hasKey(h *model.Host) bool {
 // Unsimulated says why a spec cannot be applied inside of a guest that is simulated; "" if it can.
 func (c Config) Unsimulated(site *model.Site, of *model.Resource) string {
 	if c.Runs != nil && !c.Runs(origin(site, of)) {
-		return "no system is simulated in a guest that is made from another image than one of Debian 12 or 13, or of Proxmox VE"
+		return "only guests from images of Debian 12 or 13, or of Proxmox VE, have a simulated system"
 	}
 	return ""
 }

@@ -306,7 +306,7 @@ func (d *Driver) stay(w *model.Want, have model.State) (diag.List, error) {
 			return nil, err
 		}
 		if len(known.Keys) > 0 {
-			found = append(found, model.StaysInside(addr, "It was entered before, and is not known to be empty: only an agent knows the commit before."))
+			found = append(found, model.StaysInside(addr, "It was set up before and may not be empty: only an agent knows the previous commit."))
 		}
 	}
 	return found, nil

@@ -153,7 +153,7 @@ func TestANodeThatLosesItsSpec(t *testing.T) {
 	r := w.run(t)
 	require.Empty(t, r.Plan.Steps)
 	require.Len(t, r.Findings, 1)
-	require.Equal(t, "box.b has no spec any more, and the items of its last one stay", r.Findings[0].Summary)
+	require.Equal(t, "box.b has no spec any more, and what its last spec configured stays", r.Findings[0].Summary)
 	require.Contains(t, r.Findings[0].Detail, "give the node a spec with the access of that one and no other items")
 	require.Equal(t, []string{"nginx"}, w.holds["b"])
 

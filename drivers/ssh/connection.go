@@ -65,7 +65,7 @@ func (m *Machine) connection(ctx context.Context) (*connection, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return nil, &Error{m.name(), errClosed, true}
+		return nil, &machineError{m.name(), errClosed, true}
 	}
 	m.conn = c
 	return c, nil
@@ -76,7 +76,7 @@ func (m *Machine) current() (*connection, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return nil, &Error{m.name(), errClosed, true}
+		return nil, &machineError{m.name(), errClosed, true}
 	}
 	if m.conn != nil {
 		select {
@@ -174,7 +174,7 @@ func (m *Machine) Dial(ctx context.Context, _, address string) (net.Conn, error)
 	started := m.start(func() { _, _ = io.Copy(far, inner); end() }) && m.start(func() { _, _ = io.Copy(inner, far); end() })
 	if !started {
 		end()
-		return nil, &Error{m.name(), errClosed, true}
+		return nil, &machineError{m.name(), errClosed, true}
 	}
 	return near, nil
 }
@@ -209,7 +209,7 @@ func (c *connection) keepAlive() {
 		case <-timer.C:
 		}
 		silence := time.Duration(c.m.cfg.Misses) * every
-		ctx, cancel := context.WithTimeoutCause(context.Background(), silence, fmt.Errorf("no sign of life for %s", silence))
+		ctx, cancel := context.WithTimeoutCause(context.Background(), silence, fmt.Errorf("no response for %s", silence))
 		if err := c.ping(ctx); err != nil {
 			c.end(err)
 		}

@@ -107,30 +107,30 @@ func (e *sudoError) Error() string {
 // Hopeless is false: the rule of a machine that boots for the first time comes after its sshd.
 func (*sudoError) Hopeless() bool { return false }
 
-// Error is any other reason why a machine cannot be reached or used.
-type Error struct {
+// machineError is any other reason why a machine cannot be reached or used.
+type machineError struct {
 	Machine string
 	Err     error
 	Lasting bool
 }
 
 // Error says what was attempted, and why it failed.
-func (e *Error) Error() string {
+func (e *machineError) Error() string {
 	return fmt.Sprintf("ssh to %s: %s", e.Machine, guest.Said(e.Err.Error()))
 }
 
 // Unwrap gives the reason.
-func (e *Error) Unwrap() error { return e.Err }
+func (e *machineError) Unwrap() error { return e.Err }
 
 // Hopeless reports whether waiting resolves nothing; see guest.Machine.
-func (e *Error) Hopeless() bool { return e.Lasting }
+func (e *machineError) Hopeless() bool { return e.Lasting }
 
 // failed says of an error what it means.
 func (m *Machine) failed(err error) error {
 	if err == nil || errors.As(err, new(interface{ Hopeless() bool })) {
 		return err // it says so itself
 	}
-	e := &Error{Machine: m.name(), Err: err}
+	e := &machineError{Machine: m.name(), Err: err}
 	var open *ssh.OpenChannelError
 	var dns *net.DNSError
 	var netErr net.Error

@@ -56,7 +56,7 @@ func (m *Machine) Address(ctx context.Context) (guest.Address, error) {
 		return guest.Address{IP: ip, Why: ip.String() + " as configured", Declared: true}, nil
 	}
 	if m.cfg.Via != nil {
-		return guest.Address{}, &Error{m.name(), fmt.Errorf("its address is unknown: only %s resolves the name %s", m.cfg.Via.name(), m.cfg.Address), true}
+		return guest.Address{}, &machineError{m.name(), fmt.Errorf("its address is unknown: only %s resolves the name %s", m.cfg.Via.name(), m.cfg.Address), true}
 	}
 	c, err := m.connection(ctx)
 	if err != nil {
@@ -64,7 +64,7 @@ func (m *Machine) Address(ctx context.Context) (guest.Address, error) {
 	}
 	at, ok := c.client.RemoteAddr().(*net.TCPAddr)
 	if !ok {
-		return guest.Address{}, &Error{m.name(), fmt.Errorf("its address is unknown from a connection to %s", c.client.RemoteAddr()), true}
+		return guest.Address{}, &machineError{m.name(), fmt.Errorf("its address is unknown from a connection to %s", c.client.RemoteAddr()), true}
 	}
 	ip := at.AddrPort().Addr().Unmap()
 	return guest.Address{IP: ip, Why: fmt.Sprintf("%s, the address of %s", ip, m.cfg.Address)}, nil
@@ -106,7 +106,7 @@ func (m *Machine) Run(ctx context.Context, c guest.Command) (guest.Output, error
 		line := conn.prefix + quoteAll(c.Args)
 		if len(line) > longestLine {
 			m.release()
-			return guest.Output{}, &Error{m.name(), fmt.Errorf("the arguments of %s are %d bytes long as a shell reads them, of at most %d: pass them on standard input", c.Args[0], len(line), longestLine), true}
+			return guest.Output{}, &machineError{m.name(), fmt.Errorf("the arguments of %s are %d bytes long as a shell reads them, of at most %d: pass them on standard input", c.Args[0], len(line), longestLine), true}
 		}
 		out, err := conn.run(ctx, line, c.Stdin, m.release)
 		var refused *ssh.OpenChannelError

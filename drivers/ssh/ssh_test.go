@@ -230,7 +230,7 @@ func TestMachineThatIsGone(t *testing.T) {
 		require.NoError(t, m.Ping(t.Context()))
 		began := time.Now()
 		_, err := m.Run(t.Context(), yes)
-		require.EqualError(t, err, "ssh to root@192.0.2.7:22: the outcome of the command is unknown: no sign of life for 45s")
+		require.EqualError(t, err, "ssh to root@192.0.2.7:22: the outcome of the command is unknown: no response for 45s")
 		require.ErrorIs(t, err, guest.ErrOutcomeLost)
 		require.Equal(t, time.Minute, time.Since(began), "45 s after a sign of life was due")
 

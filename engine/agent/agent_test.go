@@ -344,7 +344,7 @@ func TestAPanicRefusesTheCommit(t *testing.T) {
 				}
 			}
 		},
-		"asked": func(_ *world, d *engine.Desired) {
+		"evaluated": func(_ *world, d *engine.Desired) {
 			d.PolicyCheck = func(context.Context, engine.Question) diag.List { panic("nil map") }
 		},
 		"opened": func(_ *world, d *engine.Desired) { d.Site.Hosts["father"].API = "panic" },

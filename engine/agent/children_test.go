@@ -431,7 +431,7 @@ func TestAChildWithoutAPastLeaves(t *testing.T) {
 		empty(w.look(), "c2")
 
 		w.set(func() { w.host.Unmanaged = []model.Unmanaged{{VMID: 500, Name: "else", Kind: "vm"}} })
-		holds(w.look(), "guests are on it that are not managed: 1")
+		holds(w.look(), "it has unmanaged guests: 1")
 		w.set(func() { w.host.Unmanaged, w.host.Unknown = nil, []model.Unknown{{Scope: "node inner", Why: "offline"}} })
 		holds(w.look(), "node inner could not be seen: offline")
 		w.set(func() { w.host.Unknown, w.host.ObserveErr = nil, errors.New("no API") })

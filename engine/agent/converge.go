@@ -81,7 +81,7 @@ func (l *loop) convergeHeadOrLastGood(ctx context.Context) engine.Report {
 	case good == head && refused != nil, good == "":
 		return *refused
 	case unknown != "":
-		r = notRun(l.o.Identity, engine.Invalid, fmt.Errorf("%w: commit %s took it out, and no good one has brought it back", ErrUnknownIdentity, short(unknown)))
+		r = notRun(l.o.Identity, engine.Invalid, fmt.Errorf("%w: commit %s removed it, and no valid commit has declared it again", ErrUnknownIdentity, short(unknown)))
 		l.recordEnd(model.Commit{ID: good}, r, false)
 	case err != nil:
 		r = notRun(l.o.Identity, engine.Failed, fmt.Errorf("commit %s is in force, and is not here any more: %w", short(good), err))

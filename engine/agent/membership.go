@@ -145,9 +145,9 @@ func vacant(have *model.Observed) error {
 	case len(have.Unknown) > 0:
 		return fmt.Errorf("%s could not be seen: %s", have.Unknown[0].Scope, have.Unknown[0].Why)
 	case len(have.Taken) > 0:
-		return fmt.Errorf("guests are on it: %d", len(have.Taken))
+		return fmt.Errorf("it still has guests: %d", len(have.Taken))
 	case len(have.Unmanaged) > 0:
-		return fmt.Errorf("guests are on it that are not managed: %d", len(have.Unmanaged))
+		return fmt.Errorf("it has unmanaged guests: %d", len(have.Unmanaged))
 	}
 	for _, addr := range have.State.Addresses() {
 		if have.State[addr].Guest != nil {
@@ -174,7 +174,7 @@ func observed(ctx context.Context, open func(engine.Desired, *model.Host) (engin
 }
 
 // errNotVacant is that a guest came while its host was taken to be empty.
-var errNotVacant = errors.New("a guest has come to this host since it was seen to be empty, and nothing shows that it may be removed")
+var errNotVacant = errors.New("a guest was added to this host after the host was empty, and nothing shows that it may be removed")
 
 // decide makes of the site of a commit the one to converge to. It loads the site of the commit before only where the
 // new one lacks the identity, and observes the host only where nothing else says whether anything is on it.

@@ -29,9 +29,9 @@ var phaseTexts = map[engine.Phase]string{
 	engine.Loading:   "while the site was read",
 	engine.Opening:   "while the host was opened",
 	engine.Observing: "while the host was observed",
-	engine.Checking:  "while rules were asked",
-	engine.Planning:  "while a pass was made",
-	engine.Applying:  "while a pass was made",
+	engine.Checking:  "while policies were evaluated",
+	engine.Planning:  "while a plan was made",
+	engine.Applying:  "while a plan was applied",
 }
 
 // finding refuses the commit that brought the defect out.

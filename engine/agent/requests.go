@@ -99,7 +99,7 @@ type suspend struct {
 func (a *Agent) Suspend(s ledger.Suspension) error {
 	now := time.Now().UTC()
 	if s.Until != nil && !s.Until.After(now) {
-		return fmt.Errorf("suspend until %s: that is over", s.Until.UTC().Format(time.RFC3339))
+		return fmt.Errorf("suspend until %s: that time has passed", s.Until.UTC().Format(time.RFC3339))
 	}
 	if s.Since.IsZero() {
 		s.Since = now

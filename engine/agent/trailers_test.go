@@ -425,7 +425,7 @@ func TestASuspensionOfWhatIsNotThereIsAnError(t *testing.T) {
 		require.NoError(t, a.Suspend(ledger.Suspension{Manifest: "wob"}), "nobody knows yet")
 		w.start()
 		require.EqualError(t, w.agent.Suspend(ledger.Suspension{Manifest: "wep"}), `unknown manifest "wep": did you mean "web"?`)
-		require.ErrorContains(t, w.agent.Suspend(ledger.Suspension{Until: in(-time.Second)}), "that is over")
+		require.ErrorContains(t, w.agent.Suspend(ledger.Suspension{Until: in(-time.Second)}), "that time has passed")
 		require.Len(t, w.agent.Status().Suspended, 1)
 		require.NoError(t, w.agent.Suspend(ledger.Suspension{Manifest: "web", Reason: "one"}))
 		require.NoError(t, w.agent.Suspend(ledger.Suspension{Manifest: "web", Reason: "two"}))

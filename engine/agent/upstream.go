@@ -243,7 +243,7 @@ func (u *upstream) grant(ctx context.Context, s *ledger.State, c model.Commit) (
 	case errors.Is(err, model.ErrUnrelated) && !asked:
 		return own, nil
 	case err != nil && asked:
-		return own, diag.List{ignored(c, fmt.Sprintf("what lies between it and %s, the last that converged, is not known: %v", short(from), err))}
+		return own, diag.List{ignored(c, fmt.Sprintf("the commits between it and %s, the last that converged, are unknown: %v", short(from), err))}
 	case err != nil:
 		u.log.Warn("trailers are not counted", "from", from, "to", c.ID, "error", err)
 		return own, nil

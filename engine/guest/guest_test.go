@@ -124,7 +124,7 @@ func TestAnIncompleteAnswerIsRefused(t *testing.T) {
 	fragments := []guest.Fragment{{Name: "a"}}
 	ok := base64.StdEncoding.EncodeToString([]byte("\n0\n"))
 	for out, says := range map[string]string{
-		"": "has no end", "B a " + ok + "\n": "has no end", "B end\n": `did not answer about "a"`, "B a\nB end\n": `about "a" is cut`,
+		"": "is incomplete", "B a " + ok + "\n": "is incomplete", "B end\n": `did not answer about "a"`, "B a\nB end\n": `about "a" is cut`,
 		"B a !\nB end\n": "illegal base64", "B a " + ok + "\nB a " + ok + "\nB end\n": `answered twice about "a"`, "B a bm8=\nB end\n": "has no exit code",
 	} {
 		_, err := guest.ReadProbe("B", out, fragments)

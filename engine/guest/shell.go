@@ -103,7 +103,7 @@ enter() {
   done
 }
 # folder FOLDER: makes it, with those above it
-folder() ( enter "$1" make || failed "$1" "could not be made" )
+folder() ( enter "$1" make || failed "$1" "could not be created" )
 # put FILE MODE OWNER GROUP <content. The new file is made in a folder that only root enters: where others may write,
 # they can put a link in place of any file.
 put() (
@@ -236,7 +236,7 @@ func ReadProbe(boundary, out string, fragments []Fragment) (map[string]Answer, e
 		answers[words[1]] = Answer{Code: code, Text: text[:at]}
 	}
 	if !ended {
-		return nil, errors.New("the answer of the machine has no end")
+		return nil, errors.New("the answer of the machine is incomplete")
 	}
 	for _, f := range fragments {
 		if _, ok := answers[f.Name]; !ok {

@@ -175,7 +175,7 @@ func readFields(t reflect.Type) []Field {
 			f.Elem = sf.Type.Elem()
 		}
 		if f.Name == "" || f.Cost.rank() < 0 || (f.Block && f.Elem.Kind() != reflect.Struct) {
-			panic(fmt.Sprintf("%s.%s: tags make no sense: %s", t, sf.Name, sf.Tag))
+			panic(fmt.Sprintf("%s.%s: tags are not possible here: %s", t, sf.Name, sf.Tag))
 		}
 		out = append(out, f)
 	}

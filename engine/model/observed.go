@@ -154,7 +154,7 @@ type Unknown struct {
 	Creating bool `json:"-"`
 }
 
-// UnusableVMIDError is a guest that could not be made because something of another one of
+// UnusableVMIDError is a guest that could not be created because something of another one of
 // its VMID is left, such as a volume, though no guest has that VMID. To make it again
 // under the same VMID fails again until somebody clears it.
 type UnusableVMIDError struct {

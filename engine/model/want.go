@@ -213,7 +213,7 @@ func (s *Site) Withdraw(w *Want, earlier func(guest Address) (*Site, error)) (fo
 		n := w.Nodes[addr]
 		site, err := earlier(addr)
 		if err != nil {
-			found = append(found, StaysInside(addr, fmt.Sprintf("It is not known how %s was entered: %v.", addr, err)))
+			found = append(found, StaysInside(addr, fmt.Sprintf("How the agent logged in to %s is unknown: %v.", addr, err)))
 			continue
 		}
 		old := site.pushed(addr, host)
@@ -255,7 +255,7 @@ func (s *Site) pushed(guest Address, host string) *Node {
 // StaysInside warns of what a spec put inside a guest, and nobody takes away.
 func StaysInside(guest Address, why string) diag.Finding {
 	return diag.Finding{
-		Severity: diag.Warning, Source: diag.FromSite, Address: guest.String(), Summary: fmt.Sprintf("%s has no spec any more, and the items of its last one stay", guest),
+		Severity: diag.Warning, Source: diag.FromSite, Address: guest.String(), Summary: fmt.Sprintf("%s has no spec any more, and what its last spec configured stays", guest),
 		Detail: why + " To withdraw it, give the node a spec with the access of that one and no other items, and take the spec away when it is applied.",
 	}
 }

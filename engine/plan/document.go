@@ -112,7 +112,7 @@ func plainValue(raw json.RawMessage) (any, error) {
 		for i, e := range v {
 			s, ok := e.(string)
 			if !ok {
-				return nil, errors.New("a list holds something else than strings")
+				return nil, errors.New("a list has values other than strings")
 			}
 			out[i] = s
 		}

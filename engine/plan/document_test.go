@@ -83,7 +83,7 @@ func TestReadRefuses(t *testing.T) {
 		strings.Replace(ok, `["vm.a"]`, `["vm.c"]`, 1):                                     "step vm.b depends on vm.c, which is not an earlier step",
 		strings.Replace(ok, `["vm.a"]`, `["vm.b"]`, 1):                                     "step vm.b depends on vm.b, which is not an earlier step",
 		strings.Replace(ok, `["vm.a"]`, `[],"changes":[{"path":"x","after":{"a":1}}]`, 1):  `change of "x": a value is an object`,
-		strings.Replace(ok, `["vm.a"]`, `[],"changes":[{"path":"x","before":[1,"a"]}]`, 1): `change of "x": a list holds something else than strings`,
+		strings.Replace(ok, `["vm.a"]`, `[],"changes":[{"path":"x","before":[1,"a"]}]`, 1): `change of "x": a list has values other than strings`,
 	} {
 		_, err := plan.Read(strings.NewReader(doc))
 		require.ErrorContains(t, err, complaint, "%s", doc)

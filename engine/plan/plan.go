@@ -163,7 +163,7 @@ type Input struct {
 	Manifest string
 	// Targets limits it to these addresses and what they need. Empty means all.
 	Targets []model.Address
-	// Avoid are VMIDs under which a guest could not be made, though none has them: a hint of earlier passes. They
+	// Avoid are VMIDs under which a guest could not be created, though none has them: a hint of earlier passes. They
 	// are drawn where no other is free; who declares one gets it.
 	Avoid []int
 	// Children is what is known of guests that hold nodes of the site, by the names of their nodes. AllowOrphans

@@ -292,7 +292,7 @@ func ownDataDir(env func(string) string) (string, error) {
 		state = filepath.Join(home, ".local", "state")
 	}
 	if !filepath.IsAbs(state) {
-		return "", errors.New("no place for locks: neither HOMESTAK_DATA_DIR nor XDG_STATE_HOME nor HOME is set")
+		return "", errors.New("no folder for locks: HOMESTAK_DATA_DIR, XDG_STATE_HOME and HOME are not set")
 	}
 	return filepath.Join(state, "homestak-gitops"), nil
 }

@@ -51,7 +51,7 @@ func (s *Service) openKey() error {
 	if err != nil {
 		return fmt.Errorf("make the key for guests: %w", err)
 	}
-	s.o.Log.Info("made the key by which guests are entered", "public", s.public)
+	s.o.Log.Info("created the SSH key for guests", "public", s.public)
 	return nil
 }
 

@@ -31,7 +31,7 @@ func report(s agent.Status) wire.Report {
 	if s.Refused != nil {
 		r.Findings = append(append(diag.List{}, s.Refused.Findings...), r.Findings...)
 	}
-	seen := map[string]bool{s.Identity: true} // a node that becomes another kind of guest is there twice for a while
+	seen := map[string]bool{s.Identity: true} // a node that becomes another kind of guest is listed twice for a while
 	for _, n := range s.Nodes {
 		if n.Node == "" || seen[n.Node] {
 			continue

@@ -36,7 +36,7 @@ func (c *Commits) Load(ctx context.Context, commit model.Commit) engine.Desired 
 	tree, err := c.Files(commit.ID)
 	if errors.Is(err, fs.ErrNotExist) {
 		text := strings.TrimSuffix(err.Error(), ": "+fs.ErrNotExist.Error())
-		err = fmt.Errorf("%s\nwhere the site is in the repository says path in agent.hcl, or --path", text)
+		err = fmt.Errorf("%s\npath in agent.hcl, or --path, names the folder of the site in the repository", text)
 	}
 	if err != nil {
 		return engine.Desired{Commit: commit.ID, Findings: diag.List{diag.FromError(err)}}

@@ -72,7 +72,7 @@ func Open(ctx context.Context, o FolderOptions) (*Folder, error) {
 	f.loader.files = hcl.Loader{} // nothing is loaded twice, and what it keeps is as large as the site
 	if f.CheckLoaded() == nil && f.Check() != nil && ctx.Err() != nil {
 		f.Close()
-		return nil, fmt.Errorf("ask the policies of the site: %w", context.Cause(ctx)) // they had no time to answer, and deny nothing
+		return nil, fmt.Errorf("evaluate the policies of the site: %w", context.Cause(ctx)) // they had no time to answer, and deny nothing
 	}
 	return f, nil
 }

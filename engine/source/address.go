@@ -124,7 +124,7 @@ func parseHTTP(text string) (address, error) {
 	u.RawPath = strings.TrimRight(u.RawPath, "/")
 	a.url, a.shown = u, u.String()
 	if u.Scheme == "http" && !loopback(u.Hostname()) {
-		return address{}, fmt.Errorf("%s: anyone on the network could change the site: use https://%s%s", a.shown, u.Host, u.EscapedPath())
+		return address{}, fmt.Errorf("%s: an attacker on the network could change the site: use https://%s%s", a.shown, u.Host, u.EscapedPath())
 	}
 	return a, nil
 }

@@ -20,7 +20,7 @@ type exchange struct {
 	failure error // the first one of the connection
 }
 
-var errTooSlow = errors.New("the time for it is over")
+var errTooSlow = errors.New("it took too long")
 
 // newExchange begins a conversation with the deadlines of Options.Timeout.
 func newExchange(ctx context.Context, timeout time.Duration) *exchange {

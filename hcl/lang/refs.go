@@ -240,7 +240,7 @@ func (ev *Evaluator) resolveSecret(t hclv2.Traversal) bool {
 		ev.Errorf(t.SourceRange(), "unknown section "+Quote(section)+" of secrets", "%s", ev.Nearest(section, known))
 		return false
 	case section == "auth" && model.IsOwnershipSecret(key):
-		ev.Errorf(t.SourceRange(), "secret."+section+"."+Clip(key, MaxQuoted)+" cannot be used in the site's files", "It proves which guests are the site's. Whoever reads it can forge that, so no file, spec or guest may get it.")
+		ev.Errorf(t.SourceRange(), "secret."+section+"."+Clip(key, MaxQuoted)+" cannot be used in the site's files", "It proves which guests are the site's. A reader of it can forge that, so no file, spec or guest may get it.")
 		return false
 	case ev.Inputs.Secrets == nil || !whole:
 		return true

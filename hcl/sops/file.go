@@ -208,7 +208,7 @@ func (p *parser) recipients(meta *yaml.Node) {
 		slices.Sort(kinds)
 		p.errorf(meta.Line, p.name+" has no age recipient", "It is encrypted for %s, and this program decrypts with age only. On a machine with one of these keys: sops rotate -i --add-age RECIPIENT FILE.", strings.Join(slices.Compact(kinds), " and "))
 	default:
-		p.errorf(meta.Line, p.name+" has no recipient", "Nobody can decrypt it. %s", wholeHint)
+		p.errorf(meta.Line, p.name+" has no recipient", "No key can decrypt it. %s", wholeHint)
 	}
 }
 

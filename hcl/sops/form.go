@@ -13,7 +13,7 @@ import (
 // The form of a file, as SOPS checks it before anything is decrypted. What SOPS does not read is refused here too: it
 // is not the work of SOPS.
 
-// readable checks the document with the rules of YAML that reading nodes leaves out: no name is there twice, and every
+// readable checks the document with the rules of YAML that reading nodes leaves out: no name is listed twice, and every
 // value fits its tag.
 func (p *parser) readable(doc *yaml.Node) {
 	var all map[string]any
@@ -25,7 +25,7 @@ func (p *parser) readable(doc *yaml.Node) {
 	if m := lineOf.FindStringSubmatch(err.Error()); m != nil {
 		line, _ = strconv.Atoi(m[1])
 	}
-	p.errorf(line, p.name+" is not a document that sops reads", "Near this line a name is there twice, or a value does not fit its tag. %s", editHint)
+	p.errorf(line, p.name+" is not a document that sops reads", "Near this line a name is listed twice, or a value does not fit its tag. %s", editHint)
 }
 
 var lineOf = regexp.MustCompile(`line (\d+)`)

@@ -50,7 +50,7 @@ func load(file string, given wire.Parent) (kept, error) {
 	}
 	var d document
 	if err == nil && (json.Unmarshal(data, &d) != nil || d.Version != version) {
-		err = errors.New("it is not what this program writes")
+		err = errors.New("this program did not write it")
 	}
 	var pins []wire.Pin
 	if err == nil {

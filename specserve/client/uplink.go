@@ -161,11 +161,11 @@ func (u *Uplink) reportOnce(ctx context.Context) error {
 	case err == nil:
 		u.state.Reported, u.state.Since = time.Now(), time.Time{}
 		if before != nil {
-			u.o.Log.Info("the parent takes reports again", "parent", u.o.Given.Server)
+			u.o.Log.Info("the parent accepts reports again", "parent", u.o.Given.Server)
 		}
 	case before == nil:
 		u.state.Since = time.Now()
-		u.o.Log.Warn("the parent did not take a report; this goes on with what is here", "parent", u.o.Given.Server, "error", err)
+		u.o.Log.Warn("the parent did not accept a report; the agent continues", "parent", u.o.Given.Server, "error", err)
 	}
 	return err
 }
@@ -218,7 +218,7 @@ func (u *Uplink) fetch(ctx context.Context) (changed bool, err error) {
 	defer u.mutex.Unlock()
 	u.kept = u.kept.with(got)
 	if err := u.kept.save(u.o.File); err != nil {
-		u.o.Log.Error("what the parent sent is not kept over a restart", "error", err)
+		u.o.Log.Error("the parent's answer cannot be stored, so it is lost at a restart", "error", err)
 	}
 	return got.ETag != tag, nil
 }

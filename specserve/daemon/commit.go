@@ -52,9 +52,9 @@ func (s *Server) InForce(c ServedCommit) {
 			view.Repository, view.NoRepository, err = nil, "it cannot be read; the log of the server says why", fmt.Errorf("the repository of the site is not served: %w", err)
 		}
 	} else {
-		err = fmt.Errorf("commit %.8s is not served, what was served before still is: %w", c.ID, err)
+		err = fmt.Errorf("commit %.8s is not served, the previous one still is: %w", c.ID, err)
 	}
-	s.failed(&s.state.Serving, "not all is served as it should be", err)
+	s.failed(&s.state.Serving, "some parts are not served", err)
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	s.commit = c

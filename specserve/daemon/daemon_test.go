@@ -219,7 +219,7 @@ func TestFilesAreFollowed(t *testing.T) {
 	m.eventually(first, 200, `"domain":"other.example"`)
 
 	m.write("site.hcl", siteText[:len(siteText)/2])
-	m.eventuallyLogs("a change is not served: what was good stays in force")
+	m.eventuallyLogs("a change is not served: the last good version stays in force")
 	m.eventually(first, 200, `"domain":"other.example"`)
 
 	m.write("site.hcl", siteText)
@@ -275,7 +275,7 @@ func TestLinkedSecretsAreFollowed(t *testing.T) {
 	require.NoError(t, os.Rename(link+".new", link))
 	m.eventually(third, 200, "")
 	require.NoError(t, os.Remove(other))
-	m.eventuallyLogs("a change is not served: what was good stays in force")
+	m.eventuallyLogs("a change is not served: the last good version stays in force")
 	m.eventually(third, 200, "")
 }
 

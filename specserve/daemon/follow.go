@@ -83,14 +83,14 @@ func (f *follower) show(ctx context.Context) {
 		f.again = time.Now().Add(retryAfter)
 	}
 	if f.problems.News("repository", err) {
-		f.o.Log.Error("the repository of the site is not served as it should be", "error", err)
+		f.o.Log.Error("the repository of the site is served only in part", "error", err)
 	}
 }
 
 // report logs a problem, once as long as it stays the same.
 func (f *follower) report(about string, err error) {
 	if f.problems.News(about, err) {
-		f.o.Log.Error("a change is not served: what was good stays in force", "of", about, "error", err)
+		f.o.Log.Error("a change is not served: the last good version stays in force", "of", about, "error", err)
 	}
 }
 

@@ -100,7 +100,7 @@ func (s *Server) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.failed(&s.state.Listening, "the server for nodes does not run; everything else goes on", err)
+		s.failed(&s.state.Listening, "the server for nodes does not run; everything else continues", err)
 		again := time.NewTimer(s.retry)
 		select {
 		case <-again.C:

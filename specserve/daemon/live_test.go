@@ -157,7 +157,7 @@ func TestCommits(t *testing.T) {
 	bad.Specs["base"].Missing = []string{"passwords.x"}
 	r.inForce(strings.Repeat("b", 40), bad)
 	s := r.State()
-	require.ErrorContains(t, s.Err(), "commit bbbbbbbb is not served, what was served before still is: error: secret passwords.x is not known here")
+	require.ErrorContains(t, s.Err(), "commit bbbbbbbb is not served, the previous one still is: error: secret passwords.x is not known here")
 	require.False(t, s.Since.IsZero())
 	require.Equal(t, strings.Repeat("a", 40), s.Commit)
 	status, _ = r.get("/spec/web-1", p.Token)

@@ -143,10 +143,10 @@ func readDocument(name string, to any, itsVersion *int) error {
 		return nil
 	}
 	if err == nil && (json.Unmarshal(text, to) != nil || *itsVersion != version) {
-		err = errors.New("it is not what this program writes")
+		err = errors.New("this program did not write it")
 	}
 	if err != nil {
-		return fmt.Errorf("%s is not usable: %w\nrestore it from a backup; without it revoked tokens would be good again, so end them all by: homestak-gitops token rotate --drop-old", name, err)
+		return fmt.Errorf("%s is not usable: %w\nrestore it from a backup; without it revoked tokens would be valid again, so revoke all of them with: homestak-gitops token rotate --drop-old", name, err)
 	}
 	return nil
 }
@@ -250,7 +250,7 @@ func (b *Book) Admit(c Claims, now time.Time) error {
 	case c.Generation < b.issued[c.Node].Generation:
 		return &wire.Error{Code: wire.CodeRefused, Message: "the token was revoked", Hint: hintOfNew, Cause: wire.ErrReplaced}
 	case single && older && (since < 0 || since > Overlap):
-		return &wire.Error{Code: wire.CodeRefused, Message: "the token was good for one use, and the node has used the next one", Hint: hintOfNew, Cause: wire.ErrReplaced}
+		return &wire.Error{Code: wire.CodeRefused, Message: "the token was valid for one use, and the node has used the next one", Hint: hintOfNew, Cause: wire.ErrReplaced}
 	case over != nil && (older || now.Unix() >= c.Expires+int64(Lapse/time.Second) && !b.clock.spared(time.Unix(c.Expires, 0), now)):
 		return over
 	}

@@ -119,7 +119,7 @@ func (k *CredentialsKeeper) Folders() []string {
 // report logs a problem, once as long as it stays the same.
 func (k *CredentialsKeeper) report(about string, err error) {
 	if k.problems.News(about, err) {
-		k.o.Log.Error("a change is not served: what was good stays in force", "of", about, "error", err)
+		k.o.Log.Error("a change is not served: the last good version stays in force", "of", about, "error", err)
 	}
 }
 

@@ -188,14 +188,14 @@ func signedBody(d delivery) (string, error) {
 func (d delivery) verify(text, before string) (given string, err error) {
 	signature, err := hex.DecodeString(strings.TrimPrefix(text, "sha256="))
 	if err != nil || len(signature) != sha256.Size {
-		return "", fmt.Errorf("%w: it is no HMAC-SHA256 in hexadecimal", ErrHookInvalid)
+		return "", fmt.Errorf("%w: it is not an HMAC-SHA256 in hexadecimal", ErrHookInvalid)
 	}
 	want, err := d.sign(d.secret, before)
 	if err != nil {
 		return "", err
 	}
 	if !hmac.Equal(signature, want) {
-		return "", fmt.Errorf("%w: it is not made with our secret", ErrHookInvalid)
+		return "", fmt.Errorf("%w: it was not made with the secret of this server", ErrHookInvalid)
 	}
 	return string(signature), nil
 }
@@ -238,7 +238,7 @@ func gitlab(d delivery) (string, error) {
 		if encoded, ok := strings.CutPrefix(string(d.secret), "whsec_"); ok {
 			var err error
 			if key, err = base64.StdEncoding.DecodeString(encoded); err != nil {
-				return "", fmt.Errorf("%w: our secret is not whsec_ and base64", ErrHookInvalid)
+				return "", fmt.Errorf("%w: the secret of this server is not whsec_ and base64", ErrHookInvalid)
 			}
 		}
 		want, err := d.sign(key, id+"."+at+".")
@@ -251,11 +251,11 @@ func gitlab(d delivery) (string, error) {
 				return id, inTime(at, d.now)
 			}
 		}
-		return "", fmt.Errorf("%w: Webhook-Signature is not that of id, time and body with our secret", ErrHookInvalid)
+		return "", fmt.Errorf("%w: Webhook-Signature does not match id, time and body with the secret of this server", ErrHookInvalid)
 	case token == "":
 		return "", fmt.Errorf("%w: it has no X-Gitlab-Token and no Webhook-Signature", ErrHookMissing)
 	case subtle.ConstantTimeCompare([]byte(token), d.secret) != 1:
-		return "", fmt.Errorf("%w: X-Gitlab-Token is not our secret", ErrHookInvalid)
+		return "", fmt.Errorf("%w: X-Gitlab-Token is not the secret of this server", ErrHookInvalid)
 	default:
 		sum := sha256.New()
 		if _, err := io.Copy(sum, d.body); err != nil {

@@ -60,7 +60,7 @@ func (id *identity) due(now time.Time, of Names) (why string, rotate bool) {
 	case now.After(leaf.NotAfter.Add(-ahead)):
 		return "it expires on " + leaf.NotAfter.Format(time.DateOnly), true
 	case now.Before(leaf.NotBefore):
-		return "it was made by a clock that was ahead", false
+		return "it was made while the clock was ahead", false
 	}
 	for _, name := range of.DNS {
 		if !slices.Contains(leaf.DNSNames, name) {

@@ -163,7 +163,7 @@ func readOwn(names []string) (*identity, error) {
 // readPair reads the files of somebody else.
 func readPair(names []string) (*identity, error) {
 	if info, err := os.Stat(names[1]); err == nil && info.Mode().Perm()&0o007 != 0 {
-		return nil, fmt.Errorf("everybody on this machine can use the key %s\nchmod o= %[1]s", names[1])
+		return nil, fmt.Errorf("every user of this machine can use the key %s\nchmod o= %[1]s", names[1])
 	}
 	pair, err := tls.LoadX509KeyPair(names[0], names[1])
 	if err != nil {

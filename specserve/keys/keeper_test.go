@@ -361,7 +361,7 @@ func TestOpenRefuses(t *testing.T) {
 	o.KeyFile = keyFile
 	require.NoError(t, os.Chmod(keyFile, 0o644))
 	_, err = keys.OpenCert(o)
-	require.ErrorContains(t, err, "everybody on this machine can use the key")
+	require.ErrorContains(t, err, "every user of this machine can use the key")
 	o.KeyFile = "/none"
 	_, err = keys.OpenCert(o)
 	require.ErrorIs(t, err, os.ErrNotExist)

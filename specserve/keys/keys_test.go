@@ -803,7 +803,7 @@ func TestOrderOfVerification(t *testing.T) {
 		{"payload with a line break", head[:8] + "\n" + head[8:] + "." + tail, wire.CodeNoCredential, "payload of the token is not base64url"},
 		{"signature with other letters", head + "." + tail[:42] + "+", wire.CodeNoCredential, "signature of the token is not base64url"},
 		{"signature with stray bits", head + "." + tail[:42] + "_", wire.CodeNoCredential, "signature of the token is not base64url"},
-		{"payload that is not JSON", "AAAA." + tail, wire.CodeNoCredential, "payload of the token is not what it should be"},
+		{"payload that is not JSON", "AAAA." + tail, wire.CodeNoCredential, "payload of the token is not valid"},
 		{"payload that is a list", base64.RawURLEncoding.EncodeToString([]byte("[]")) + "." + tail, wire.CodeNoCredential, "payload of the token"},
 		{"unknown key", mint(t, other, keys.Claims{Node: "edge", Spec: "base"}), wire.CodeRefused, "a key that this server does not have"},
 		{"key of the predecessor, without one", mint(t, k.Predecessor(), keys.Claims{Node: "edge", Spec: "base"}), wire.CodeRefused, "a key that this server does not have"},
@@ -956,7 +956,7 @@ func TestMintAndInspect(t *testing.T) {
 	_, err = keys.Mint(dir, "web-1", "", time.Hour, now)
 	require.ErrorContains(t, err, "has no spec")
 	_, err = keys.Mint(dir, "web-1", "base", -time.Hour, now)
-	require.ErrorContains(t, err, "less than a minute")
+	require.ErrorContains(t, err, "at least a minute")
 
 	m, err := keys.Mint(dir, "web-1", "base", time.Hour, now)
 	require.NoError(t, err)

@@ -125,7 +125,7 @@ func MintToken(k Key, c Claims) (string, error) {
 	}
 	text := payload + "." + base64.RawURLEncoding.EncodeToString(k.sign(payload))
 	if len(text) > MaxTokenLength {
-		return "", fmt.Errorf("minting a token: it would have %d characters, %d are the most", len(text), MaxTokenLength)
+		return "", fmt.Errorf("minting a token: the token would have %d characters, %d are the most", len(text), MaxTokenLength)
 	}
 	return text, nil
 }
@@ -246,7 +246,7 @@ func split(text string) (payload string, signature []byte, c Claims, err error) 
 		return "", nil, Claims{}, malformed("the signature of the token is not base64url")
 	}
 	if err := json.Unmarshal(raw, &c); err != nil {
-		return "", nil, Claims{}, malformed("the payload of the token is not what it should be")
+		return "", nil, Claims{}, malformed("the payload of the token is not valid")
 	}
 	return payload, signature, c, nil
 }

@@ -40,7 +40,7 @@ func Mint(dir, node, spec string, life time.Duration, now time.Time) (Minted, er
 		return Minted{}, fmt.Errorf("node %s has no spec, so there is nothing that it could fetch\nname one in its node block: spec = spec.NAME", node)
 	}
 	if life != 0 && life < time.Minute {
-		return Minted{}, errors.New("a token cannot be good for less than a minute")
+		return Minted{}, errors.New("a token must be valid for at least a minute")
 	}
 	ring, err := Read(dir)
 	if err != nil {

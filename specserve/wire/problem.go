@@ -28,7 +28,7 @@ const (
 	CodeRefused      Code = "E301" // the credentials are not valid
 	CodeNotYours     Code = "E302" // valid, but not for this identity
 	CodeExpired      Code = "E303"
-	CodeSchema       Code = "E400" // a document is not what it should be
+	CodeSchema       Code = "E400" // a document is not valid
 	CodeTooMany      Code = "E429"
 	CodeInternal     Code = "E500"
 	CodeConnection   Code = "E501" // of the client: no answer that can be used

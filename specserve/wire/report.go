@@ -190,7 +190,7 @@ func (r *Report) checkNodes() error {
 		case !reportLabel().MatchString(n.Name):
 			return invalid("node %d has the name %.80q", i+1, n.Name)
 		case above[n.Name]:
-			return invalid("node %s is there twice", n.Name)
+			return invalid("node %s is listed twice", n.Name)
 		case n.Type != "vm" && n.Type != "ct" && n.Type != "pve":
 			return invalid("node %s is of type %.80q", n.Name, n.Type)
 		case !above[n.Parent]:

@@ -21,7 +21,7 @@ const (
 	MaxSpec   = 8 << 20
 	MaxError  = 64 << 10
 	MaxHeader = 64 << 10
-	MaxAgent  = 256 << 20
+	maxAgent  = 256 << 20
 )
 
 // HealthPath is where a server says that it is there.
@@ -120,7 +120,7 @@ func ReadSpec(body []byte, identity string) (Answer, error) {
 	for name, value := range map[string]any{"pins": &pins, "token": &a.Token, "agent": &agent} {
 		if raw := members[name]; raw != nil {
 			if err := json.Unmarshal(raw, value); err != nil {
-				return Answer{}, fmt.Errorf("%s in the answer is not what it should be: %w", name, err)
+				return Answer{}, fmt.Errorf("%s in the answer is not valid: %w", name, err)
 			}
 		}
 		delete(members, name)

@@ -65,7 +65,7 @@ func TestReadSpecRefuses(t *testing.T) {
 	for body, says := range map[string]string{
 		``:                                       "not a JSON document",
 		`[]`:                                     "not a JSON document",
-		`{"version":1,"node":"edge","pins":"x"}`: "not what it should be",
+		`{"version":1,"node":"edge","pins":"x"}`: "is not valid",
 		`{"version":9,"node":"edge","pins":["` + pins[0] + `"]}`:                             "version 9",
 		`{"version":1,"node":"web","pins":["` + pins[0] + `"]}`:                              `the spec of "web", and "edge" was asked for`,
 		`{"version":1,"node":"edge"}`:                                                        "no good pins",

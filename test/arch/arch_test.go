@@ -153,30 +153,67 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 			"hcl: 5002 lines, 5000 are enough: split it by what it does",
 		},
 		{
-			"package main with more than verbs", sizeLaw, verbFiles(21, 150),
-			"cmd/homestak-gitops: 3150 lines, 3000 are enough: give what is no verb a package",
+			"small package", sizeLaw,
+			map[string]string{"engine/tiny/x.go": "package tiny\n", "engine/tiny/x_test.go": "package tiny\n"},
+			"engine/tiny: 1 lines, with tests: true: a package has at least 400 lines and a test; put it into another one, or give a reason in smallPackages",
 		},
 		{
-			"long verb", verbLaw, verbFiles(1, 151),
-			"cmd/homestak-gitops/verb0.go: 151 lines, 150 are enough: what a verb does is a package",
+			"package without a test", sizeLaw,
+			map[string]string{"engine/untested/x.go": "package untested\n" + strings.Repeat("\n", 500)},
+			"engine/untested: 501 lines, with tests: false: a package has at least 400 lines and a test; put it into another one, or give a reason in smallPackages",
+		},
+		{
+			"row of a package that grew", sizeLaw,
+			map[string]string{"drivers/x.go": "package drivers\n" + strings.Repeat("\n", 500), "drivers/x_test.go": "package drivers\n"},
+			"test/arch: the row of drivers in smallPackages is not needed any more",
 		},
 		{
 			"type with many methods", sizeLaw,
-			map[string]string{"hcl/x.go": "package hcl\ntype T[P any] struct{}\n" + strings.Repeat("func (t *T[P]) m() {}\n", 31)},
+			map[string]string{
+				"hcl/x.go":      "package hcl\ntype T[P any] struct{}\n" + strings.Repeat("func (t *T[P]) m() {}\n", 31) + strings.Repeat("\n", 400),
+				"hcl/x_test.go": "package hcl\n",
+			},
 			"hcl.T: 31 methods, 30 are enough: give its parts types of their own",
 		},
 		{
-			"retired word in a name", wordLaw,
-			map[string]string{"engine/diag/x.go": "package diag\nfunc tellOther(lookup int) {}\n"},
-			`engine/diag/x.go: tellOther has the retired word "tell": say report, notify`,
+			"struct of callbacks", funcsLaw,
+			map[string]string{
+				"engine/x.go": "package engine\ntype T struct { A, B func(); C, D func(int) error; E func() }\ntype U struct { A, B, C, D func(); E int }\n",
+			},
+			"engine/x.go: T has 5 functions, 4 are enough: write an interface",
 		},
 		{
-			"retired word in a message", wordLaw,
+			"exported for nobody", exportLaw, // the type is needed to write the other one, and the constant belongs to a set
 			map[string]string{
-				"engine/diag/x.go":      "package diag\nvar s = `that is no number`\nvar t = `it is no longer there`\n",
-				"engine/diag/x_test.go": "package diag\nvar foreign = `a foreign guest`\n",
+				"engine/diag/x.go": "package diag\ntype A struct{ F B }\ntype B int\nconst (\n\tB1 B = iota\n\tB2\n)\nfunc Alone() {}\n",
+				"engine/x.go":      "package engine; import \"" + module + "/engine/diag\"\nvar _ diag.A\n",
 			},
-			`engine/diag/x.go: a message says "is no number": say is not a`,
+			"engine/diag/x.go: no other package uses Alone: begin it with a small letter",
+		},
+		{
+			"second home of a rule", homeLaw,
+			map[string]string{
+				"engine/durable/x.go": "package durable\nvar _ = syscall.Flock\n",
+				"engine/control/x.go": "package control\nvar _ = syscall.Flock\n",
+			},
+			`engine/control/x.go: has "syscall.Flock": how a file is locked is decided in ` + strings.Join(homes[1].in, ", "),
+		},
+		{
+			"more lines than the budget", budgetLaw,
+			map[string]string{"sim/x.go": "package sim\n" + strings.Repeat("\n", budget["simulator"])},
+			fmt.Sprintf("test/arch: the simulator has %d lines, its budget is %d: remove some, or raise the budget with a decision", budget["simulator"]+1, budget["simulator"]),
+		},
+		{
+			"phrase in a message", phraseLaw,
+			map[string]string{
+				"engine/diag/x.go": "package diag\nvar s = `%s: that is no number`\nvar t = `no guest is left`\n",
+			},
+			`engine/diag/x.go: says "that is no number": is not a …`,
+		},
+		{
+			"second cleaner of text", cleanerLaw,
+			map[string]string{"engine/x.go": "package engine\nvar _ = unicode.IsPrint\n", "engine/diag/x.go": "package diag\nvar _ = unicode.IsPrint\n"},
+			"engine/x.go: cleans text by unicode.IsPrint: use diag.Clean, diag.Line or diag.Escape",
 		},
 		{
 			"library beside its owner's folder", libraryLaw,
@@ -263,18 +300,6 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 			}
 		})
 	}
-}
-
-// verbFiles is a command of so many files, each with so many lines, and a test and a package that are longer.
-func verbFiles(files, lines int) map[string]string {
-	out := map[string]string{
-		"cmd/homestak-gitops/verb_test.go": "package main\n" + strings.Repeat("\n", 3000),
-		"cmd/homestak-gitops/session/y.go": "package session\n" + strings.Repeat("\n", 3000),
-	}
-	for i := range files {
-		out[fmt.Sprintf("cmd/homestak-gitops/verb%d.go", i)] = "package main\n" + strings.Repeat("\n", lines-1)
-	}
-	return out
 }
 
 // kindFiles is a driver with two kinds, of which the table lists some and vm has a test.

@@ -67,7 +67,7 @@ type Forest struct {
 	file    string // that stands for the program
 
 	mu       sync.Mutex // hosts are asked by agents while machines come and go
-	machines []*Machine // in the order in which they booted; one that moved is there twice for a while
+	machines []*Machine // in the order in which they booted; one that moved is listed twice for a while
 	serial   int        // of machines
 }
 

@@ -81,7 +81,7 @@ func TestAHungOrKilledAgentIsStartedAnew(t *testing.T) {
 			w.Run("systemctl", "reload", service)
 			w.has("db-1")
 			w.settled()
-			require.Len(t, w.host.Snapshot().Guests, 2+2, "nothing is there twice")
+			require.Len(t, w.host.Snapshot().Guests, 2+2, "nothing is listed twice")
 		})
 	}
 }

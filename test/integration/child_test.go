@@ -505,7 +505,7 @@ func TestST03SimulatedAgentOutlivesTheSpec(t *testing.T) {
 	s.edit("manifests/web.hcl", "spec = spec.base", "")
 	r := s.run("plan")
 	require.True(t, r.Plan.InSync(), describe(r))
-	require.Contains(t, describe(r), "pve.inner has no spec any more, and the items of its last one stay")
+	require.Contains(t, describe(r), "pve.inner has no spec any more, and what its last spec configured stays")
 
 	before := func(p *engine.Pass) {
 		p.History = enginetest.History{Site: was}

@@ -402,7 +402,7 @@ func TestST11SimulatedNodeLosesItsSpec(t *testing.T) {
 	s.write("specs.hcl", "")
 	r := s.pass("plan")
 	require.Empty(t, actions(r.Plan))
-	require.Contains(t, describe(r), "vm.web-1 has no spec any more, and the items of its last one stay")
+	require.Contains(t, describe(r), "vm.web-1 has no spec any more, and what its last spec configured stays")
 	s.earlier = was
 	r = s.pass("plan")
 	require.Equal(t, []string{"update guest.web-1"}, actions(r.Plan))

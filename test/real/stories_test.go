@@ -137,7 +137,7 @@ func decommission(s *story) {
 }
 
 // kill: the program is killed (-9) at moments of a pass in which every kind of step is
-// due. Started again, it converges, and nothing is there twice.
+// due. Started again, it converges, and nothing is listed twice.
 func kill(s *story) {
 	for i, after := range s.kills {
 		s.deploy(s.vm("changes"), s.vm("goes"), ct("ct-changes"))

@@ -118,7 +118,7 @@ func (o *Opener) ReachDeployed(ctx context.Context, f *Flags, verb string) (*Ses
 func (o *Opener) ReachManifest(ctx context.Context, f *Flags, verb string) (*Session, *model.Manifest, *model.Host, error) {
 	o.UI.Document = o.FailedReport(verb)
 	if f.Manifest == "" {
-		return nil, nil, nil, fmt.Errorf("%s what? name a manifest with -M", verb)
+		return nil, nil, nil, fmt.Errorf("%s: name a manifest with -M", verb)
 	}
 	return o.Reach(ctx, f)
 }

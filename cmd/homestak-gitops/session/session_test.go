@@ -162,7 +162,7 @@ func TestReach(t *testing.T) {
 			_, _, err := s.ReachDeployed(context.Background(), s.flags, "apply")
 			return err
 		}},
-		"destroy what? name a manifest with -M": {nil, func(s *scene) error {
+		"destroy: name a manifest with -M": {nil, func(s *scene) error {
 			_, _, _, err := s.ReachManifest(context.Background(), s.flags, "destroy")
 			s.ended++ // it began none
 			return err

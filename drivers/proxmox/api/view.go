@@ -188,7 +188,7 @@ func (v *View) checkNodes(h *model.Host) {
 			known := slices.Sorted(maps.Keys(v.Nodes))
 			v.Unknown = append(v.Unknown, model.Unknown{
 				Scope: "node " + n, Node: n, All: n == h.PVENode(),
-				Why: fmt.Sprintf("%s knows no such node (it has %s): is api the URL of another host, or node misspelt?", h.API, strings.Join(known, ", ")),
+				Why: fmt.Sprintf("%s has no node of that name (it has %s): is api the URL of another host, or node misspelt?", h.API, strings.Join(known, ", ")),
 			})
 		case !online:
 			v.Unknown = append(v.Unknown, model.Unknown{Scope: "node " + n, Why: "offline", Node: n})

@@ -17,11 +17,11 @@ func (s *subject) ownershipKey(owner string) func(context.Context) {
 		case len(keys) == 1:
 			s.ok(name, "known")
 		case secrets.HasOwnershipKey():
-			s.warn(name, "the site has one, and its value is not known here", "without it no guest with a tag can be proved to be the site's, and nothing of them is changed",
+			s.warn(name, "the site has one, and its value is not known here", "without it no tagged guest can be verified, so none is changed",
 				"give this machine the secrets that have auth."+model.OwnershipKey+", or the key to decrypt them",
 				"or only the key of this host: homestak-gitops token ownership "+owner+", where the key of the site is")
 		default:
-			s.warn(name, "the site has none", "nothing proves which guests are its own, so none is removed, replaced or renamed; whoever may edit the description of a guest can still claim it as a declared node",
+			s.warn(name, "the site has none", "without it no guest can be verified, so none is removed, replaced or renamed; a user who may edit the description of a guest can still claim it as a declared node",
 				secrets.OwnershipKeyAdvice()...)
 		}
 	}

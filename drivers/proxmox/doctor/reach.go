@@ -99,7 +99,7 @@ func (r *reach) certificate(ctx context.Context) {
 	dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host, InsecureSkipVerify: true}} //nolint:gosec // nothing is sent; the certificate is verified below
 	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(host, port))
 	if err != nil {
-		r.fail("certificate", "no TLS: "+err.Error(), "the API is spoken to over TLS only"+r.at(), "is this the port of pveproxy (8006)? on the host: ss -ltnp | grep pveproxy")
+		r.fail("certificate", "no TLS: "+err.Error(), "the API is used over TLS only"+r.at(), "is this the port of pveproxy (8006)? on the host: ss -ltnp | grep pveproxy")
 		return
 	}
 	defer func() { _ = conn.Close() }()

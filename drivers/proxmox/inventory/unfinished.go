@@ -179,7 +179,7 @@ func (d finder) classifyOne(ctx context.Context, obs *kind.Observation, have mod
 		return abandoned(obs, have, f, at), nil
 	}
 	// Its task ended between the two requests.
-	const why = "was being created until a moment ago; look again"
+	const why = "was being created until a moment ago; plan again"
 	f.Name = cmp.Or(cfg.Next["name"], cfg.Next["hostname"])
 	if _, m, found := owner.ParseDescription(cfg.Description()); found && (m.Site == "" || m.Site == d.ID.Site) {
 		return unknown(model.Unknown{Why: why}), nil

@@ -96,7 +96,7 @@ func (r target) departing(ctx context.Context, addr model.Address, undo bool) (a
 	is := r.host.ID.Check(cfg, r.at)
 	switch {
 	case !is.IsOwnedAs(addr):
-		return cfg, is, fmt.Errorf("%s can no longer be proved to be %s (%s): %w", r.at, addr, is.Why(), errNotOurs)
+		return cfg, is, fmt.Errorf("%s can no longer be verified as %s (%s): %w", r.at, addr, is.Why(), errNotOurs)
 	case !is.Tag.AllowsRemoval() && !undo:
 		return cfg, is, fmt.Errorf("removing %s: its ownership tag does not prove that it is ours to remove: %w", r.at, errNotOurs)
 	case cfg.Next["protection"] == "1" && is.Tag.Type == owner.TemplateType:

@@ -34,7 +34,7 @@ func AwaitOwnTasks(ctx context.Context, h *kind.Host, s plan.Step) (left plan.St
 		return s, nil
 	}
 	if left, err = d.readStep(ctx, s); err != nil {
-		return s, fmt.Errorf("%s was still being worked on by a task of our own, which has ended now: %w", at, err)
+		return s, fmt.Errorf("%s was still being changed by a task of this program, which has now ended: %w", at, err)
 	}
 	return left, nil
 }
@@ -53,7 +53,7 @@ func (d updater) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 	}
 	is := d.ID.Check(cfg, at)
 	if !is.IsOwnedAs(s.Have.Addr) {
-		return s, fmt.Errorf("it can no longer be proved to be %s (%s): not changed; plan again", s.Have.Addr, is.Why())
+		return s, fmt.Errorf("it can no longer be verified as %s (%s): not changed; plan again", s.Have.Addr, is.Why())
 	}
 	now, err := lifecycle.GuestAt(d.Host, at).State(ctx)
 	if err == nil && !now.Running && lifecycle.GuestAt(d.Host, at).AwaitReboot(ctx) { // the task that ended was the first half of a restart

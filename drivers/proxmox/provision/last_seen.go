@@ -45,7 +45,7 @@ func (d writer) reread(ctx context.Context, l *lastSeen, slot string) error {
 		return fmt.Errorf("reading it again: %w", err)
 	}
 	if is := d.ID.Check(cfg, l.at); !is.IsOwnedAs(l.addr) {
-		return fmt.Errorf("it can no longer be proved to be %s (%s): not changed; plan again", l.addr, is.Why())
+		return fmt.Errorf("it can no longer be verified as %s (%s): not changed; plan again", l.addr, is.Why())
 	}
 	if slot != "" && !l.changedByUs[slot] && api.VolumeOf(cfg.Next[slot]) != api.VolumeOf(l.cfg.Next[slot]) {
 		return fmt.Errorf("another volume is at %s since the plan was made: plan again", slot)
@@ -61,7 +61,7 @@ func (d writer) verifyOwner(ctx context.Context, at api.GuestRef, addr model.Add
 		return fmt.Errorf("reading it first: %w", err)
 	}
 	if is := d.ID.Check(cfg, at); !is.IsOwnedAs(addr) {
-		return fmt.Errorf("it can no longer be proved to be %s (%s): not changed; plan again", addr, is.Why())
+		return fmt.Errorf("it can no longer be verified as %s (%s): not changed; plan again", addr, is.Why())
 	}
 	return nil
 }

@@ -101,7 +101,7 @@ func (d updater) writeInTwo(ctx context.Context, s plan.Step, ch *change) error 
 	return d.withDigest(ctx, &ch.lastSeen, "", func(digest string) error {
 		for name, id := range on.Detached {
 			if ch.oldSlot[name] != "" && api.UnusedKey(ch.lastSeen.cfg.Next, id) == "" {
-				return fmt.Errorf("%s, which is disk %s, was detached and is not there to be attached again: plan again", id, name)
+				return fmt.Errorf("%s, which is disk %s, was detached and no longer exists: plan again", id, name)
 			}
 		}
 		_, err := d.API.Put(ctx, ch.lastSeen.at.Path("config"), second.body(digest))

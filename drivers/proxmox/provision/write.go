@@ -36,7 +36,7 @@ func (d writer) write(ctx context.Context, at api.GuestRef, w, later patch, have
 	}
 	is := d.ID.Check(cfg, at)
 	if !is.IsOwnedAs(have.Addr) {
-		return fmt.Errorf("%w; it can no longer be proved to be %s (%s): not changed", err, have.Addr, is.Why())
+		return fmt.Errorf("%w; it can no longer be verified as %s (%s): not changed", err, have.Addr, is.Why())
 	}
 	fresh := guest.FromConfig(api.ListedGuest{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: have.Guest.Running}, cfg, is.Notes, is.Tag)
 	if w.conflicts(old, cfg) || later.conflicts(old, cfg) || !reflect.DeepEqual(configuredAttrs(fresh.Spec), configuredAttrs(have.Spec)) {

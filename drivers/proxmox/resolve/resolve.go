@@ -206,7 +206,7 @@ func (r *resolver) tags(declared []string) []string {
 		case kept != t:
 			r.warnf("tags", fmt.Sprintf("tag %q is kept as %q", t, kept), "PVE keeps tags in lower case: write %q", kept)
 		case slices.ContainsFunc(declared[:i], func(other string) bool { return strings.ToLower(other) == t }):
-			r.warnf("tags", fmt.Sprintf("tag %q is there twice", t), "PVE keeps each tag once: remove one of them")
+			r.warnf("tags", fmt.Sprintf("tag %q is listed twice", t), "PVE keeps each tag once: remove one of them")
 		}
 		tags = append(tags, kept)
 	}

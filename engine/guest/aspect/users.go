@@ -209,7 +209,7 @@ func (a accounts) account(q *Query, w spec.User) []Step {
 			"if getent group %s >/dev/null; then _g='--gid %s'; else _g=--user-group; fi", name, w.Name),
 			// A home that an earlier account of this name left keeps its owner.
 			fmt.Sprintf("_u=; if [ -d /home/%[1]s ] && _id=$(stat -c %%u /home/%[1]s) && [ \"$_id\" -ge 1000 ] && ! getent passwd \"$_id\" >/dev/null; then _u=\"--uid $_id\"; fi", w.Name),
-			fmt.Sprintf("if ! id -u -- %s >/dev/null 2>&1; then useradd --create-home $_g $_u --shell %s -- %s 2>&1 || die 'user %s could not be made'; fi", name, guest.Quote(w.Shell), name, w.Name))
+			fmt.Sprintf("if ! id -u -- %s >/dev/null 2>&1; then useradd --create-home $_g $_u --shell %s -- %s 2>&1 || die 'user %s could not be created'; fi", name, guest.Quote(w.Shell), name, w.Name))
 	}
 	for _, g := range w.Groups {
 		if !slices.Contains(shown, g) {

@@ -160,7 +160,7 @@ func TestS7AnswersThatAreRefused(t *testing.T) {
 		{"cut", func(m *fake) { m.edit = func(o *guest.Output) { o.Cut = true } }, "is longer than"},
 		{"half", func(m *fake) {
 			m.edit = func(o *guest.Output) { o.Out = o.Out[:strings.LastIndex(o.Out, "homestak-")] }
-		}, "has no end"},
+		}, "is incomplete"},
 		{"killed", func(m *fake) { m.edit = func(o *guest.Output) { o.Signal = 9 } }, "signal 9"},
 		{"no shell", func(m *fake) {
 			m.edit = func(o *guest.Output) { *o = guest.Output{Code: 127, Err: "sh: \x1b[31mnot found"} }

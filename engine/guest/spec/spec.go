@@ -188,7 +188,7 @@ type File struct {
 type Run struct {
 	Trigger  string `json:"trigger"` // manual, schedule, webhook or git
 	Interval int    `json:"interval_seconds,omitempty"`
-	Timer    string `json:"-" plan:"timer" doc:"When the node fetches its spec and applies it by itself."`
+	Timer    string `json:"-" plan:"timer" doc:"When the node fetches and applies its spec."`
 }
 
 // Notified reports whether the parent notifies the node when there is something to do.

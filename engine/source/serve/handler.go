@@ -102,7 +102,7 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) error {
 			return h.raw(w, r, strings.TrimPrefix(path, "raw/"))
 		}
 	default:
-		return &RefusalError{http.StatusNotFound, "there is nothing at this path", "clone " + strings.TrimSuffix(RepositoryPrefix, "/") + " of this server with git, or get one file below " + RepositoryPrefix + "raw/HEAD/"}
+		return &RefusalError{http.StatusNotFound, "nothing is served at this path", "clone " + strings.TrimSuffix(RepositoryPrefix, "/") + " of this server with git, or get one file below " + RepositoryPrefix + "raw/HEAD/"}
 	}
 	if !slices.Contains(allowed, r.Method) {
 		w.Header().Set("Allow", strings.Join(allowed, ", "))

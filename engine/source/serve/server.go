@@ -134,7 +134,7 @@ func (s *server) UploadPack(ctx context.Context, in io.Reader, out io.Writer) er
 		}
 	}
 	if refused, ok := errors.AsType[requestError](err); ok {
-		return WriteError(out, refused.Error())
+		return sendError(out, refused.Error())
 	}
 	if err != nil {
 		return err
@@ -161,11 +161,11 @@ func (s *server) refusal(ids []plumbing.Hash) error {
 			return bad("upload-pack: not our ref %s: only the commit in force and the last good one are served; fetch again", id)
 		}
 	}
-	return bad("these commits were not served together; fetch again")
+	return bad("these commits are not served together any more; fetch again")
 }
 
-// WriteError writes a message for the client's user, which ends the answer.
-func WriteError(out io.Writer, message string) error {
+// sendError writes a message for the client's user, which ends the answer.
+func sendError(out io.Writer, message string) error {
 	return pktline.NewEncoder(out).EncodeString("ERR " + message + "\n")
 }
 
@@ -314,5 +314,5 @@ func (f *file) Copy(ctx context.Context, w io.Writer) error {
 // writeRefusal writes an answer to info/refs that is only a message.
 func writeRefusal(out io.Writer, service, message string) error {
 	e := pktline.NewEncoder(out)
-	return errors.Join(e.EncodeString("# service="+service+"\n"), e.Flush(), WriteError(out, message))
+	return errors.Join(e.EncodeString("# service="+service+"\n"), e.Flush(), sendError(out, message))
 }

@@ -56,8 +56,8 @@ type item struct {
 
 // Why nothing more is built.
 const (
-	errFull  = requestError("too much is being sent to others; try again in some minutes")
-	errShare = requestError("too much is being sent to this client at once; end other requests, or try again in some minutes")
+	errFull  = requestError("too much is being sent to other clients; try again in a few minutes")
+	errShare = requestError("too much is being sent to this client at once; end other requests, or try again in a few minutes")
 )
 
 func newSpool(dir string, most int64) *spool {

@@ -52,7 +52,7 @@ func test(s *shell, args []string) int {
 		}
 		rest = rest[:len(rest)-1]
 	}
-	holds, err := Test(s.p, rest)
+	holds, err := testTool(s.p, rest)
 	if err != nil {
 		return s.fail(2, "%s: %v", args[0], err)
 	}
@@ -192,9 +192,9 @@ func declare(s *shell, args []string) int {
 	return 0
 }
 
-func kill(s *shell, args []string) int { return Kill(s.p, args) }
+func kill(s *shell, args []string) int { return killTool(s.p, args) }
 
-func printf(s *shell, args []string) int { return Printf(s.p, args) }
+func printf(s *shell, args []string) int { return printfTool(s.p, args) }
 
 func pwd(s *shell, _ []string) int {
 	s.p.Printf("%s\n", s.p.Dir)

@@ -17,7 +17,7 @@ import (
 func Programs() map[string]machine.Program {
 	out := map[string]machine.Program{
 		"sh": main, "dash": main, "bash": main, "true": succeed, "false": failing, "nologin": nologin, "logger": succeed,
-		"kill": func(p *machine.Process) int { return Kill(p, p.Args) }, "printf": func(p *machine.Process) int { return Printf(p, p.Args) },
+		"kill": func(p *machine.Process) int { return killTool(p, p.Args) }, "printf": func(p *machine.Process) int { return printfTool(p, p.Args) },
 		"dd": dd, "test": testing, "[": testing, "echo": echo, "chmod": chmod, "find": find, "sleep": sleep, "setsid": setsid,
 	}
 	for name, p := range withOptions() {
@@ -194,7 +194,7 @@ func testing(p *machine.Process) int {
 	if strings.HasSuffix(p.Args[0], "[") && len(args) > 0 {
 		args = args[:len(args)-1]
 	}
-	holds, err := Test(p, args)
+	holds, err := testTool(p, args)
 	switch {
 	case err != nil:
 		p.Failf("%v", err)

@@ -10,8 +10,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
-// Test is test(1), without its name and brackets.
-func Test(p *machine.Process, args []string) (bool, error) {
+// testTool is test(1), without its name and brackets.
+func testTool(p *machine.Process, args []string) (bool, error) {
 	t := &tester{p: p, args: args}
 	if len(args) == 0 {
 		return false, nil
@@ -203,8 +203,8 @@ func unescape(text string, zero bool) (out string, stop bool) {
 	return b.String(), false
 }
 
-// Printf is printf(1).
-func Printf(p *machine.Process, args []string) int {
+// printfTool is printf(1).
+func printfTool(p *machine.Process, args []string) int {
 	if len(args) < 2 {
 		return p.Failf("usage: printf format [arg ...]")
 	}
@@ -321,8 +321,8 @@ func SignalName(s syscall.Signal) string {
 	return strconv.Itoa(int(s))
 }
 
-// Kill is kill(1).
-func Kill(p *machine.Process, args []string) int {
+// killTool is kill(1).
+func killTool(p *machine.Process, args []string) int {
 	sig := syscall.SIGTERM
 	args = args[1:]
 	if len(args) > 1 && args[0] == "-s" {

@@ -104,7 +104,7 @@ func ParseDownload(text string) (Download, error) {
 		case key != "status" && key != "file" && key != "size":
 			return Download{}, fmt.Errorf("download %q: %q is none of status=N, file=PATH, size=BYTES", text, field)
 		case twice:
-			return Download{}, fmt.Errorf("download %q: %s is there twice", text, key)
+			return Download{}, fmt.Errorf("download %q: %s is listed twice", text, key)
 		}
 		said[key] = value
 	}

@@ -58,7 +58,7 @@ func (f *netFound) readResolver(texts map[string]string) {
 		f.resolver = plainFile
 		f.dns = nameservers(f.files[resolvConf])
 	default:
-		f.resolver = "whoever writes " + to
+		f.resolver = "the program that writes " + to
 		f.dns = nameservers(f.files[resolvConf])
 	}
 }
