@@ -805,7 +805,7 @@ func TestST13WhatCannotBeDone(t *testing.T) {
 			w := begin(t)
 			w.Run0("apt-get update; : ; " + c.before)
 			waited := 0
-			o := converge.Options{WaitFor: 6 * time.Second, Progress: func(_ aspect.Step, state string) {
+			o := converge.Options{WaitFor: time.Second, Progress: func(_ aspect.Step, state string) {
 				if strings.HasPrefix(state, "waiting, since ") {
 					waited++
 					require.Contains(t, state, "python3 (process ")

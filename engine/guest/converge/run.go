@@ -169,11 +169,11 @@ func (r *runner) await(ctx context.Context, s aspect.Step) error {
 		if err := r.o.stopped(); err != nil {
 			return err
 		}
-		if waited := time.Since(began); waited >= most {
-			return fmt.Errorf("%w, for more than %s: wait until it ends, or stop it, and apply again", err, most)
-		}
 		if r.o.Progress != nil {
 			r.o.Progress(s, "waiting, since "+busy.text)
+		}
+		if waited := time.Since(began); waited >= most {
+			return fmt.Errorf("%w, for more than %s: wait until it ends, or stop it, and apply again", err, most)
 		}
 	}
 }
