@@ -24,7 +24,7 @@ func apiCreateTicket(w *core.World, c *core.Call) (any, error) {
 	}
 	u := w.Access.Users[username]
 	password := c.In["password"]
-	renewed, byTicket := ByTicket(w, password)
+	renewed, byTicket := userOfTicket(w, password)
 	good := u != nil && u.Active(w.Now) &&
 		(byTicket && renewed == username || u.Password != "" && subtle.ConstantTimeCompare([]byte(u.Password), []byte(password)) == 1)
 	if path, privs := c.In["path"], c.In["privs"]; path != "" && privs != "" {
@@ -124,7 +124,7 @@ func Authenticate(w *core.World, req *core.Request) (core.Identity, error) {
 		}
 		return core.Identity{}, unauthorized("No ticket")
 	}
-	user, ok := ByTicket(w, ticket)
+	user, ok := userOfTicket(w, ticket)
 	if !ok {
 		return core.Identity{}, unauthorized("Authentication failed!")
 	}
@@ -169,8 +169,8 @@ func ticket(w *core.World, user string) string {
 	return plain + "::" + sign(w, plain)
 }
 
-// ByTicket verifies a ticket.
-func ByTicket(w *core.World, ticket string) (user string, ok bool) {
+// userOfTicket verifies a ticket.
+func userOfTicket(w *core.World, ticket string) (user string, ok bool) {
 	plain, signature, found := strings.Cut(ticket, "::")
 	parts := strings.Split(plain, ":")
 	if !found || len(parts) != 3 || parts[0] != "PVE" || !hmac.Equal([]byte(signature), []byte(sign(w, plain))) {

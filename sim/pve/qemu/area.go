@@ -16,7 +16,7 @@ func Area() core.Area {
 			"POST /nodes/{node}/qemu/{vmid}/status/shutdown": apiShutdown,
 			"POST /nodes/{node}/qemu/{vmid}/status/reboot":   apiReboot,
 			"POST /nodes/{node}/qemu/{vmid}/status/reset":    core.On(runningOnly, apiReset),
-			"POST /nodes/{node}/qemu/{vmid}/status/suspend":  Suspend,
+			"POST /nodes/{node}/qemu/{vmid}/status/suspend":  suspend,
 			"POST /nodes/{node}/qemu/{vmid}/status/resume":   apiResume,
 		},
 		Guests: map[string]core.GuestHandler{

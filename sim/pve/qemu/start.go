@@ -169,9 +169,9 @@ func apiReset(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	}}), nil
 }
 
-// Suspend is POST …/status/suspend: a pause; with todisk a hibernation, which keeps
+// suspend is POST …/status/suspend: a pause; with todisk a hibernation, which keeps
 // the memory on a volume and ends the process (vm_suspend in PVE/QemuServer.pm).
-var Suspend = core.On(runningOnly, apiSuspend)
+var suspend = core.On(runningOnly, apiSuspend)
 
 func apiSuspend(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	kind, toDisk := "qmpause", c.Flag("todisk")
