@@ -1,13 +1,13 @@
 package push
 
-// This part of the package is the agent of a child as its parent puts it on the machine: the program, its
-// units, the file that leads it to its parent, and the token for the API of its own host. It knows no
-// connection but guest.Machine, and no server: whoever is the parent says what it accepts.
+// A parent installs the agent of a child on the machine: the program, its units, the file that leads it to its
+// parent, and the token for the API of its own host. The code here runs commands by a guest.Machine only, and
+// asks Children for what the server of the parent accepts.
 //
 // Read in this order: child.go (what is wanted, and how a difference is called), observe.go (what is there, by one
 // command), apply.go (the commands that change it).
 //
-// No key of anybody is copied to the machine. Its own token for the API and its own key for guests are made there and stay there.
+// No key is copied to the machine. Its own token for the API and its own key for guests are made there and stay there.
 
 import (
 	"errors"

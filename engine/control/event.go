@@ -1,7 +1,7 @@
 package control
 
-// This part of the package turns the statuses of an agent into a stream of events: a new commit, the start
-// and end of a pass and of its steps, a node that becomes ready or not ready.
+// The events of an agent follow from its statuses: a new commit, the start and end of a pass and of its
+// steps, a node that becomes ready or not ready.
 //
 // Read in this order: Event, Between (the events between two statuses), Log (the last events, and
 // their followers), stream.go (over HTTP).

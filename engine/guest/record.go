@@ -1,7 +1,7 @@
 package guest
 
-// This part of the package is what a machine knows of the things that a spec put on it: the file owned.json.
-// It decides what is withdrawn when the spec drops it, and to which state.
+// The file owned.json on a machine records what a spec put there. It decides what is withdrawn when the spec
+// drops an item, and to which state.
 
 import (
 	"bytes"

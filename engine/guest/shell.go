@@ -1,6 +1,6 @@
 package guest
 
-// This part of the package writes POSIX shell scripts that run inside a machine, and reads their answers. A
+// Scripts for POSIX shells run inside a machine, and print answers that are read here. A
 // script is the standard input of `sh -s`: nothing of it shows in the list of processes. It is one compound
 // command, which the shell parses to its end before it runs any of it, so a connection that breaks while the
 // script is sent runs nothing.

@@ -1,7 +1,7 @@
 package source
 
-// This part of the package simulates the author of a site: a bare repository that an agent follows, a
-// checkout to edit, and pushes from the checkout to the repository.
+// The demo simulates the author of a site: a bare repository that an agent follows, a checkout to edit, and
+// pushes from the checkout to the repository.
 //
 // A push is a real one: the receiving side of git's protocol gets a pack and moves the branch. Both
 // sides run in this process, so git need not be installed; with git you can clone the same

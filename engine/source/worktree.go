@@ -1,7 +1,7 @@
 package source
 
-// This part of the package finds the commit of a site folder in a git checkout, and whether the folder
-// differs from it.
+// On the command line a site is a folder in a checkout of git. It has the commit of the checkout, unless the
+// folder differs from that commit.
 
 import (
 	"errors"

@@ -1,7 +1,6 @@
 package node
 
-// This part of the package is what the verbs of config do on the machine that they run on: fetch its spec
-// from a parent, and apply it.
+// The verbs of config fetch the spec of the machine that they run on from a parent, and apply it.
 
 import (
 	"context"

@@ -1,8 +1,7 @@
 package session
 
-// This part of the package finds the agent that a command line is about: the one of this machine, one that
-// --socket, --data-dir or --config names, or one on another machine; where none runs, what the last one left
-// behind.
+// A command line is about one agent: that of this machine, one that --socket, --data-dir or --config names, or
+// one on another machine. If no agent runs, verbs read what the last one left in its data folder.
 
 import (
 	"context"

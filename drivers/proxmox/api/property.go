@@ -1,7 +1,7 @@
 package api
 
-// This part of the package reads and writes values in the configuration of a Proxmox VE guest: property
-// strings, lists of tags, sizes, VLANs and ssh keys.
+// The configuration of a guest in Proxmox VE has values with a syntax of their own: property strings, lists of
+// tags, sizes, VLANs and SSH keys.
 
 import (
 	"cmp"

@@ -144,8 +144,3 @@ func blank(line string) bool { return trim(line) == "" }
 func beginsWithSpace(line string) bool {
 	return line != "" && strings.IndexByte(whitespace, line[0]) >= 0
 }
-
-// isTrailerKey reports whether a line "key: value" is a trailer of that key.
-func isTrailerKey(key string) bool {
-	return key != "" && key == trim(key) && separator(key+":") == len(key)
-}

@@ -1,8 +1,7 @@
 package network
 
-// This part of the package is what a spec says of a machine that is, or becomes, a host of Proxmox VE: where
-// its packages come from, the reminder about subscriptions, and its bridge. The packages themselves are those
-// of the spec.
+// A machine that is, or becomes, a host of Proxmox VE has three aspects more: the repository of its packages,
+// the reminder about subscriptions, and its bridge. The packages themselves are those of the spec.
 
 import (
 	"strings"
