@@ -18,14 +18,12 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/drivers/drivertest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
-	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/debian"
 	simmachine "github.com/homestak/homestak-gitops/sim/machine"
@@ -193,15 +191,8 @@ func (s *tree) run(verb string, edits ...func(*engine.Pass)) engine.Report {
 		cfg.Children = func() push.Children { return s.nursery }
 	}
 	return s.story.pass(verb, func(pass *engine.Pass) {
-		pass.Load = func(context.Context) engine.Desired {
-			data, err := os.ReadFile(s.dir + "/secrets.yaml")
-			require.NoError(s.t, err)
-			secrets, found := hcl.ParseSecrets("secrets.yaml", data, nil)
-			site, more := hcl.Load(os.DirFS(s.dir), hcl.Options{Kinds: append(proxmox.Kinds(), cfg.Kinds()...), Secrets: secrets})
-			return engine.Desired{Site: site, Findings: append(found, more...)}
-		}
+		s.enter(pass, cfg)
 		pass.Health.Reported = s.Reported
-		pass.Open = s.over(cfg)
 		for _, edit := range edits {
 			edit(pass)
 		}

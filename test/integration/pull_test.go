@@ -34,7 +34,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
 	"github.com/homestak/homestak-gitops/policy"
 	simhosts "github.com/homestak/homestak-gitops/sim"
@@ -81,13 +80,7 @@ func beginPulling(t *testing.T, specs string) *pulling {
 }
 
 // desired is the site as it is in its folder.
-func (s *pulling) desired() engine.Desired {
-	data, err := os.ReadFile(s.dir + "/secrets.yaml")
-	require.NoError(s.t, err)
-	secrets, found := hcl.ParseSecrets("secrets.yaml", data, nil)
-	site, more := hcl.Load(os.DirFS(s.dir), hcl.Options{Kinds: s.access().Kinds(), Secrets: secrets})
-	return engine.Desired{Site: site, Findings: append(found, more...)}
-}
+func (s *pulling) desired() engine.Desired { return s.readSite(s.access().Kinds()) }
 
 func (s *pulling) access() drivers.Access {
 	a := drivers.Access{Owner: "father", Files: os.DirFS(s.dir), Guests: push.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Locally: s.here, Program: s.program}}

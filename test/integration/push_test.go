@@ -38,7 +38,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/service"
 	repository "github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
-	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/pve"
@@ -113,15 +112,8 @@ func (p *pushed) dial(ctx context.Context, network, address string) (net.Conn, e
 // pass makes a pass with a driver of its own, as a new process does.
 func (p *pushed) pass(verb string) engine.Report {
 	p.t.Helper()
-	cfg := push.Config{HostKeys: p.hosts, Dial: p.dial, Confirm: p.confirm}
 	return p.story.pass(verb, func(pass *engine.Pass) {
-		pass.Load = func(context.Context) engine.Desired {
-			data := []byte(p.text("secrets.yaml"))
-			secrets, found := hcl.ParseSecrets("secrets.yaml", data, nil)
-			site, more := hcl.Load(os.DirFS(p.dir), hcl.Options{Kinds: append(proxmox.Kinds(), cfg.Kinds()...), Secrets: secrets})
-			return engine.Desired{Site: site, Findings: append(found, more...)}
-		}
-		pass.Open = p.over(cfg)
+		p.enter(pass, push.Config{HostKeys: p.hosts, Dial: p.dial, Confirm: p.confirm})
 		pass.Observer = engine.StepFunc(func(e apply.Event) {
 			if e.What == apply.Note {
 				fmt.Fprintln(&p.notes, e.Text)
@@ -651,22 +643,21 @@ func (s *raised) forward(ctx context.Context, at string) {
 // pass makes a pass as an agent with that server does.
 func (s *raised) pass(verb string) engine.Report {
 	s.t.Helper()
-	cfg := push.Config{HostKeys: s.hosts, Dial: s.dial, Upgrade: time.Minute, Children: func() push.Children { return s.server }}
 	rules, found := policy.Compile(s.t.Context(), policy.Options{Site: os.DirFS(s.dir)})
 	require.Empty(s.t, found)
 	return s.story.pass(verb, func(pass *engine.Pass) {
-		pass.Load = func(context.Context) engine.Desired {
-			secrets, found := hcl.ParseSecrets("secrets.yaml", []byte(s.text("secrets.yaml")), nil)
-			site, more := hcl.Load(os.DirFS(s.dir), hcl.Options{Kinds: append(proxmox.Kinds(), cfg.Kinds()...), Secrets: secrets})
+		s.enter(pass, push.Config{HostKeys: s.hosts, Dial: s.dial, Upgrade: time.Minute, Children: func() push.Children { return s.server }})
+		load := pass.Load
+		pass.Load = func(ctx context.Context) engine.Desired {
+			d := load(ctx)
 			s.server.InForce(daemon.ServedCommit{
-				ID: strings.Repeat("a", 40), Site: site, Policies: rules,
+				ID: strings.Repeat("a", 40), Site: d.Site, Policies: rules,
 				Needs:    func() (map[string][]string, error) { return map[string][]string{}, nil },
 				Snapshot: func() (*repository.Snapshot, string, error) { return nil, "this is a test", nil },
 			})
-			return engine.Desired{Site: site, Findings: append(found, more...)}
+			return d
 		}
 		pass.Health.Reported = s.server.Reported
-		pass.Open = s.over(cfg)
 	})
 }
 

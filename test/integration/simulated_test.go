@@ -16,13 +16,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
-	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
@@ -91,16 +89,8 @@ func (c *cutting) Write(p []byte) (int, error) {
 // pass makes a pass with a driver of its own, as a new process does.
 func (s *simulated) pass(verb string) engine.Report {
 	s.t.Helper()
-	cfg := push.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Confirm: s.confirm}
 	return s.story.pass(verb, func(pass *engine.Pass) {
-		pass.Load = func(context.Context) engine.Desired {
-			data, err := os.ReadFile(s.dir + "/secrets.yaml")
-			require.NoError(s.t, err)
-			secrets, found := hcl.ParseSecrets("secrets.yaml", data, nil)
-			site, more := hcl.Load(os.DirFS(s.dir), hcl.Options{Kinds: append(proxmox.Kinds(), cfg.Kinds()...), Secrets: secrets})
-			return engine.Desired{Site: site, Findings: append(found, more...)}
-		}
-		pass.Open = s.over(cfg)
+		s.enter(pass, push.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Confirm: s.confirm})
 		pass.Changed, pass.StartFirst = s.changed, s.first
 		pass.History = enginetest.History{Site: s.earlier}
 		s.loaded = pass.Load(s.t.Context()).Site

@@ -223,16 +223,25 @@ func vm(name string, lines ...string) string {
 // withoutKey takes the ownership key out of the site: what is copied with its identity then counts as much as the original.
 func (s *story) withoutKey() {
 	s.keyless = true
-	s.edit("secrets.yaml", released.Auth+"", "")
+	s.edit("secrets.yaml", released.Auth, "")
 }
 
 // load reads the site as it stands in its folder.
-func (s *story) load(context.Context) engine.Desired {
+func (s *story) load(context.Context) engine.Desired { return s.readSite(proxmox.Kinds()) }
+
+// readSite reads the site as it stands in its folder, with these kinds.
+func (s *story) readSite(kinds model.Kinds) engine.Desired {
 	data, err := os.ReadFile(filepath.Join(s.dir, "secrets.yaml"))
 	require.NoError(s.t, err)
 	secrets, found := hcl.ParseSecrets("secrets.yaml", data, nil)
-	site, more := hcl.Load(os.DirFS(s.dir), hcl.Options{Kinds: proxmox.Kinds(), Secrets: secrets})
+	site, more := hcl.Load(os.DirFS(s.dir), hcl.Options{Kinds: kinds, Secrets: secrets})
 	return engine.Desired{Site: site, Findings: append(found, more...)}
+}
+
+// enter lets a pass enter guests by push, with a driver of its own, as a new process does.
+func (s *story) enter(pass *engine.Pass, cfg push.Config) {
+	pass.Load = func(context.Context) engine.Desired { return s.readSite(append(proxmox.Kinds(), cfg.Kinds()...)) }
+	pass.Open = s.over(cfg)
 }
 
 // open reaches a host of the site the way the program does.
