@@ -828,22 +828,6 @@ func kindsOf(p *plan.Plan) []string {
 	return out
 }
 
-// as sends a request with a token, and gives what PVE answers.
-func (w *world) as(token, method, path string, values url.Values) string {
-	w.T.Helper()
-	r, err := http.NewRequestWithContext(w.T.Context(), method, "https://pve.test:8006/api2/json"+path, strings.NewReader(values.Encode()))
-	require.NoError(w.T, err)
-	r.Header.Set("Authorization", "PVEAPIToken="+token)
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	res, err := w.Host.RoundTrip(r)
-	require.NoError(w.T, err)
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	require.NoError(w.T, err)
-	require.Equal(w.T, http.StatusOK, res.StatusCode, "%s %s: %s", method, path, body)
-	return string(body)
-}
-
 // tokenOf makes a user with some rights, and a token of that user.
 func (w *world) tokenOf(user string, acl map[string]string) string {
 	w.T.Helper()
@@ -854,7 +838,7 @@ func (w *world) tokenOf(user string, acl map[string]string) string {
 		w.Root(http.MethodPut, "/access/acl", url.Values{"path": {path}, "users": {user}, "roles": {role}})
 	}
 	var doc struct{ Data struct{ Value string } }
-	require.NoError(w.T, json.Unmarshal([]byte(w.as(w.Host.Token(), http.MethodPost, "/access/users/"+user+"/token/gitops", url.Values{"privsep": {"0"}})), &doc))
+	require.NoError(w.T, json.Unmarshal([]byte(w.As(w.Host.Token(), http.MethodPost, "/access/users/"+user+"/token/gitops", url.Values{"privsep": {"0"}})), &doc))
 	return user + "!gitops=" + doc.Data.Value
 }
 
@@ -893,16 +877,16 @@ func TestOtherPeoplesWorkBlocksNothingOfOurs(t *testing.T) {
 	waits := []string{"create vm.elsewhere", "delete vm.leaves", "update vm.stays: onboot"}
 	begins := map[string]func(w *world, token, vmid string){
 		"clone": func(w *world, token, vmid string) {
-			w.as(token, http.MethodPost, "/nodes/father/qemu/60000/clone", url.Values{"newid": {vmid}, "full": {"1"}, "name": {"copy"}})
+			w.As(token, http.MethodPost, "/nodes/father/qemu/60000/clone", url.Values{"newid": {vmid}, "full": {"1"}, "name": {"copy"}})
 		},
 		"create": func(w *world, token, vmid string) {
-			w.as(token, http.MethodPost, "/nodes/father/qemu", url.Values{"vmid": {vmid}, "name": {"new"}, "scsi0": {"tank:2"}})
+			w.As(token, http.MethodPost, "/nodes/father/qemu", url.Values{"vmid": {vmid}, "name": {"new"}, "scsi0": {"tank:2"}})
 		},
 		"restore": func(w *world, token, vmid string) {
-			w.as(token, http.MethodPost, "/nodes/father/qemu", url.Values{"vmid": {vmid}, "archive": {backups(w)[0].ID}, "storage": {"tank"}})
+			w.As(token, http.MethodPost, "/nodes/father/qemu", url.Values{"vmid": {vmid}, "archive": {backups(w)[0].ID}, "storage": {"tank"}})
 		},
 		"migration": func(w *world, token, _ string) {
-			w.as(token, http.MethodPost, "/nodes/father/qemu/60000/migrate", url.Values{"target": {"mother"}, "with-local-disks": {"1"}})
+			w.As(token, http.MethodPost, "/nodes/father/qemu/60000/migrate", url.Values{"target": {"mother"}, "with-local-disks": {"1"}})
 		},
 	}
 	for name, c := range map[string]struct {
@@ -931,7 +915,7 @@ func TestOtherPeoplesWorkBlocksNothingOfOurs(t *testing.T) {
 			times := map[string]time.Duration{}
 			inTime(t, pve.Config{Nodes: []string{"mother"}, TaskTime: time.Second, TaskTimes: times, Storages: append(pve.DefaultStorages(), tank)}, func(t *testing.T, w *world) {
 				var doc struct{ Data struct{ Value string } }
-				require.NoError(t, json.Unmarshal([]byte(w.as(w.Host.Token(), http.MethodPost, "/access/users/root@pam/token/other", url.Values{"privsep": {"0"}})), &doc))
+				require.NoError(t, json.Unmarshal([]byte(w.As(w.Host.Token(), http.MethodPost, "/access/users/root@pam/token/other", url.Values{"privsep": {"0"}})), &doc))
 				colleague := "root@pam!other=" + doc.Data.Value
 				w.unowned(60000)
 				w.Root(http.MethodPost, "/nodes/father/vzdump", url.Values{"vmid": {"60000"}, "storage": {"local"}})

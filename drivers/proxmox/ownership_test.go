@@ -53,18 +53,6 @@ func besieged(t *testing.T, version string, attack func(*testing.T, *world)) {
 	})
 }
 
-// tries sends a request as an attacker, who may be refused.
-func (w *world) tries(token, method, path string, values url.Values) {
-	r, err := http.NewRequestWithContext(w.T.Context(), method, "https://pve.test:8006/api2/json"+path, strings.NewReader(values.Encode()))
-	require.NoError(w.T, err)
-	r.Header.Set("Authorization", "PVEAPIToken="+token)
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	res, err := w.Host.RoundTrip(r)
-	require.NoError(w.T, err)
-	_, _ = io.Copy(io.Discard, res.Body)
-	require.NoError(w.T, res.Body.Close())
-}
-
 // claims are tags that somebody may write into the description of a guest, for a node that is gone, one that exists, and one
 // that is to be created.
 func (w *world) claims(vmid int) map[string]owner.Tag {
@@ -130,7 +118,7 @@ func TestS1AClaimIsNoProof(t *testing.T) {
 				memory := 2048
 				for vmid, kind := range map[int]string{herVM: "qemu", herCT: "lxc"} {
 					for name, m := range w.claims(vmid) {
-						w.as(eve[vmid], http.MethodPut, fmt.Sprintf("/nodes/father/%s/%d/config", kind, vmid), url.Values{"description": {m.Line()}, "tags": {"homestak"}})
+						w.As(eve[vmid], http.MethodPut, fmt.Sprintf("/nodes/father/%s/%d/config", kind, vmid), url.Values{"description": {m.Line()}, "tags": {"homestak"}})
 						memory += 16
 						w.VM("web").Memory = memory
 						p := w.unharmed("update vm.web")
@@ -302,7 +290,7 @@ func TestS1NothingIsFreedForAForgedTag(t *testing.T) {
 			if !signed {
 				m.V, m.Sig = 1, ""
 			}
-			w.as(eve, http.MethodPut, "/nodes/father/qemu/10000/config", url.Values{"description": {m.Line()}})
+			w.As(eve, http.MethodPut, "/nodes/father/qemu/10000/config", url.Values{"description": {m.Line()}})
 			w.Apply()
 			w.Apply()
 			w.Converged()
@@ -543,7 +531,7 @@ func (s *siege) attack(vmid, lie int) {
 	path := fmt.Sprintf("/nodes/father/%s/%d", s.kinds[vmid], vmid)
 	lies := s.lies(vmid)
 	if s.hers[vmid] != "managed" || lie%2 == 0 {
-		s.tries(s.eve, http.MethodPut, path+"/config", url.Values{"description": {lies[lie%len(lies)].Line()}, "tags": {"homestak"}})
+		s.Send(s.eve, http.MethodPut, path+"/config", url.Values{"description": {lies[lie%len(lies)].Line()}, "tags": {"homestak"}})
 	}
 	if lie < len(lies) { // the claim alone first, since what follows may contradict it
 		return
@@ -563,15 +551,15 @@ func (s *siege) attack(vmid, lie int) {
 		{"lock": {"backup"}},
 		{"protection": {"1"}},
 	} {
-		s.tries(s.eve, http.MethodPut, path+"/config", keys)
+		s.Send(s.eve, http.MethodPut, path+"/config", keys)
 	}
-	s.tries(s.eve, http.MethodPost, path+"/snapshot", url.Values{"snapname": {"s"}})
-	s.tries(s.eve, http.MethodPost, path+"/status/start", nil)
+	s.Send(s.eve, http.MethodPost, path+"/snapshot", url.Values{"snapname": {"s"}})
+	s.Send(s.eve, http.MethodPost, path+"/status/start", nil)
 	if lie%3 == 0 {
-		s.tries(s.eve, http.MethodPost, path+"/status/stop", nil)
-		s.tries(s.eve, http.MethodPost, path+"/template", nil)
-		s.tries(s.eve, http.MethodPost, path+"/clone", url.Values{"newid": {"199"}})
-		s.tries(s.eve, http.MethodDelete, path, nil)
+		s.Send(s.eve, http.MethodPost, path+"/status/stop", nil)
+		s.Send(s.eve, http.MethodPost, path+"/template", nil)
+		s.Send(s.eve, http.MethodPost, path+"/clone", url.Values{"newid": {"199"}})
+		s.Send(s.eve, http.MethodDelete, path, nil)
 	}
 }
 

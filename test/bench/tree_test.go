@@ -320,7 +320,10 @@ resource "proxmox_virtual_environment_vm" "app" {
     interface    = "scsi1"
     size         = 20
   }
+` + tofuNetwork
 
+// tofuNetwork ends a machine.
+const tofuNetwork = `
   network_device {
     bridge = "vmbr0"
   }
@@ -364,18 +367,4 @@ resource "proxmox_virtual_environment_vm" "clone" {
     interface    = "scsi0"
     size         = 16
   }
-
-  network_device {
-    bridge = "vmbr0"
-  }
-
-  initialization {
-    datastore_id = "local-lvm"
-    ip_config {
-      ipv4 {
-        address = "dhcp"
-      }
-    }
-  }
-}
-`
+` + tofuNetwork

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -255,17 +256,33 @@ func (w *World) TemplateOn(node, storage string, vmid int, name string) {
 	}
 }
 
-// Root sends a request as the administrator.
-func (w *World) Root(method, path string, values url.Values) {
+// Send sends a request with a token, and returns the status and body of the answer.
+func (w *World) Send(token, method, path string, values url.Values) (status int, body string) {
 	w.T.Helper()
 	r, err := http.NewRequestWithContext(w.T.Context(), method, "https://pve.test:8006/api2/json"+path, strings.NewReader(values.Encode()))
 	require.NoError(w.T, err)
-	r.Header.Set("Authorization", "PVEAPIToken="+w.Host.Token())
+	r.Header.Set("Authorization", "PVEAPIToken="+token)
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	res, err := w.Host.RoundTrip(r)
 	require.NoError(w.T, err)
-	require.Equal(w.T, http.StatusOK, res.StatusCode, res.Status)
-	require.NoError(w.T, res.Body.Close())
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	require.NoError(w.T, err)
+	return res.StatusCode, string(text)
+}
+
+// As sends a request with a token, which must succeed, and returns the body of the answer.
+func (w *World) As(token, method, path string, values url.Values) string {
+	w.T.Helper()
+	status, body := w.Send(token, method, path, values)
+	require.Equal(w.T, http.StatusOK, status, "%s %s: %s", method, path, body)
+	return body
+}
+
+// Root sends a request as the administrator, which must succeed.
+func (w *World) Root(method, path string, values url.Values) {
+	w.T.Helper()
+	w.As(w.Host.Token(), method, path, values)
 }
 
 // InTime tells a story in a bubble of synctest, where hours pass at once.
