@@ -139,9 +139,8 @@ func observed(g api.ListedGuest, read *kind.Reading, m owner.Tag) *model.Resourc
 		return guest.Relisted(was, g)
 	}
 	r := guest.FromConfig(g, read.Config, read.Is.Notes, m)
-	if relisted := guest.Relisted(r, g); relisted != nil && read.Lasts() {
+	if read.Lasts() && guest.StateOf(r) != nil { // all but templates
 		read.Made.Store(r)
-		return relisted
 	}
 	return r
 }
