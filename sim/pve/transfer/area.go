@@ -27,7 +27,7 @@ func BackupArea() core.Area {
 	}
 }
 
-// MigrationArea is migrations, rollbacks and what is done to many guests at once.
+// MigrationArea is migrations, and rollbacks to snapshots.
 func MigrationArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
