@@ -137,7 +137,7 @@ docs-check: build ## fail if make docs would change anything
 	diff -u docs/commands.md dist/docs/commands.md
 
 integration: ## the acceptance stories, one line each
-	$(GO) test -count=1 -v ./test/integration
+	$(GO) test -count=1 -v $(if $(ONLY),-run '$(ONLY)') ./test/integration
 
 guest: ## the installed units on a real Debian with systemd (root, systemd-container, debootstrap)
 	HOMESTAK_GUEST=require $(GO) test -count=1 ./test/guest ./test/nspawn

@@ -11,35 +11,42 @@ import (
 
 // endpoint is a row of the table of what a server answers. To add one, add a row.
 type endpoint struct {
-	method string // GET is HEAD, too
-	path   string // {identity} stands for the name of a node
-	under  string // what its paths begin with, where it reads the rest itself; else ""
-	body   int64  // the largest body in bytes
-	early  bool   // it answers also as long as there is no commit
-	signed bool   // it checks by itself what a client may do that was refused too often
+	method string                 // GET is HEAD, too
+	path   string                 // {identity} stands for the name of a node
+	under  string                 // what its paths begin with, where it reads the rest itself; else ""
+	body   int64                  // the largest body in bytes
+	early  bool                   // it answers also as long as there is no commit
+	signed bool                   // it checks by itself what a client may do that was refused too often
+	access func(x *request) error // who may ask; required, so that it is not forgotten
 	do     func(x *request) error
 }
+
+// Who may ask. A handler that decides by more than one key, as by the rules of the site, checks its requests.
+func anyone(*request) error           { return nil }
+func checkedByHandler(*request) error { return nil }
+func readers(x *request) error        { return x.keyed(x.view.Access.Read, "read") }
+func operators(x *request) error      { return x.keyed(x.view.Access.Operator, "operator") }
 
 // identity is what stands for the name of a node in the path of an endpoint.
 const identity = "{identity}"
 
 func endpoints() []endpoint {
 	return append(hooks(), []endpoint{
-		{method: http.MethodGet, path: "/health", early: true, do: health},
-		{method: http.MethodGet, path: "/specs", do: listSpecs},
-		{method: http.MethodGet, path: "/spec/" + identity, do: serveSpec},
-		{method: http.MethodGet, path: "/agent/{os}-{arch}", under: agentPrefix, do: serveAgent},
-		{method: http.MethodGet, path: serve.RepositoryPrefix + "info/refs", do: serveRepository},
-		{method: http.MethodPost, path: serve.RepositoryPrefix + "git-upload-pack", body: serve.MostRequest, do: serveRepository},
-		{method: http.MethodGet, path: serve.RepositoryPrefix + "raw/{ref}/{path}", under: serve.RepositoryPrefix + "raw/", do: serveRepository},
-		{method: http.MethodPost, path: "/report/" + identity, body: wire.MaxReport, do: takeReport},
-		{method: http.MethodGet, path: "/wait/" + identity, do: wait},
-		{method: http.MethodGet, path: "/config/" + identity, do: serveConfig},
-		{method: http.MethodGet, path: "/status", early: true, do: status},
-		{method: http.MethodGet, path: "/events", early: true, do: events},
-		{method: http.MethodGet, path: "/metrics", early: true, do: metrics},
-		{method: http.MethodPost, path: "/reconcile", early: true, do: reconcile},
-		{method: http.MethodPost, path: "/reconcile/" + identity, early: true, do: reconcileNode},
+		{method: http.MethodGet, path: "/health", early: true, access: anyone, do: health},
+		{method: http.MethodGet, path: "/specs", access: checkedByHandler, do: listSpecs},
+		{method: http.MethodGet, path: "/spec/" + identity, access: checkedByHandler, do: serveSpec},
+		{method: http.MethodGet, path: "/agent/{os}-{arch}", under: agentPrefix, access: checkedByHandler, do: serveAgent},
+		{method: http.MethodGet, path: serve.RepositoryPrefix + "info/refs", access: checkedByHandler, do: serveRepository},
+		{method: http.MethodPost, path: serve.RepositoryPrefix + "git-upload-pack", body: serve.MostRequest, access: checkedByHandler, do: serveRepository},
+		{method: http.MethodGet, path: serve.RepositoryPrefix + "raw/{ref}/{path}", under: serve.RepositoryPrefix + "raw/", access: checkedByHandler, do: serveRepository},
+		{method: http.MethodPost, path: "/report/" + identity, body: wire.MaxReport, access: checkedByHandler, do: takeReport},
+		{method: http.MethodGet, path: "/wait/" + identity, access: checkedByHandler, do: wait},
+		{method: http.MethodGet, path: "/config/" + identity, access: checkedByHandler, do: serveConfig},
+		{method: http.MethodGet, path: "/status", early: true, access: readers, do: status},
+		{method: http.MethodGet, path: "/events", early: true, access: readers, do: events},
+		{method: http.MethodGet, path: "/metrics", early: true, access: readers, do: metrics},
+		{method: http.MethodPost, path: "/reconcile", early: true, access: operators, do: reconcile},
+		{method: http.MethodPost, path: "/reconcile/" + identity, early: true, access: operators, do: reconcileNode},
 	}...)
 }
 

@@ -37,9 +37,6 @@ const hintOfKey = "send the key that is in the data folder of the server: Author
 
 // reconcile makes the server check its files now, and asks all nodes that wait to check themselves.
 func reconcile(x *request) error {
-	if err := x.keyed(x.view.Access.Operator, "operator"); err != nil {
-		return err
-	}
 	return x.checkAll()
 }
 
@@ -99,9 +96,6 @@ const streamPause = 10 * time.Second
 
 // events sends the stream of events.
 func events(x *request) error {
-	if err := x.keyed(x.view.Access.Read, "read"); err != nil {
-		return err
-	}
 	if x.o.Events == nil {
 		return &wire.Error{Code: wire.CodeNoEndpoint, Message: "this server is not that of an agent, and so it has no events"}
 	}
@@ -128,7 +122,7 @@ const maxHook = 25 << 20
 func hooks() []endpoint {
 	var out []endpoint
 	for _, provider := range keys.HookProviders() {
-		out = append(out, endpoint{method: http.MethodPost, path: "/hook/" + provider, body: maxHook, early: true, signed: true, do: func(x *request) error { return takeHook(x, provider) }})
+		out = append(out, endpoint{method: http.MethodPost, path: "/hook/" + provider, body: maxHook, early: true, signed: true, access: checkedByHandler, do: func(x *request) error { return takeHook(x, provider) }})
 	}
 	return out
 }

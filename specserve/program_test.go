@@ -176,7 +176,7 @@ func tinyCatalog(t testing.TB) (c *Catalog, token string) {
 func TestPanic(t *testing.T) {
 	log := &strings.Builder{}
 	s := New(Options{Log: textLog(log)})
-	s.table = append(s.table, endpoint{method: http.MethodGet, path: "/broken", early: true, do: func(*request) error { panic("canary") }})
+	s.table = append(s.table, endpoint{method: http.MethodGet, path: "/broken", early: true, access: anyone, do: func(*request) error { panic("canary") }})
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://x/broken", http.NoBody))
 	require.Equal(t, 500, w.Code)
@@ -188,7 +188,7 @@ func TestPanic(t *testing.T) {
 func TestCut(t *testing.T) {
 	log := &strings.Builder{}
 	s := New(Options{Log: textLog(log)})
-	s.table = append(s.table, endpoint{method: http.MethodGet, path: "/cut", early: true, do: func(x *request) error {
+	s.table = append(s.table, endpoint{method: http.MethodGet, path: "/cut", early: true, access: anyone, do: func(x *request) error {
 		_, _ = recorder{x.w, x}.Write(make([]byte, 64<<10))
 		return fmt.Errorf("%w: the disk is gone", serve.ErrCut)
 	}})

@@ -111,6 +111,9 @@ func (x *request) serve() error {
 	if x.view.Catalog == nil && !rows[i].early {
 		return noCommit()
 	}
+	if err := rows[i].access(x); err != nil {
+		return err
+	}
 	return rows[i].do(x)
 }
 

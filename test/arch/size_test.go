@@ -96,12 +96,14 @@ func sizeLaw(tree []source) []string {
 
 // tablesOfFuncs are structs with many functions, each for its reason.
 var tablesOfFuncs = map[string]string{
-	"drivers/proxmox/kind.Of": "a kind is declared as a value, and its functions are the declaration",
-	"engine/guest/aspect.Of":  "as a kind",
-	"engine/model.Kind":       "as a kind",
-	"engine.Pass":             "TODO", "engine/agent.Options": "TODO", "specserve/daemon.ServerOptions": "TODO", "specserve.Options": "TODO",
-	"sim/pve/core.Config":      "the parts of a simulated host, put together in one place",
-	"sim/pve/core.SectionFile": "a table of PVE as a value",
+	"drivers/proxmox/kind.Of":        "a kind is declared as a value, and its functions are the declaration",
+	"engine/guest/aspect.Of":         "as a kind",
+	"engine/model.Kind":              "as a kind",
+	"engine/agent.Options":           "what an agent needs of its surroundings: one caller sets all, tests replace one",
+	"specserve.Options":              "as of an agent",
+	"specserve/daemon.ServerOptions": "as of an agent",
+	"sim/pve/core.Config":            "the parts of a simulated host, put together in one place",
+	"sim/pve/core.SectionFile":       "a table of PVE as a value",
 }
 
 // funcsLaw finds structs with many functions: an interface beside its user says what they do.
@@ -126,7 +128,12 @@ func funcsLaw(tree []source) []string {
 					funcs += max(1, len(field.Names))
 				}
 			}
-			if funcs > mostFuncs && tablesOfFuncs[f.pkg()+"."+spec.Name.Name] == "" {
+			name := f.pkg() + "." + spec.Name.Name
+			many := funcs > mostFuncs
+			switch listed := tablesOfFuncs[name] != ""; {
+			case !many && listed:
+				out = append(out, fmt.Sprintf("test/arch: the row of %s in tablesOfFuncs is not needed any more", name))
+			case many && !listed:
 				out = append(out, fmt.Sprintf("%s: %s has %d functions, %d are enough: write an interface", f.path, spec.Name.Name, funcs, mostFuncs))
 			}
 			return true
@@ -289,7 +296,7 @@ func calls(file *ast.File) []string {
 
 // budget is the most lines that the tree may have. Who adds a capability raises a figure in
 // the same commit, with a decision that names the price; who removes code lowers it.
-var budget = map[string]int{"product": 96_000, "simulator": 40_000, "tests": 101_000}
+var budget = map[string]int{"product": 95_000, "simulator": 37_000, "tests": 95_000}
 
 // budgetLaw compares the lines of the tree with the budget.
 func budgetLaw(tree []source) []string {

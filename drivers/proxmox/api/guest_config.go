@@ -20,7 +20,7 @@ type GuestConfig struct {
 
 // ReadConfig reads both configurations and the digest in one request.
 func ReadConfig(ctx context.Context, c *Client, at GuestRef) (GuestConfig, error) {
-	doc, err := c.Read(ctx, at.ConfigPath())
+	doc, err := c.Read(ctx, at.PendingPath())
 	if err != nil {
 		return GuestConfig{}, err
 	}
@@ -56,7 +56,7 @@ func ParseConfig(at GuestRef, doc []byte) (GuestConfig, error) {
 		return GuestConfig{}, err
 	}
 	if len(cfg.Now) == 0 { // even a guest whose making died has its lock
-		return GuestConfig{}, &NetError{Method: "GET", Path: at.ConfigPath(), Err: errors.New("the answer holds no configuration")}
+		return GuestConfig{}, &NetError{Method: "GET", Path: at.PendingPath(), Err: errors.New("the answer holds no configuration")}
 	}
 	cfg.Next = cfg.Now // nearly always; thousands of guests are in memory at once
 	if !cfg.Pending {

@@ -49,7 +49,7 @@ func (r *Reading) Lasts() bool {
 
 // ReadGuest reads a guest, and verifies its ownership tag. The error is in what it returns.
 func (h *Host) ReadGuest(ctx context.Context, at api.GuestRef) *Reading {
-	doc, err := h.API.Read(ctx, at.ConfigPath())
+	doc, err := h.API.Read(ctx, at.PendingPath())
 	if err != nil {
 		return &Reading{Err: err}
 	}

@@ -3,7 +3,7 @@
 // they are read from a machine, and by which steps the machine gets them.
 //
 // Read in this order: Of (what an aspect is made of), All (the table of contents), then
-// sysctl.go, the shortest one. The packages below have those of the network, of disks and of Proxmox VE.
+// timezone.go, a short one. DiskAspects are in disks.go; package network has those of networks and of Proxmox VE.
 // Package converge runs them all.
 package aspect
 
