@@ -33,7 +33,8 @@ func agentVerb(a *app) *cobra.Command {
 		Use:   "agent [--once]",
 		Short: "Converge a host to the newest commit of a repository",
 		Long: `Polls a repository and converges one host of its site, the one that identity names, to
-the newest commit: at each new commit, and whenever something on the host changed. It
+the newest commit: at each new commit, and after changes on the host, at the latest at
+the next full check. It
 does not apply a commit that is invalid or that a policy denies: the last good one stays
 in force, and "status" shows the reason. SIGHUP starts a check now.
 

@@ -19,7 +19,7 @@ func demoVerb(a *app) *cobra.Command {
 agent, and then only pushes commits. You see guests created, changed and removed, drift
 reverted, and bad commits refused. Then VMs become hosts, each with its own agent, down to
 three levels. After each chapter it checks the simulated hosts themselves, not the
-program's own reports. It needs no privileges, no network and no git, and leaves nothing
+program's own reports. It needs no privileges, no network and no git program, and leaves nothing
 behind. Exits 0 if all checks passed.
 
 With --serve, repository, agent and host keep running afterwards, for your own pushes.`,

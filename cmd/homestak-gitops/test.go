@@ -38,6 +38,7 @@ Ctrl-C once to end the test early and clean up, twice to exit immediately.`,
 		RunE: func(c *cobra.Command, _ []string) error { return runTest(c.Context(), a, f, keep, dir) },
 	}
 	f.Change(a.ui, c)
+	c.Flags().Lookup("yes").Usage = "no effect: test does not ask"
 	c.Flags().BoolVar(&keep, "keep", false, "do not destroy the nodes")
 	c.Flags().StringVar(&dir, "report-dir", "", "write the report to `DIR`, as JSON and Markdown")
 	ui.Must(c.MarkFlagDirname("report-dir"))

@@ -19,8 +19,8 @@ func tokenMintVerb(a *app) *cobra.Command {
 		Use:   "mint NODE",
 		Short: "Print a new token for a node",
 		Long: `Prints a token for a node of the site. It is a secret: write it to
-/etc/homestak-gitops/node.json on that node, mode 0600. It is valid until the node gets the
-next one with its spec; the node renews that one before it expires.
+/etc/homestak-gitops/node.json on that node, mode 0600. It is valid until the node uses
+the next one, which it gets with its spec.
 
 With --out it writes the token to a file with mode 0600, as --token-file of config fetch
 and token_file of an agent require. A file that a shell redirects the output to may be
