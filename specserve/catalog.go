@@ -1,8 +1,7 @@
 package specserve
 
-// This part of the package is what a server has of one commit: the resolved spec of each node as the bytes to
-// send, the credentials of the site, and its rules about who may have what. All of it is made once for the
-// commit and never changed, so whoever holds a Catalog sees one version.
+// Catalog is what a server has of one commit: the encoded spec of each node, the credentials of the site, and its
+// rules for access. It is immutable.
 
 import (
 	"crypto/sha256"

@@ -1,8 +1,6 @@
 package specserve
 
-// This part of the package has the figures that Prometheus reads. It is the one package that knows
-// Prometheus' library: each server has a registry of its own, since the one that the library offers is for
-// the whole program.
+// Metrics for Prometheus. Each server has its own registry, because the library's default one is global.
 
 import (
 	"bytes"

@@ -1,8 +1,7 @@
 package specserve
 
-// This part of the package serves the program itself to new nodes: the file that runs, for the operating
-// system and architecture that it was built for. The file is opened once, so that what is sent always is what
-// the checksum says, also while another version is installed in its place.
+// The program itself, served to new nodes of the same operating system and architecture. The file is opened once,
+// so that content and checksum match while another version is installed.
 
 import (
 	"crypto/sha256"

@@ -1,7 +1,5 @@
 package main
 
-// This part of the package is what the program knows of how it was built.
-
 import (
 	"runtime"
 	"runtime/debug"

@@ -1,7 +1,5 @@
 package main
 
-// This part of the package has the small site that init writes.
-
 import (
 	"embed"
 	"errors"

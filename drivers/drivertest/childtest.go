@@ -1,6 +1,6 @@
 package drivertest
 
-// This part of the package is a stand-in for Proxmox VE on machines where tests install the agent of a child.
+// A stand-in for Proxmox VE on machines where tests install the agent of a child.
 
 // PVEum is pveum(1) as far as that takes, for /usr/bin/pveum: a shell script that keeps users, roles, entries and tokens below /etc/pve, and user.cfg of them.
 // It does not know the privileges of Proxmox VE 9 for the guest agent.

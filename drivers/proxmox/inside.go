@@ -1,7 +1,6 @@
 package proxmox
 
-// This part of the package is the way into guests: through the guest agent of a VM (API2/Qemu/Agent.pm),
-// through what PVE itself sees of a container.
+// Access to guests: through the guest agent of a VM (API2/Qemu/Agent.pm), and what PVE reports of a container.
 
 import (
 	"cmp"

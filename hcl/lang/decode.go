@@ -2,9 +2,9 @@
 // expressions (scope.go), and decodes blocks into structs (decode.go).
 package lang
 
-// This part of the package turns a block into a struct. The tags of the struct are the schema (schema.go); a
-// table has further rules for values, and defaults (values.go). A Decoder records what the struct cannot
-// store: where attributes are declared, which ones come from secrets, and what the block needs.
+// Decoding a block into a struct. The tags of the struct are the schema (schema.go); a table adds rules for values,
+// and defaults (values.go). A Decoder records what the struct cannot store: where attributes are declared, which
+// ones come from secrets, and what the block needs.
 
 import (
 	"fmt"

@@ -1,10 +1,9 @@
 package lang
 
-// This part of the package evaluates expressions. It resolves references (refs.go), computes variables,
-// locals and the attributes of the site in the order of their dependencies (scope.go), and has the table of
-// functions (funcs.go). Every reference is resolved before its expression is evaluated (eval.go), so that
-// findings come from this package and not from the library. A value from a secret keeps its secretMark
-// through all expressions.
+// Evaluation of expressions. References are resolved (refs.go) before an expression is evaluated (eval.go), so
+// findings come from this package and not from the library. Variables, locals and the site's attributes are
+// computed in the order of their dependencies (scope.go); funcs.go is the table of functions. A value from a secret
+// keeps its secretMark through all expressions.
 
 import (
 	"io/fs"

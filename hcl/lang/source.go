@@ -1,9 +1,8 @@
 package lang
 
-// This part of the package turns the files of a site into blocks: it reads them (source.go), rejects what is
-// nested too deeply for the parser (nesting.go), finds plaintext secrets (plaintext.go), and sorts the blocks
-// by type and name (blocks.go). It also collects the findings of a load (findings.go): no finding shows a
-// secret, and their number is bounded.
+// Reading the files of a site (source.go): nesting.go limits their depth for the parser, plaintext.go finds
+// plaintext secrets, blocks.go sorts blocks by type and name. findings.go collects the findings of a load: their
+// number is limited, and none contains a secret.
 
 import (
 	"bytes"

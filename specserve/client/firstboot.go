@@ -1,8 +1,7 @@
 package client
 
-// This part of the package is what a node in mode pull does at its first boot, as user-data for cloud-init:
-// it gets node.json, fetches the program from its parent, and applies its spec. Whoever serves specs says
-// where the parent is, by which keys it is known and with which token it is asked.
+// User-data for the first boot of a node in mode pull: it writes node.json, fetches the program from the parent,
+// and applies the spec.
 
 import (
 	"bytes"

@@ -1,11 +1,10 @@
 package client
 
-// This part of the package is the agent of a child and its parent: the child reports, waits until there is
-// something to do, and fetches what it needs for its subtree. Whatever the parent does or does not do, the
-// child goes on with what it has.
+// Uplink is the connection of a child's agent to its parent: it reports, waits for work, and fetches the
+// configuration of its subtree. If the parent fails, the child continues with what it has.
 //
 //	uplink.go  the reports, and the long poll
-//	state.go   what the child keeps of its parent: renewed pins and token, the configuration
+//	state.go   what the child stores: renewed pins and token, the configuration
 
 import (
 	"cmp"

@@ -1,8 +1,7 @@
 package keys
 
-// This part of the package has all that a server for nodes is recognised by and recognises others by: its
-// certificate, its signing keys, and the keys of those who are no nodes. The first start makes them; later
-// changes of their files are noticed while the server runs.
+// The credentials of a server: its certificate, its signing keys, and the keys of clients that are not nodes. The
+// first start creates them; later changes of their files are noticed while the server runs.
 
 import (
 	"log/slog"

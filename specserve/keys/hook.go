@@ -1,15 +1,13 @@
 package keys
 
-// This part of the package checks that a notification of a push comes from the provider that hosts the
-// repository. The body says nothing that we use: whatever it names, the repository is asked.
+// Authentication of push notifications from the provider that hosts the repository. The body is not used; the
+// repository is fetched instead.
 //
-// Providers sign differently. GitHub, Gitea and Forgejo sign the body, GitLab sends its token
-// or signs by Standard Webhooks, and the generic form signs the time and the body. Where the
-// time is signed, a delivery is accepted for Window around it. A repeated delivery is
-// recognised for as long; it is no error, since a provider repeats what it got no answer for.
+// GitHub, Gitea and Forgejo sign the body, GitLab sends its token or signs by Standard Webhooks, and the generic
+// form signs the time and the body. A signed time is accepted within Window of now. A repeated delivery is
+// recognized for as long; it is not an error, because providers retry.
 //
-// A body is hashed while it comes, and is never kept: a sender that is slow or not signed
-// takes no memory, and so nobody else has to wait for it.
+// The body is hashed as it arrives and never stored, so a slow or unsigned sender takes no memory.
 
 import (
 	"container/list"

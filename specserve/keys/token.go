@@ -1,11 +1,11 @@
 package keys
 
-// This part of the package mints and verifies provisioning tokens: by one, a parent knows which of its nodes
-// asks. A token is two segments in base64url without padding, with a dot between: the payload (compact JSON)
-// and its signature, HMAC-SHA256 over the ASCII bytes of the first segment.
+// Provisioning tokens authenticate a node to its parent. A token is two segments in base64url without padding, with
+// a dot between: the payload (compact JSON) and its signature, HMAC-SHA256 over the ASCII bytes of the first
+// segment.
 //
-// A parent signs with a key of its own and accepts an older one beside it, so that keys can be
-// rotated without locking a node out. docs/protocol.md describes the format.
+// A parent signs with its current key and also accepts the previous one, so that rotation locks no node out.
+// docs/protocol.md describes the format.
 
 import (
 	"crypto/hmac"

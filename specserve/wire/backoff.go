@@ -1,7 +1,6 @@
 package wire
 
-// This part of the package is how long a client of a parent pauses before it asks again: a node in mode pull,
-// and the agent of a child.
+// The pauses between requests to a parent, of a node in mode pull and of the agent of a child.
 
 import (
 	"context"

@@ -1,7 +1,6 @@
 package wire
 
-// This part of the package is what a child knows of its parent: where it is, by which keys it is recognised,
-// and the token that the child shows. On a node it is the file node.json.
+// Parent is the connection of a child to its parent: URL, pins and token. A node stores it in node.json.
 
 import (
 	"bytes"

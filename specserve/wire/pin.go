@@ -1,8 +1,7 @@
 package wire
 
-// This part of the package is how a child knows its parent: by the SHA-256 of the parent's public key, the
-// one in use and the one to come. Certificates are self-signed and renewed; names and dates in them say
-// nothing, and no authority is asked.
+// Pins authenticate a parent to its children: the SHA-256 of its current and its next public key. Certificates are
+// self-signed and renewed; their names and dates are ignored.
 
 import (
 	"crypto/sha256"

@@ -1,7 +1,7 @@
 package wire
 
-// This part of the package has the errors between parent and child in one table: the code, the HTTP status
-// that it goes with, and what to do about it. Server, client and the docs share it.
+// The errors between parent and child, in one table: code, HTTP status, and the fix. Server, client and the docs
+// share it.
 
 import (
 	"cmp"

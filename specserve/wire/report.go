@@ -1,11 +1,10 @@
 package wire
 
-// This part of the package is what a child sends to its parent after every pass: the commit that it works
-// from, the state of its nodes, and whether its subtree is empty. Reports fold upward: the report of a child
-// holds what its own children reported.
+// Reports are what a child sends to its parent after every pass: its commit, the state of its nodes, and whether
+// its subtree is empty. A report includes those of the child's own children.
 //
-// Read in this order: Report (the document), Read (what is accepted of somebody else), Store
-// (the last report of each child, and which are stale), Fold.
+// Read in this order: Report (the document), Read (validation of a received one), Store (the last report of each
+// child, and which are stale), Fold.
 
 import (
 	"bytes"

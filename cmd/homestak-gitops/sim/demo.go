@@ -1,7 +1,7 @@
 package sim
 
-// This part of the package runs the story of a site from its first push to its end: a repository, an agent
-// and a simulated host. After every chapter it checks the host itself, not what this program says about it.
+// The demo: a repository, an agent and a simulated host, from the first push to the end. After each chapter it
+// checks the host itself, not what this program reports.
 
 import (
 	"cmp"

@@ -1,7 +1,6 @@
 package sim
 
-// This part of the package serves a simulated Proxmox VE host to other programs: its API, and SSH as the host
-// through which its guests are reached.
+// A simulated Proxmox VE host for other programs: its API, and SSH to the host and its guests.
 
 import (
 	"context"

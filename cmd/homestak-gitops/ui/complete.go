@@ -1,7 +1,7 @@
 package ui
 
-// This part of the package completes the values of flags from the site that the command line names so far. A
-// site that does not load completes nothing, and is not reported: the verb itself does that.
+// Completion of flag values from the site on the command line. A site that does not load completes nothing; the
+// verb itself reports the error.
 
 import (
 	"maps"

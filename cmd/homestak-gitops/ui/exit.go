@@ -1,7 +1,6 @@
 package ui
 
-// This part of the package decides how the program ends: the exit codes, and which one an error or the report
-// of a pass gives.
+// Exit codes, and the code for an error or the report of a pass.
 
 import (
 	"context"

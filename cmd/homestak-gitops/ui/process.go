@@ -1,7 +1,6 @@
 package ui
 
-// This part of the package is what the program sees of the world around it: its streams, whether they are a
-// terminal, its environment and its signals. Tests make a world of their own.
+// Process is the environment of the program: streams, terminals, variables and signals. Tests provide their own.
 
 import (
 	"io"

@@ -1,7 +1,5 @@
 package ui
 
-// This part of the package says what is wrong with a command line, and what was probably meant.
-
 import (
 	"fmt"
 	"strings"

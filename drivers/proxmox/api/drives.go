@@ -1,7 +1,6 @@
 package api
 
-// This part of the package reads the keys of a configuration that say drives and mount points: which keys
-// they are, and what a value holds.
+// The configuration keys of drives and mount points, and the format of their values.
 
 import (
 	"maps"

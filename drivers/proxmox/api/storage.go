@@ -1,7 +1,5 @@
 package api
 
-// This part of the package lists the volumes on the storages of a host, and frees them.
-
 import (
 	"context"
 	"encoding/json"

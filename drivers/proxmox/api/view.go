@@ -1,8 +1,7 @@
 package api
 
-// This part of the package reads what a host of Proxmox VE has: its nodes, storages and guests in one list
-// (ReadView), and the configuration of one guest (ReadConfig). It says what it cannot see: a list that may be
-// incomplete is never evidence that something is not there.
+// ReadView lists nodes, storages and guests of a host; ReadConfig reads the configuration of one guest. Both report
+// gaps: absence from an incomplete list is not evidence.
 
 import (
 	"context"

@@ -1,22 +1,20 @@
 package guest
 
-// This part of the package translates between the fields of a struct and keys of a guest's configuration in
-// Proxmox VE. An attribute that is one key is declared once, by the tags of its field beside those that
-// model.Kind describes:
+// Attributes map the fields of a struct to keys of a guest's configuration in Proxmox VE. The tags of a field
+// declare one, in addition to those that model.Kind describes:
 //
-//	default:"running"         what it is where the files do not say it
+//	default:"running"         the value if the files have none
 //	pve:"cores"               PVE's key
-//	pve:"memory.current"      a member of a property string: the others stay as they are
-//	pve:"onboot,always"       written also where it says what PVE does without the key
-//	unset:"512"               what PVE does without the key; 0, no or "" unless given
-//	as:"tags"                 the form of the text, here or in the formats given to Of; by the type of the field unless given
-//	priv:"VM.Config.CPU"      the privilege that PVE asks for
-//	words:"the node's name"   what decides it, for messages; its own name unless given
+//	pve:"memory.current"      a member of a property string; the others are kept
+//	pve:"onboot,always"       written even if the value is PVE's default
+//	unset:"512"               PVE's default for the key; 0, no or "" unless given
+//	as:"tags"                 the format of the value, here or in the formats given to Of; by the type of the field unless given
+//	priv:"VM.Config.CPU"      the privilege that PVE requires
+//	words:"the node's name"   where the value comes from, for messages; the field's own name unless given
 //
-// The parameters of a creation and of a change, what is read back, the privileges that
-// doctor asks for, and the refusal of an option with the same key follow from them. An
-// attribute whose change loses data, or that is never compared, is sent only by the request
-// that creates the guest.
+// They determine the parameters of create and update, how an attribute is read back, the privileges that doctor
+// checks, and the rejection of an option with the same key. An attribute whose change loses data, or that is never
+// compared, is only sent when the guest is created.
 
 import (
 	"cmp"

@@ -1,11 +1,11 @@
 package guest
 
-// This part of the package knows what the keys of a guest's configuration mean in Proxmox VE: when two values
-// of one are the same, why a value or a key is refused, and what the token needs to set one.
+// The options of a guest in Proxmox VE: when two values are equal, which are rejected, and which privilege setting
+// one needs.
 //
-// Proxmox VE stores most values as sent, without defaults, and accepts many spellings of the same
-// value: "on" for 1, "virtio" for "type=virtio", "1" for "network,disk,usb". A different text is
-// not a change if the guest would be the same.
+// Proxmox VE stores most values as sent, without defaults, and accepts many spellings of the same value: "on" for
+// 1, "virtio" for "type=virtio", "1" for "network,disk,usb". A different text is not a change if the guest would be
+// the same.
 
 import (
 	"cmp"

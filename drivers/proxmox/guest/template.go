@@ -1,7 +1,6 @@
 package guest
 
-// This part of the package describes container templates, and guests to clone: declared and observed. It
-// sends no request.
+// Container templates, and guests to clone: declared and observed.
 
 import (
 	"cmp"

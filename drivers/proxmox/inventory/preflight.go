@@ -1,7 +1,6 @@
 package inventory
 
-// This part of the package compares what is newly wanted of a host with what the host offers, so that a plan
-// says what would fail: storages, bridges, images, MAC addresses.
+// Preflight checks that a host has the storages, bridges, images and MAC addresses that a plan needs.
 
 import (
 	"cmp"

@@ -1,7 +1,6 @@
 package kind
 
-// This part of the package collects the Proxmox VE privileges that a site needs, and their purpose. A kind
-// declares its needs with the methods of Needs, which also collect its storages and bridges.
+// Needs collects the Proxmox VE privileges, storages and bridges that the kinds of a site declare.
 
 import (
 	"cmp"

@@ -1,8 +1,7 @@
 package lifecycle
 
-// This part of the package builds what cloud-init's NoCloud data source reads: four small documents, on an
-// ISO image whose volume is called cidata. It knows nothing of Proxmox VE and touches no disk: an image may
-// hold secrets, so it lives in memory.
+// The seed of cloud-init's NoCloud data source: four small documents on an ISO image with the volume name cidata.
+// The image may contain secrets, so it is built in memory.
 
 import (
 	"bytes"

@@ -2,8 +2,8 @@
 // stopped (power.go), is seeded for its first boot (seed.go, nocloud.go), and is destroyed (removal.go).
 package lifecycle
 
-// This part of the package starts, stops and restarts a guest, and waits for the result: PVE does part of the
-// work in later tasks, and the HA manager acts later.
+// Start, stop and restart of a guest. Each waits for the result: PVE does part of the work in later tasks, and the
+// HA manager acts later.
 
 import (
 	"context"

@@ -1,7 +1,6 @@
 package lifecycle
 
-// This part of the package destroys guests: it verifies once more that they are ours, does what the
-// decommission policy in their ownership tag demands, and says beforehand what it would refuse.
+// Removal of guests. It verifies ownership once more and applies the decommission policy of the ownership tag.
 
 import (
 	"cmp"

@@ -1,8 +1,7 @@
 package lifecycle
 
-// This part of the package keeps the images by which machines with user_data are seeded on the storages of a
-// host: their names, upload and removal. docs/decisions/0006-images-templates-and-cloud-init.md says why
-// there are any.
+// Seed images on the storages of a host, for machines with user_data: names, upload and removal. See
+// docs/decisions/0006-images-templates-and-cloud-init.md.
 
 import (
 	"bytes"

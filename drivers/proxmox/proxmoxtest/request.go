@@ -1,8 +1,5 @@
 package proxmoxtest
 
-// This part of the package checks the requests of a client against the API of Proxmox VE. It is for tests:
-// the simulator checks what it gets by itself.
-
 import (
 	"bytes"
 	"encoding/json"

@@ -1,14 +1,12 @@
 package serve
 
-// This part of the package serves the repository of a site over git's smart http, read-only, and single files
-// of it:
+// Handler serves the repository of a site over git's smart http, read-only, and single files of it:
 //
 //	GET  /site.git/info/refs?service=git-upload-pack
 //	POST /site.git/git-upload-pack
 //	GET  /site.git/raw/{commit}/{path}
 //
-// Who may ask, TLS and rate limits are the business of whoever wraps the Handler. What is
-// shown is a serve.Snapshot; package engine/source/serve has git's protocol.
+// The caller wraps it with authorization, TLS and rate limits.
 
 import (
 	"bytes"
