@@ -1,5 +1,4 @@
-// Package drivers joins the drivers of this program into one: what a site may declare, and
-// how to open a host.
+// Package drivers combines the drivers of this program: what a site may declare, and how to open a host.
 package drivers
 
 import (

@@ -1,20 +1,20 @@
-// Package hcl reads the site language. It is the only user of hashicorp/hcl and go-cty: it returns
-// values of package model, and findings for the author of the files.
+// Package hcl reads the site language. It is the only user of hashicorp/hcl and go-cty: it returns values of
+// package model, and findings for the author of the files.
 //
 // A load has these steps:
 //
-//	hcl/lang    files become blocks, sorted by type and name
+//	hcl/lang     files become blocks, sorted by type and name
 //	hcl/lang     variables, locals and the site's attributes get their values
-//	hcl/lang   a block becomes a struct: the tags of its fields are the schema
+//	hcl/lang     a block becomes a struct: the tags of its fields are the schema
 //	site.go      all blocks but manifests are decoded
-//	node.go      a node block becomes as many nodes as its count or for_each says (instances.go)
-//	rules.go     what no single block can tell: names, VMIDs, claims, parents and circles (graph.go)
+//	node.go      count and for_each expand a node block (instances.go)
+//	rules.go     checks across blocks: names, VMIDs, claims, parents and cycles (graph.go)
 //
-// A load does not stop at the first finding. Later steps skip what has a finding, so that one
-// mistake is reported once.
+// A load does not stop at the first finding. Later steps skip what has a finding, so that one mistake is reported
+// once.
 //
-// The same files, variables and secrets always give the same site: nothing here
-// reads a clock, the environment or the network.
+// The same files, variables and secrets always give the same site: nothing here reads a clock, the environment or
+// the network.
 package hcl
 
 import (

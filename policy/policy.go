@@ -1,29 +1,27 @@
 // Package policy checks a site and a plan: values in, findings out. It is the only user of OPA.
 //
-// Policies are rules in Rego: some are shipped with this program (shipped/), a site adds its own in
-// policy/*.rego. A rule adds to deny or warn in one of four packages, and the package defines when
-// it is evaluated:
+// Policies are rules in Rego: some are shipped with this program (shipped/), a site adds its own in policy/*.rego.
+// A rule adds to deny or warn in one of four packages, which determines when it is evaluated:
 //
-//	homestak.site    Set.Site       the site as it is declared, before anything is looked at
-//	homestak.plan    Set.Plan       what is going to be done
-//	homestak.guard   Set.Plan       the same, for what stops accidents
+//	homestak.site    Set.Site       the site as declared, before a host is observed
+//	homestak.plan    Set.Plan       the plan
+//	homestak.guard   Set.Plan       the plan, for rules that prevent accidents
 //	homestak.auth    Set.Authorize  a request to the server
 //
-// Input creates the document for the first three. Compile creates a Set of all rules, once for each
-// commit; the Set then evaluates any number of documents, with one prepared query for each.
+// Input creates the document for the first three. Compile creates a Set of all rules, once for each commit; the Set
+// evaluates any number of documents, with one prepared query for each.
 //
-// Everything fails closed. A rule that does not compile, fails, runs too long, needs too much
-// memory or returns something other than a finding denies, and the denial names its file and rule;
-// so does the zero Set. The files for that:
+// Everything fails closed. A rule denies if it does not compile, fails, exceeds its limits or returns something
+// other than a finding, and the denial names its file and rule. The zero Set denies too.
 //
-//	load.go       which files are policies, and how large they may be
-//	check.go      a rule that nobody would ever ask is an error, not a rule that holds
-//	fields.go     so is a field that no input has (shape.go says what it has)
-//	functions.go  what policies may call: nothing with effects, clocks or chance
-//	bounds.go     what one call may make
-//	limit.go      what one evaluation may take
-//	apart.go      what a site's own rules are asked in another process, for what cannot be stopped
-//	verdict.go    what a rule may say
+//	load.go       which files are policies, and their size limits
+//	check.go      rejects rules that are never evaluated
+//	fields.go     rejects references to fields that no input has (shape.go)
+//	functions.go  the allowed functions: none with effects, clocks or randomness
+//	bounds.go     limits of one call
+//	limit.go      limits of one evaluation
+//	apart.go      evaluation in another process, which can be killed
+//	verdict.go    the valid results of a rule
 package policy
 
 import (

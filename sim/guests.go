@@ -1,5 +1,5 @@
-// Package sim is the simulation as a whole: hosts that stand for those of a site (hosts.go), and what runs in
-// their guests (guests.go).
+// Package sim is the whole simulation: the hosts of a site (hosts.go), and the programs in their guests
+// (guests.go).
 package sim
 
 // A guest that was created from an image or a template of Debian boots a simulated Debian,

@@ -1,5 +1,4 @@
-// Package systemd has the units of the agent, as files for a machine. install.sh installs the same
-// ones.
+// Package systemd embeds the units of the agent. install.sh installs the same ones.
 package systemd
 
 import "embed"

@@ -3,11 +3,10 @@
 //
 //go:debug updatemaxprocs=0
 
-// Command homestak-gitops makes Proxmox VE hosts become what a site repository says.
+// Command homestak-gitops makes Proxmox VE hosts match a site repository.
 //
-// main.go has the command tree, simulated.go what --sim stands for. Every other file is one verb: flags and
-// printing. What verbs have in common is in packages below: ui prints, session opens a site and its
-// hosts, and finds an agent. What a verb does is in other packages.
+// Start with main.go, the command tree. simulated.go implements --sim. Every other file is one verb: its flags and
+// output. Shared code of the verbs is in packages ui (output) and session (site, hosts and agent).
 package main
 
 import (

@@ -1,6 +1,5 @@
-// Package drivertest has the conformance suites for what stands behind the engine's
-// interfaces. So far there is Machine, for every way into a guest. Tests import it, and
-// nothing else does.
+// Package drivertest has the conformance suites for implementations of the engine's interfaces. So far there is
+// Machine, for access to a guest. Only tests may import it.
 package drivertest
 
 import (

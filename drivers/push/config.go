@@ -1,9 +1,9 @@
-// Package push makes guests what their specs say, by push: it stands on the driver of a host,
-// and adds to what that observes what is inside of its guests.
+// Package push applies specs to guests from outside. It wraps the driver of a host, and adds the inside of guests
+// to what that observes.
 //
-// Read in this order: Over (how it stands on the other driver), node.go (what is wanted inside a
-// node, and the way there), child.go (the agent of a child), reconnect.go (that of one that left the site), observe.go, apply.go, line.go (a connection that is used again),
-// hostkeys.go (how a guest proves who it is).
+// Read in this order: Over (how it wraps the other driver), node.go (the desired state of a node, and how to reach
+// it), child.go (the agent of a child), reconnect.go (an agent that left the site), observe.go, apply.go, line.go
+// (a reused connection), hostkeys.go (how a guest proves its identity).
 package push
 
 import (

@@ -1,22 +1,20 @@
-// Package agent is the daemon: it makes passes (package engine) again and again, with
-// the commits of a repository, and reports how the host is doing.
+// Package agent is the daemon: it runs passes (package engine) in a loop, with the commits of a repository, and
+// reports the state of the host.
 //
-// One goroutine owns all state (type loop). It does one thing after the other: it asks
-// the repository, makes a pass, waits. Whatever may take long (the repository, the pass,
-// the write lock) runs in a goroutine of its own, which gets values and returns values;
-// meanwhile the loop serves its inbox. So the answer to a request never waits for a
-// step, and nothing is locked.
+// One goroutine owns all state (type loop). It does one thing after the other: check the repository, run a pass,
+// wait. Slow operations (the repository, the pass, the write lock) run in goroutines of their own, which get values
+// and return values; meanwhile the loop serves its inbox. So requests never wait for a step, and nothing is locked.
 //
-// The inbox holds requests: of people (suspend, resume, pause, check now) and of the
-// pass under way (a step began, a check is still failing). After each change the loop
-// publishes an immutable view, which Status and Stuck read.
+// The inbox holds requests of people (suspend, resume, pause, check now) and events of the current pass (a step
+// began, a check is still failing). After each change the loop publishes an immutable view, which Status and Stuck
+// read.
 //
-//	agent.go      what an agent is made of, and how to run one
-//	requests.go   the inbox: what may be asked of it
-//	loop.go       when it checks repository and host, and when again after a failure
+//	agent.go      the configuration of an agent, and Run
+//	requests.go   the inbox
+//	loop.go       when it checks repository and host, and when it retries
 //	converge.go   one cycle: the newest commit, or else the last good one
-//	pass.go       one pass: what the engine gets for it, and what it reports meanwhile
-//	upstream.go   what it asks the repository, and what trailers allow
+//	pass.go       one pass: its input, and its events
+//	upstream.go   the checks of the repository, and what trailers allow
 //	record.go     what it records of a pass
 //	memory.go     what survives a restart
 //	status.go, view.go, summary.go, progress.go   what it publishes
@@ -24,7 +22,7 @@
 //	changed.go    when it checks a host on which something changed
 //	membership.go whether a commit has the agent, and what a child does that left the site
 //	children.go   the children of the host that left the site
-//	panics.go     what happens after a panic
+//	panics.go     recovery from a panic
 package agent
 
 import (

@@ -1,12 +1,12 @@
-// Package apply runs the steps of a plan: in parallel up to a limit, each after its dependencies,
-// and with the on_error policy of its manifest when one fails.
+// Package apply runs the steps of a plan: in parallel up to a limit, each after its dependencies, and with the
+// on_error policy of its manifest when one fails.
 //
-// Run is a loop in the calling goroutine. That goroutine owns everything: the graph, the results,
-// the state of every manifest. A worker gets a copy of one step, calls Do, and sends one answer; so
-// nothing is shared and nothing is locked. Run returns when all workers have ended.
+// Run is a loop in the calling goroutine, which owns all state: the graph, the results, the manifests. A worker
+// gets a copy of one step, calls Do, and sends one result, so nothing is shared or locked. Run returns when all
+// workers have ended.
 //
-// This package does not know what a step does. The caller provides Do, and wraps it for more
-// behaviour, as Retry does.
+// This package does not know what a step does. The caller provides Do, and wraps it for more behaviour, as Retry
+// does.
 package apply
 
 import (

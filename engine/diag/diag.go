@@ -1,9 +1,8 @@
-// Package diag has findings: problems of a site, a plan or a host, for the person who can fix them.
-// A finding says what, where, why and what to do next; an error (package errors) is about a failed
-// operation.
+// Package diag has findings: problems of a site, a plan or a host, for the person who can fix them. A finding says
+// what, where, why and what to do next; an error (package errors) is about a failed operation.
 //
-// Findings are values. Packages return them together with their result, also warnings with a
-// success, and do not stop at the first one.
+// Findings are values. Packages return them together with their result, including warnings on success, and do not
+// stop at the first one.
 package diag
 
 import (

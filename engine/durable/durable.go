@@ -1,5 +1,5 @@
-// Package durable replaces files atomically: a reader sees the old content or the new one, also
-// after a crash or a power failure.
+// Package durable replaces files atomically: a reader sees the old content or the new one, even after a crash or a
+// power failure.
 package durable
 
 import (

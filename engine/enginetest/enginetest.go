@@ -1,5 +1,5 @@
-// Package enginetest is a host in memory, with guests called boxes, and sites that
-// declare them: what the tests of a pass and of an agent have in common.
+// Package enginetest provides a host in memory, with guests called boxes, and sites that declare them, for the
+// tests of passes and agents.
 package enginetest
 
 import (

@@ -1,6 +1,5 @@
-// Package guest is the way into a guest, Machine. What a spec asks inside (packages, users,
-// services, …) is in the packages below, over Machine, so that it is the same however the
-// machine is reached.
+// Package guest defines Machine, the access to a guest. The packages below apply specs (packages, users, services,
+// …) through it, independent of the transport.
 package guest
 
 import (

@@ -1,18 +1,18 @@
-// Package health runs the checks of a guest: it tries the check blocks of its node and spec until
-// each passes or times out, and reports the results.
+// Package health runs the checks of a guest: it tries the check blocks of its node and spec until each passes or
+// times out, and reports the results.
 //
 // Read in this order:
 //
-//	health.go   what is checked of whom, and what comes of it
+//	health.go   the checks of a guest, and their results
 //	wait.go     when a check is tried, and when it is given up
-//	try.go      one try, by the way of the check
-//	conn.go     a connection with three deadlines, which knows how far it came
-//	http.go, ssh.go  what is said on it
-//	address.go  which of its addresses a guest is reached at
-//	text.go     what may be shown of what came back
+//	try.go      one try, by the type of the check
+//	conn.go     a connection with three deadlines that records its progress
+//	http.go, ssh.go  the protocols
+//	address.go  the address of a guest
+//	text.go     what may be shown of a response
 //
-// It knows nothing about hosts. The caller provides a guest.Machine for access to a guest; the
-// network is that of this machine, unless Prober has another.
+// It knows nothing about hosts. The caller provides a guest.Machine for access to a guest; connections start from
+// this machine, unless Prober has another network.
 package health
 
 import (

@@ -1,12 +1,10 @@
-// Package ledger stores what an agent did (receipts), and the state that it needs after a restart
-// (State). None of it is needed for correctness: if you lose the folder, you lose history, but
-// never a guest.
+// Package ledger stores what an agent did (receipts), and the state that it needs after a restart (State). None of
+// it is needed for correctness: if you lose the folder, you lose history, but never a guest.
 //
-// The folder has state.json, and receipts/TIME-PLAN.json, one for each pass that changed something, or for a row of
-// passes that failed in the same way; their names sort in the order of writing, and each has the hash of the previous one. Every file
-// is replaced atomically, so that a reader, in this process or another, sees all of it or nothing.
-// Writers take turns: the holder of the write lock of the host writes its receipt before it
-// releases the lock.
+// The folder has state.json, and receipts/TIME-PLAN.json, one for each pass that changed something, or for a series
+// of passes that failed in the same way. Receipts sort by name in the order of writing, and each has the hash of
+// the previous one. Every file is replaced atomically. Writers take turns: the holder of the host's write lock
+// writes its receipt before it releases the lock.
 package ledger
 
 import (

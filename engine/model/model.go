@@ -1,10 +1,8 @@
-// Package model holds the nouns everybody shares: addresses, resources, states,
-// kinds, and the site they are declared in. It knows no file format, no host and
-// no plan.
+// Package model has the shared nouns: addresses, resources, states, kinds, and the site that declares them. It
+// knows no file format, no host and no plan.
 //
-// Read in this order: Address and Resource (one thing), State (many things),
-// Kind (what a thing of one sort is made of; its struct tags are the only schema),
-// Site (everything that was declared), Observed (what a host really holds).
+// Read in this order: Address and Resource (one thing), State (many things), Kind (a type of resource; its struct
+// tags are the only schema), Site (everything declared), Observed (what a host has).
 package model
 
 import (

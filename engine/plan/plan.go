@@ -1,18 +1,16 @@
-// Package plan compares what a host shall hold with what it holds, and says step
-// by step how the one becomes the other. It is pure: values in, a value out; no
-// clock, no host, no file. The same input gives the same plan, byte for byte.
+// Package plan compares the desired state of a host with the observed one, and computes the steps between them. It
+// is pure: values in, a value out; no clock, no host, no file. The same input gives the same plan, byte for byte.
 //
-// Read in this order: Input (what is compared), Plan and Step (what comes out;
-// they are the document of `plan --json`), Make (the way from one to the other):
+// Read in this order: Input, Plan and Step (the document of `plan --json`), Make (from one to the other):
 //
-//	vmid.go   gives every wanted guest its VMID
-//	diff.go   finds what differs, and what it costs
-//	guard.go  withholds what may exist unmanaged, was not observed, or is still needed
-//	order.go  says which step waits for which
-//	id.go     names the plan by what it was made from
+//	vmid.go   assigns VMIDs
+//	diff.go   finds differences, and their cost
+//	guard.go  withholds steps for what may exist unmanaged, was not observed, or is still needed
+//	order.go  computes the dependencies of steps
+//	id.go     derives the plan's ID from its input
 //
-// Text and Markdown draw the document; Read takes it from a file again, and
-// Moved reports whether the world is still the one it was drawn in.
+// Text and Markdown render the document; Read loads it from a file, and Moved reports whether the world has changed
+// since.
 package plan
 
 import (

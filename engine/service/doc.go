@@ -1,4 +1,3 @@
-// Package service runs an agent as a service of a machine: its configuration (agent.hcl,
-// environment and flags), its log, what it reports to systemd, its repository, receipts
-// and control socket, and the connection to its host.
+// Package service runs an agent as a system service: its configuration (agent.hcl, environment and flags), log,
+// systemd notifications, repository, receipts and control socket, and the connection to its host.
 package service

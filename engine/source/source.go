@@ -1,12 +1,11 @@
-// Package source follows the repository of a site for an agent; on the command line a site is a
-// folder, see OpenWorktree. OpenRepository opens a Repository, a local copy of one branch: Head
-// fetches new commits from the remote, by file, https or ssh; Files returns the files of a commit,
-// read directly from the copy without a checkout; Since lists the commits between two others; Keep
-// says which commits must stay, and everything else is removed in time, so that the copy stays
-// small.
+// Package source follows the repository of a site for an agent; on the command line a site is a folder, see
+// OpenWorktree. OpenRepository opens a Repository, a local copy of one branch: Head fetches new commits from the
+// remote, by file, https or ssh; Files returns the files of a commit, read directly from the copy without a
+// checkout; Since lists the commits between two others; Keep names the commits to keep, and the rest is removed in
+// time.
 //
-// The package reads a remote, or a repository on disk, by file, https or ssh. Each check has deadlines, and each
-// answer a size limit. No text has credentials, which are read from their files at every use.
+// Each check has deadlines, and each response a size limit. No message contains credentials, which are read from
+// their files at every use.
 //
 // Errors of the remote are *Error values of a kind, such as ErrDenied, with a text that says what to do.
 package source

@@ -1,9 +1,8 @@
-// Package debian is a simulated Debian: its files, users, packages, units of systemd, settings of sshd
-// and rules of sudo, and the programs by which all of them are seen and changed. Scripts that are sent
-// to a real Debian run on it as they are.
+// Package debian is a simulated Debian: files, users, packages, systemd units, sshd and sudo configuration, and the
+// programs that show and change them. Scripts for a real Debian run on it unchanged.
 //
-// Read Disk and Machine first. Of the other files each is one part of the system: image.go (what is
-// there from the start), accounts.go, apt.go and dpkg.go, systemd.go, sshd.go, sudo.go, cloudinit.go.
+// Read Disk and Machine first. Each other file is one part of the system: image.go (the initial state),
+// accounts.go, apt.go and dpkg.go, systemd.go, sshd.go, sudo.go, cloudinit.go.
 package debian
 
 import (

@@ -1,35 +1,28 @@
 // Package pve is Proxmox VE in memory, behind its real HTTP protocol.
 //
-// A [Host] is one simulated installation: a node (or several in a cluster), its
-// storages, bridges, users and guests. It can be spoken to in three ways, which
-// give the same answers: as an [net/http.RoundTripper] without any network
-// (RoundTrip), as a handler (ServeHTTP), and as a TLS server that closes
-// connections when PVE does (Serve).
+// A [Host] is one simulated installation: a node (or several in a cluster), its storages, bridges, users and
+// guests. It has three interfaces, which give the same responses: an [net/http.RoundTripper] without a network
+// (RoundTrip), a handler (ServeHTTP), and a TLS server that closes connections when PVE does (Serve).
 //
 // # One world, one mutex, a lazy clock
 //
-// All state is one value, the [core.World], and every request works on it alone: a
-// request is let in (host.go), the world is brought up to date, one handler
-// runs, the answer is written. Nothing happens between requests, for there is
-// no goroutine that could do it: what is due later (the end of a task, the
-// sample of the status daemon every ten seconds) is kept as an event and done
-// by the first request that comes after it, in the order of time. So a Host
-// works inside testing/synctest, costs nothing while nobody asks, and a test
-// that advances the clock by an hour sees what an hour would have done.
+// All state is one value, the [core.World], and each request has it exclusively: host.go accepts the request and
+// updates the world, one handler runs, the response is written. There are no goroutines, so nothing happens between
+// requests. Later work (the end of a task, the sample of the status daemon every ten seconds) is an event, and the
+// next request runs all that are due, in the order of time. So a Host works inside testing/synctest and costs
+// nothing while idle, and a test may advance the clock by an hour.
 //
-// # What happens to a request
+// # How a request is handled
 //
-// host.go reads it as PVE does (core/request.go), asks the fault rules, finds the method
-// in the API table ([core.Table]), knows who asks (host/tickets.go), checks
-// privileges (core/rights.go) and parameters by that table, and calls the handler.
-// The checks that PVE makes in code, and all effects, are the handlers'. What a handler
-// returns is encoded, with PVE's header lines, by answer.go; promise.go
-// compares it with the API table.
+// host.go parses it as PVE does (core/request.go), applies the fault rules, finds the method in the API table
+// ([core.Table]), authenticates the caller (host/tickets.go), checks privileges (core/rights.go) and parameters by
+// that table, and calls the handler. Handlers make the checks that PVE makes in code, and have all effects.
+// answer.go encodes the result with PVE's header lines; promise.go compares it with the API table.
 //
 // # Where to look
 //
-// This package has the front and what a test holds in its hands: public.go, edit.go,
-// snapshot.go. Everything else is a package below:
+// This package has the front end and the API for tests: public.go, edit.go, snapshot.go. Everything else is a
+// package below:
 //
 //   - perl, content: values, failures and files, without a host
 //   - core: the world, calls, tasks, guests, storages, volumes, privileges, and how
@@ -40,17 +33,14 @@
 //   - cluster: tasks and nodes of the cluster, firewall, HA, SDN, mappings, metric
 //     servers, notifications
 //
-// A package with an Area registers its routes with it. It keeps its
-// state by [core.PartOf], and learns of guests by the hooks of the world. A new area is a line in
-// areas.
+// A package with an Area registers its routes with it. It keeps its state by [core.PartOf], and follows guests by
+// the hooks of the world. A new area is a line in areas.
 //
-// The simulator has what the driver, its planned kinds and the clients of test/sim ask
-// for: testdata/methods.txt lists the methods. Any other method of the API answers 501 and
-// says so; Snapshot lists such calls. There are no pretended successes.
+// The simulator implements the methods in testdata/methods.txt. Any other method of the API returns 501 with an
+// explanation, and Snapshot lists such calls. It never pretends success.
 //
-// The texts and the order of checks are those of recorded exchanges with a real
-// PVE 8.4 and, where nothing was recorded, of PVE's source; comments name the
-// Perl file.
+// Texts and the order of checks follow recorded exchanges with a real PVE 8.4 or else PVE's source; comments name
+// the Perl file.
 package pve
 
 import (

@@ -1,8 +1,8 @@
-// Package client is a child that asks its parent over HTTPS. It knows the parent by pinned keys,
-// bounds every wait and every size, and tries again where that can help.
+// Package client sends a child's requests to its parent over HTTPS. It authenticates the parent by pinned keys,
+// limits every wait and size, and retries where that can help.
 //
-// Read in this order: Client and Spec (the attempts and the pauses between them), Report, exchange
-// (one request), failed.go (which errors end the attempts).
+// Read in this order: Client and Spec (the attempts and the pauses between them), Report, exchange (one request),
+// failed.go (which errors end the attempts).
 package client
 
 import (

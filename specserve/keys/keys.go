@@ -1,8 +1,8 @@
-// Package keys keeps the signing keys of a parent: those that it signs the tokens of its nodes with.
-// They are made on its first start and never leave the machine; a child makes its own.
+// Package keys keeps the keys with which a parent signs the tokens of its nodes. They are created on its first
+// start and never leave the machine; a child creates its own.
 //
-// After a rotation the older key is accepted beside the new one, and nodes get a token of the new one
-// with their next answer. A further rotation drops the older key.
+// After a rotation the previous key is still accepted, and nodes get a new token with their next response. A
+// further rotation drops the previous key.
 package keys
 
 import (

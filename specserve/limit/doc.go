@@ -1,9 +1,9 @@
-// Package limit bounds what one client takes from a server: how often it may ask (Rates), and how
-// many connections it may have (Listener). Both go by the address of the client. Of IPv6 that is the
-// network of 64 bits, since one machine can have all addresses of it.
+// Package limit bounds what one client takes from a server: its request rate (Rates) and its connections
+// (Listener). Both count by the client's address; for IPv6 by its /64 network, since one machine can have all
+// addresses of it.
 //
-// Who goes beyond a limit is refused at once and cheaply, and nobody else notices. Silent knows the connections that
-// a server which ends need not wait for.
+// A client over a limit is refused at once and cheaply, without effect on others. Silent knows the connections that
+// a server may close without waiting at shutdown.
 package limit
 
 import "net/netip"

@@ -1,9 +1,8 @@
-// Package node is a node that applies its own spec: it fetches the spec from its parent, applies
-// it to the machine that it runs on, and records how that ended. While the parent is away, the
-// spec that was fetched last stays in force.
+// Package node is a node that applies its own spec: it fetches the spec from its parent, applies it to the local
+// machine, and records the result. While the parent is unreachable, it applies the last spec it fetched.
 //
-// Read in this order: node.go (one run), fetch.go (from the parent), folder.go (what is kept),
-// report.go (to the parent).
+// Read in this order: node.go (one run), fetch.go (from the parent), folder.go (stored files), report.go (to the
+// parent).
 package node
 
 import (

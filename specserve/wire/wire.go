@@ -1,5 +1,5 @@
-// Package wire is what parent and child send each other: paths, headers, documents and their
-// limits. The server writes what is here and the client reads it.
+// Package wire defines the protocol of parent and child: paths, headers, documents and their limits. Server and
+// client share it.
 package wire
 
 import (

@@ -1,9 +1,9 @@
-// Package forest is a tree of agents in one process: whole agents, each with a simulated host, which reach each other
-// over links in memory. A VM of type pve on one host is a machine of its own, with a host and an agent, as long as it
-// runs. Time may be that of testing/synctest.
+// Package forest is a tree of agents in one process: whole agents, each with a simulated host, connected in memory.
+// A VM of type pve on one host is a machine of its own, with a host and an agent, while it runs. Time may be that
+// of testing/synctest.
 //
-//	forest.go   the machines, and how they come and go
-//	network.go  the links between them
+//	forest.go   the machines, and their start and stop
+//	network.go  the connections between them
 package forest
 
 import (

@@ -1,9 +1,7 @@
-// Package nspawn boots a real Debian with a real systemd in a test: from a folder that
-// debootstrap made, by systemd-nspawn.
+// Package nspawn boots a real Debian with systemd in a test: from a folder made by debootstrap, by systemd-nspawn.
 //
-// machine.go is such a guest, rootfs.go the folder it is booted from. A test waits for what
-// it can see and never for time to pass. What it starts is a child of this process, in
-// namespaces of its own, and gone when the test ends, also when this process is killed.
+// machine.go is such a guest, rootfs.go the folder it boots from. A test waits for events, never for time to pass.
+// All processes are children of the test in namespaces of their own, and end with it, even if it is killed.
 package nspawn
 
 import (

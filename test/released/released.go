@@ -1,5 +1,4 @@
-// Package released provides the binary as it is released, and a small site for it, to tests of
-// the whole program.
+// Package released provides the released binary, and a small site for it, to tests of the whole program.
 package released
 
 import (

@@ -1,5 +1,5 @@
-// Package session is a verb at work on the site in a folder: which site, host and manifest its flags
-// name, how the hosts are opened, and passes over them with their plan, question, progress and report.
+// Package session runs a verb on the site in a folder: it resolves the site, host and manifest of its flags, opens
+// the hosts, and runs passes over them with plan, confirmation, progress and report.
 package session
 
 import (

@@ -1,6 +1,6 @@
-// Package sim is what runs in the guests of simulated hosts, in a network in memory: the agents of guests that are
-// hosts in turn (world.go, agent.go), and nodes in mode pull, with the program that they run (program.go) and
-// their parent, a real server (parent.go). network.go makes all of it the network of a run.
+// Package sim runs programs in the guests of simulated hosts, in a network in memory: the agents of guests that are
+// hosts themselves (world.go, agent.go), and nodes in mode pull, with the program that they run (program.go) and
+// their parent, a real server (parent.go). network.go connects them.
 package sim
 
 import (

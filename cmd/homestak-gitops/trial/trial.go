@@ -1,5 +1,5 @@
-// Package trial tries a manifest on a host: it creates the nodes, verifies them, and
-// destroys them. It touches only what it made itself.
+// Package trial tests a manifest on a host: it creates the nodes, verifies them, and destroys them. It touches no
+// other guests.
 package trial
 
 import (

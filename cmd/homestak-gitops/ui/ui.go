@@ -1,15 +1,14 @@
-// Package ui is the rules of all output:
+// Package ui writes all output. Its rules:
 //
-//   - stdout carries what was asked for: a plan, a report, a document. Everything
-//     else (progress, questions, warnings, findings, errors) goes to stderr.
-//   - With --json or another format, stdout carries exactly one document and
-//     nothing else, also when the verb fails; the text about it goes to stderr.
-//   - Colour only on a terminal, never when NO_COLOR is set, unless --color says so.
-//   - An error says in lower case, without a full stop, what was attempted; lines
-//     after the first say what to do next.
-//   - Control characters and bidirectional marks of others do not get out: see diag.Clean.
-//   - Nothing is printed but through UI; the live line of a terminal is drawn by
-//     view.Progress.
+//   - stdout has the result: a plan, a report, a document. Everything else
+//     (progress, questions, warnings, findings, errors) goes to stderr.
+//   - With --json or another format, stdout has exactly one document and
+//     nothing else, even when the verb fails.
+//   - Colour only on a terminal, never with NO_COLOR, unless --color is given.
+//   - An error is lower case without a full stop and names what was attempted;
+//     further lines say what to do next.
+//   - Control characters and bidirectional marks in external text are escaped: see diag.Clean.
+//   - Only UI prints; view.Progress draws the live line of a terminal.
 package ui
 
 import (

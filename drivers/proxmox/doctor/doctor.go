@@ -1,7 +1,6 @@
-// Package doctor checks a host before it is used: whether it is reachable, its identity, the
-// token's privileges, and whether the storages, bridges, images and templates of a site exist. It
-// only reads, through the driver and its client; every finding says what was found, why it matters,
-// and what to do.
+// Package doctor checks a host before use: whether it is reachable, its identity, the token's privileges, and the
+// storages, bridges, images and templates of a site. It only reads, through the driver and its client. Every
+// finding says what was found, why it matters, and what to do.
 package doctor
 
 import (

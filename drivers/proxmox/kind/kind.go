@@ -1,6 +1,5 @@
-// Package kind is what a kind of PVE objects is made of: its schema, how objects are listed,
-// created, changed and removed, and the values that this works on: a Host, and the
-// Observation of it that a pass has made so far.
+// Package kind defines kinds of PVE objects: their schema, and how objects are listed, created, changed and
+// removed. Kinds work on a Host, and on the Observation of it that a pass has made so far.
 package kind
 
 import (

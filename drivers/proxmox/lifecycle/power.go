@@ -1,5 +1,5 @@
-// Package lifecycle is what happens to a guest as a whole, apart from its configuration: it is started and
-// stopped (power.go), is seeded for its first boot (seed.go, nocloud.go), and is destroyed (removal.go).
+// Package lifecycle manages a guest as a whole, apart from its configuration: power (power.go), the seed for its
+// first boot (seed.go, nocloud.go), and removal (removal.go).
 package lifecycle
 
 // Start, stop and restart of a guest. Each waits for the result: PVE does part of the work in later tasks, and the

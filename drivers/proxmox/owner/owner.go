@@ -1,7 +1,6 @@
-// Package owner decides what is managed. A guest has an ownership tag, the last line of its
-// description (Tag, ParseDescription, Describe), and an identity that a copy does not have.
-// A tag is signed by a key of the site (Identity.Sign). Identity.Check verifies signature and identity: only guests
-// that pass may be changed.
+// Package owner decides which guests are managed. A managed guest has an ownership tag, the last line of its
+// description (Tag, ParseDescription, Describe), and an identity that a copy does not have. A key of the site signs
+// the tag (Identity.Sign). Identity.Check verifies signature and identity: only guests that pass may be changed.
 package owner
 
 import (

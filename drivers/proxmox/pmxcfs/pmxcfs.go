@@ -1,7 +1,7 @@
-// Package pmxcfs notices on a node of Proxmox VE that somebody changed a guest, without a request to its API. The
-// file system of the cluster has a version for every guest, which grows with each write of its configuration
-// (pve-cluster, src/pmxcfs/status.c, cfs_create_version_msg and cfs_create_vmlist_msg), and a guest that runs has a
-// control group; a VM also has a file with its process. Nothing is concluded from these but that it is time to observe the host.
+// Package pmxcfs notices changes of guests on a Proxmox VE node, without API requests. The cluster file system has
+// a version for every guest, which grows with each write of its configuration (pve-cluster, src/pmxcfs/status.c,
+// cfs_create_version_msg and cfs_create_vmlist_msg). A running guest has a control group, and a VM also a PID file.
+// A change only triggers an observation of the host.
 package pmxcfs
 
 import (

@@ -1,7 +1,6 @@
-// Package provision creates and changes guests, and the templates that are made from images. For a
-// step of the plan it works out the keys to write, writes them under the digest that the plan is
-// based on, and brings disks and power to what is wanted. If it is interrupted, the ownership tag
-// lets the next pass find the guest and continue.
+// Package provision creates and changes guests, and the templates that are made from images. For a step of the plan
+// it computes the keys to write, writes them under the digest that the plan is based on, and updates disks and
+// power. If it is interrupted, the next pass finds the guest by its ownership tag and continues.
 package provision
 
 import (

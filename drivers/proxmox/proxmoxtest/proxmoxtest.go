@@ -1,5 +1,5 @@
-// Package proxmoxtest is a site in memory for tests: a simulated host, a driver that works on
-// it, and the verbs of a story. Every request of the driver is checked against the API table.
+// Package proxmoxtest provides a site in memory for tests: a simulated host, a driver for it, and helpers for test
+// stories. Every request of the driver is checked against the API table.
 package proxmoxtest
 
 import (

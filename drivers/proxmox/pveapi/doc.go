@@ -1,41 +1,33 @@
-// Package pveapi is the API of Proxmox VE as a table that a program can check
-// against: which methods there are, what they take, what they promise to answer
-// and which privileges they need.
+// Package pveapi has the API of Proxmox VE as a table: methods, parameters, return values and required privileges.
 //
 // # The model
 //
-// A [Method] is one verb of one path. Its parameters, and what it returns, are
-// described by [Value], a subset of JSON Schema with Proxmox's additions: named
-// formats, and property strings such as "virtio,bridge=vmbr0,tag=5". Families of
-// parameters are described once, "net[n]" for net0 to net31; [Method.Param] knows
-// how far each goes. [Perm] is the privilege check that PVE declares beside a
-// method.
+// A [Method] is one verb of one path. [Value] describes its parameters and return value, a subset of JSON Schema
+// with Proxmox's additions: named formats, and property strings such as "virtio,bridge=vmbr0,tag=5". A family of
+// parameters is described once, "net[n]" for net0 to net31; [Method.Param] knows its range. [Perm] is the privilege
+// check that PVE declares for a method.
 //
-// # What it is for
+// # Use
 //
-// A client's test hands every request it sends to proxmoxtest.ValidateRequest, so that a
-// misspelt parameter or a boolean written "true" is found without a server. A
-// simulated server finds its methods with [Lookup] and refuses parameters with
-// [Method.Check], in PVE's own words; what it answers is held against
-// [Method.CheckReturn]. [Perm.Permitted] tells which privileges a call needs.
+// A client's test passes every request to proxmoxtest.ValidateRequest, which finds a misspelt parameter or a
+// boolean written "true" without a server. The simulator finds its methods with [Lookup], rejects parameters with
+// [Method.Check], in PVE's own words, and checks its responses with [Method.CheckReturn]. [Perm.Permitted]
+// evaluates privileges.
 //
-// # Where it comes from
+// # Source
 //
-// The table is distilled by ./gen from the schema that pve-manager 9.2.11 itself
-// answers with (434 methods on 296 paths, without Ceph, SDN, ACME, metrics,
-// notifications and disks). It remembers what is newer than 8.4, and
-// [Method.CheckFor] and its like take the version of a host into account: there
-// a newer parameter is unknown. Enumerations, limits and the members of property
-// strings are those of the newest version only. A method that PVE 9 dropped is not in the table; a dropped
-// parameter is, and any string passes for it.
+// ./gen distils the table from the schema that pve-manager 9.2.11 returns (434 methods on 296 paths, without Ceph,
+// SDN, ACME, metrics, notifications and disks). It marks what is newer than 8.4, and [Method.CheckFor] and its like
+// take the version of a host into account: there a newer parameter is unknown. Enumerations, limits and the members
+// of property strings are those of the newest version only. A method that PVE 9 dropped is not in the table; a
+// dropped parameter is, and accepts any string.
 //
-// What the schema leaves to code is in the files format*.go and property.go, and
-// follows Proxmox's Perl sources, which the comments name. Checks behind the
-// schema are not here: whether a storage exists, whether the caller is root.
+// Formats that the schema leaves to code are in format*.go and property.go. They follow Proxmox's Perl sources,
+// which the comments name. Checks outside the schema are not here: whether a storage exists, whether the caller is
+// root.
 //
 // # Cost
 //
-// The table is part of the program, packed to 32 KB. Nothing is done until the
-// first use, which unpacks it in about 1 ms; a method is parsed when it is first
-// looked up.
+// The table is embedded, packed to 32 KB. The first use unpacks it in about 1 ms; a method is parsed on its first
+// lookup.
 package pveapi

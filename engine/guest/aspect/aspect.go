@@ -1,10 +1,8 @@
-// Package aspect holds what a spec asks inside a machine, one file for each aspect:
-// packages, services, users, … An aspect owns some attributes of spec.Spec. It says how
-// they are read from a machine, and by which steps the machine gets them.
+// Package aspect implements the parts of a spec, one file for each: packages, services, users, … An aspect owns
+// some attributes of spec.Spec. It reads them from a machine, and plans the steps that change them.
 //
-// Read in this order: Of (what an aspect is made of), All (the table of contents), then
-// timezone.go, a short one. DiskAspects are in disks.go; package network has those of networks and of Proxmox VE.
-// Package converge runs them all.
+// Read in this order: Of (the definition of an aspect), All (the table of contents), then sysctl.go, the shortest
+// one. The packages below have those of the network, of disks and of Proxmox VE. Package converge runs them all.
 package aspect
 
 import (

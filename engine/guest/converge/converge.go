@@ -1,11 +1,9 @@
-// Package converge makes a machine what its spec says: it reads the machine by one
-// command, compares it with the spec, and runs the steps that are left. It keeps no state
-// but what is on the machine, so an apply that was cut off anywhere is repeated from the
-// beginning and goes on.
+// Package converge makes a machine match its spec: it reads the machine with one command, compares it with the
+// spec, and runs the remaining steps. It keeps no state except on the machine, so an interrupted apply is repeated
+// from the beginning.
 //
-// Read in this order: Observe (the probe), State (what was found, its changes and steps),
-// Apply (rounds of both), run.go (one step with its record), guard.go (the revert of what
-// could lock us out).
+// Read in this order: Observe (the probe), State (observations, changes and steps), Apply (rounds of both), run.go
+// (one step with its record), guard.go (the revert of changes that could lock us out).
 package converge
 
 import (

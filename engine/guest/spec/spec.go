@@ -1,6 +1,5 @@
-// Package spec is what one node should become inside, with nothing left to look up: the
-// resolved spec. It is the document that a parent serves and a node applies, and it is
-// what a machine is compared with. What is observed on a machine has the same type.
+// Package spec defines the resolved spec: what one node should be inside, without references. A parent serves it, a
+// node applies it, and a machine is compared with it. Observations of a machine have the same type.
 package spec
 
 import (

@@ -1,9 +1,8 @@
 // Package sourcetest creates git repositories and real servers for them, for tests.
 //
-// New makes an empty bare repository in a folder; Commit, Merge, ForcePush and the
-// others change it as a push would. HTTPS serves it by git http-backend, SSH by sshd;
-// both skip the test with a reason where the program is not installed. Making
-// commits needs no git.
+// New makes an empty bare repository in a folder; Commit, Merge, ForcePush and the others change it as a push
+// would, without git. HTTPS serves it by git http-backend, SSH by sshd; both skip the test if the program is not
+// installed.
 //
 //	repo := sourcetest.New(t)
 //	id := repo.Commit(map[string]string{"site.hcl": "site \"a\" {\n}\n"}, "first")

@@ -1,6 +1,6 @@
 // Package device is the hardware of a simulated machine, as its kernel shows it, with the programs that read and
-// change it: disks, swap (disks.go) and the network (network.go). ifupdown.go and networkd.go configure an
-// interface by the files that Debian has for that.
+// change it: disks and swap (disks.go), and the network (network.go). ifupdown.go and networkd.go configure an
+// interface from Debian's files.
 package device
 
 import (

@@ -1,9 +1,8 @@
-// Package userland is the usual programs of a simulated machine: those of coreutils, grep, sed, find
-// and util-linux that scripts call. Each is a Go function over the files and processes of that machine.
-// An option that a program does not have here is an error, and never left out of account: so is
-// everything that no script of this module asks of a machine.
+// Package userland has the usual programs of a simulated machine: those of coreutils, grep, sed, find and
+// util-linux that scripts call. Each is a Go function over the files and processes of that machine. An unsupported
+// option is an error and never ignored.
 //
-// Programs lists them, with their options; the files are by what they work on.
+// Programs lists them with their options. The files are named after what the programs work on.
 package userland
 
 import (

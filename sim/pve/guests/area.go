@@ -1,6 +1,5 @@
-// Package guests is what VMs and containers have in common: reading configurations,
-// starting and ending processes, volumes, snapshots, and what status daemons see of them.
-// Packages qemu and lxc are built on it.
+// Package guests has what VMs and containers have in common: reading configurations, starting and ending processes,
+// volumes, snapshots, and status daemons. Packages qemu and lxc are built on it.
 package guests
 
 import "github.com/homestak/homestak-gitops/sim/pve/core"

@@ -1,5 +1,4 @@
-// Package host is what guests stand on: who may do what (access), and the storages with their volumes
-// (storage).
+// Package host implements users and permissions, and storages with their volumes.
 package host
 
 import (

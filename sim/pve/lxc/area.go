@@ -1,5 +1,4 @@
-// Package lxc is containers: configuration, creation and restore, clones, power, volumes
-// and removal.
+// Package lxc implements containers: configuration, creation and restore, clones, power, volumes and removal.
 package lxc
 
 import "github.com/homestak/homestak-gitops/sim/pve/core"

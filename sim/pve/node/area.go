@@ -1,5 +1,4 @@
-// Package node is what belongs to one node: its certificate, its settings, its log and
-// the machine types of its QEMU.
+// Package node implements one node: its certificate, settings, log, and the machine types of its QEMU.
 package node
 
 import "github.com/homestak/homestak-gitops/sim/pve/core"

@@ -1,5 +1,5 @@
-// Package perl has what the programs of Proxmox VE have in Perl: values and failures (perl.go), property
-// strings and configuration files (property.go), and calendar events (calendar.go).
+// Package perl has Proxmox VE's Perl conventions: values and failures (perl.go), property strings and configuration
+// files (property.go), and calendar events (calendar.go).
 package perl
 
 // Values and failures follow the rules of Perl: what counts as true, how a value is printed,

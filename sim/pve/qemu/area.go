@@ -1,5 +1,4 @@
-// Package qemu is the life of VMs: creation and restore, clones, power, moving of disks,
-// templates and removal.
+// Package qemu implements VMs: creation and restore, clones, power, moving of disks, templates and removal.
 package qemu
 
 import "github.com/homestak/homestak-gitops/sim/pve/core"

@@ -1,5 +1,5 @@
-// Package simtest is for tests of and with the simulator: it serves a simulated host as a
-// process would, over TLS, on a port of this machine or through memory.
+// Package simtest is for tests of and with the simulator: it serves a simulated host over TLS, on a local port or
+// in memory.
 package simtest
 
 import (

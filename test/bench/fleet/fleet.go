@@ -1,14 +1,10 @@
-// Package fleet makes many out of one: the files of a site with thousands of
-// guests, and, from the configuration of one guest that was really created, those
-// of all others.
+// Package fleet generates fleets for benchmarks: the files of a site with thousands of guests, and their
+// configurations, copied from one guest that was really created.
 //
-// What is measured or counted over a fleet needs guests that are owned down to the
-// uuid in their mark. Creating each of them would take longer than what is
-// measured, so one is created and the others are its twins: same settings, a name,
-// a mark and an identity of their own.
+// Benchmarks need guests with ownership tags that match down to the UUID. Creating each would take longer than the
+// benchmark, so the copies have the same settings, but their own name, tag and identity.
 //
-// The package knows neither the program nor the simulator. It handles text and
-// maps, and so can be used by tests of both.
+// The package imports neither the program nor the simulator, so that tests of both can use it.
 package fleet
 
 import (

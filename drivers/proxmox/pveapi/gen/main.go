@@ -1,13 +1,10 @@
-// Command gen distils a table of the Proxmox VE API into the file that package
-// pveapi embeds, and reports what it saw. It is run by hand when there is a newer
-// table, in the folder of the package:
+// Command gen distils a table of the Proxmox VE API into the file that package pveapi embeds, and prints a summary.
+// Run it by hand for a newer table, in the folder of the package:
 //
 //	go run ./gen -from schema.json
 //
-// The output is one line per method, "VERB PATH {json}", without references
-// between lines, so that a reader parses only the methods it is asked for.
-// Lines are sorted and the archive carries no time, hence the same table
-// always gives the same bytes.
+// The output is one line per method, "VERB PATH {json}", without references between lines, so that a reader parses
+// only the methods it needs. Lines are sorted and the archive has no time, so the output is reproducible.
 package main
 
 import (

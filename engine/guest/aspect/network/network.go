@@ -1,5 +1,5 @@
-// Package network is what a spec says of the address of a machine, its gateway and name servers. Read network.go, then the
-// one of eni.go and networkd.go that configures the interface.
+// Package network configures the address of a machine, its gateway and name servers. Read network.go, then eni.go
+// or networkd.go, which configure the interface.
 package network
 
 import (

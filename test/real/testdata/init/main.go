@@ -1,6 +1,6 @@
-// Command init is the only program of the container that the tests on a real host make:
-// it waits as process 1, and ends when the host asks the container to shut down or to
-// restart (lxc.signal.halt and lxc.signal.reboot: SIGPWR and SIGINT unless configured).
+// Command init is the only program of the container that the tests on a real host make: it waits as process 1, and
+// exits on a request to shut down or restart (lxc.signal.halt and lxc.signal.reboot: SIGPWR and SIGINT unless
+// configured).
 package main
 
 import (
