@@ -108,8 +108,8 @@ func (c *checker) guestAt(s plan.Step) model.Guest {
 	}
 }
 
-// bootTime limits the wait until somebody can log in to a guest: a new one boots first, and
-// creates its host keys and users.
+// bootTime limits the wait for the first login to a guest: a new one boots first, and creates its host keys and
+// users.
 const bootTime = 5 * time.Minute
 
 // login waits until a step that works inside of a guest can log in to it.

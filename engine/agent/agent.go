@@ -42,8 +42,8 @@ import (
 
 // source is where commits come from. At most one of its methods runs at a time.
 type source interface {
-	// Head asks the repository for the newest commit of the branch, and makes its
-	// files available here. Where nothing changed that is one request.
+	// Head fetches the newest commit of the branch and makes its files available here. If nothing changed, that
+	// costs one request.
 	Head(ctx context.Context) (model.Commit, error)
 
 	// Commit describes a commit that was fetched before and is still available.
@@ -119,7 +119,7 @@ type Agent struct {
 	inbox     chan envelope
 	idle      chan *loop // holds the loop while neither Run nor Once does
 	published *atomic.Pointer[view]
-	write     chan struct{} // full while somebody may write to the host
+	write     chan struct{} // full while another writer may change the host
 	ended     chan struct{} // closed when Run or Once has ended
 }
 
@@ -182,9 +182,8 @@ func (a *Agent) Run(ctx context.Context, stop <-chan struct{}) error {
 	return context.Cause(ctx)
 }
 
-// Once fetches and makes one pass, as Run would, and reports. While everything is
-// suspended it only plans. Where head is refused, or the repository does not answer,
-// it converges to the last good commit, and the report says both.
+// Once fetches and runs one pass, as Run would, and reports. If everything is suspended, it only plans. If head is
+// refused or the repository does not respond, it converges to the last good commit, and the report says both.
 func (a *Agent) Once(ctx context.Context, stop <-chan struct{}) engine.Report {
 	l := <-a.idle
 	defer l.end()
@@ -207,18 +206,17 @@ func (a *Agent) Once(ctx context.Context, stop <-chan struct{}) engine.Report {
 // Status is what the agent is doing and how the host is, at this moment.
 func (a *Agent) Status() Status { return a.published.Load().at(time.Now()) }
 
-// Stuck says since when the agent should have made progress and did not; zero while all
-// is well. A watchdog is fed as long as it is zero. The agent should have made progress:
+// Stuck returns the time since which the agent should have made progress but did not; zero if all is well. The
+// watchdog is fed while it is zero. The agent should have made progress:
 //
-//   - while it waits for its next check, when that begins;
+//   - when its next check is due;
 //   - 30 minutes after it asked the repository (which has deadlines of its own);
-//   - 10 minutes after it began to load a site, to open or observe a host, to ask the
-//     rules, to record a pass, or to take the write lock without a report of who holds it;
-//   - when the first of the steps that run has outlived the time that its manifest
+//   - 10 minutes after it began to load a site, to open or observe a host, to evaluate the
+//     rules, to record a pass, or to take the write lock without a report of its holder;
+//   - when the first of the running steps has exceeded the time that its manifest
 //     gives it, or 10 minutes after the last one ended;
 //
-// each with two minutes of grace. While somebody else holds the write lock it is never
-// stuck, nor before Run or after it.
+// each with two minutes of grace. It is never stuck while another process holds the write lock, or outside Run.
 func (a *Agent) Stuck() (since time.Time) {
 	if due := a.published.Load().due; !due.IsZero() && time.Now().After(due) {
 		since = due

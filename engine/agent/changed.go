@@ -18,9 +18,9 @@ const (
 	mostChanged = 16
 )
 
-// HostChanged reports that guests on the host are not as they were, by their VMIDs, so that they are checked at once;
-// without any, all of the host is. What the agent itself changes is reported, too: it is checked a little later, and
-// later each time as long as it changes again and again. After a pass that was not completed its next attempt does that.
+// HostChanged reports the VMIDs of guests that changed on the host, so that they are checked at once; without any,
+// the whole host is checked. The agent's own changes are reported too: these checks are delayed, and more so while
+// changes repeat. After an incomplete pass the retry covers the check.
 func (a *Agent) HostChanged(guests ...int) { a.send(hostChanged(guests)) }
 
 type hostChanged []int

@@ -12,10 +12,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// A child that left the site keeps its guest until nothing is left in it. What its agent reports
-// as empty stays so if the report is about a commit that has the child no more: about the very commit of the
-// pass, or one between that and the first that was seen to lack the child. The latter is remembered. Losing it
-// costs no more than to wait for a report about the commit of the pass.
+// A child that left the site keeps its guest until its agent reports that it is empty. The report counts if it is
+// about a commit without the child: the commit of the pass, or one between that and the first commit that lacked
+// the child. The latter is remembered; losing it only delays the removal until a report about the commit of the
+// pass.
 
 // childrenFor is what is known of the children, for a pass with a commit.
 func childrenFor(ctx context.Context, l *loop, c model.Commit) map[string]model.Child {
@@ -60,7 +60,8 @@ func (m *memory) noteWithdrawn(r *engine.Report, id string) {
 	}
 }
 
-// removedChildren lists the children on the host that the wanted state lacks. What could not be seen may be one of those before.
+// removedChildren lists the children on the host that the wanted state lacks. Unobserved ones are taken from
+// before.
 func removedChildren(want *model.Want, have model.Observed, before []string) []string {
 	if have.Only { // a pass about some guests says nothing of the others
 		return before

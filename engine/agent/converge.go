@@ -14,7 +14,7 @@ import (
 
 const verb = "agent"
 
-// converge makes a pass while nobody else in this process may write to the host.
+// converge runs a pass while it has the exclusive right to write to the host in this process.
 func (l *loop) converge(ctx context.Context) engine.Report {
 	l.memory.expire(time.Now())
 	began := time.Now()
@@ -31,7 +31,7 @@ func (l *loop) converge(ctx context.Context) engine.Report {
 	return r
 }
 
-// acquireWrite takes the right to write from whoever paused the agent.
+// acquireWrite waits for the right to write, which a client that paused the agent has.
 func (l *loop) acquireWrite(ctx context.Context) (err error) {
 	write := l.agent.write
 	select {
@@ -100,8 +100,8 @@ func (l *loop) convergeHeadOrLastGood(ctx context.Context) engine.Report {
 	return r
 }
 
-// showLastGood reports the last good commit before the first answer of the repository, which may be slow
-// or away. What goes wrong here is reported by the pass that follows.
+// showLastGood reports the last good commit before the first response of the repository, which may be slow or
+// unreachable. The pass that follows reports errors.
 func showLastGood(ctx context.Context, l *loop) {
 	c, known := l.upstream.commits[l.memory.Good.ID]
 	if l.o.InForce == nil || !known {

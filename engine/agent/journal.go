@@ -9,7 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// journal logs how passes went. What is in the log already is not repeated at every check.
+// journal logs the results of passes. It does not repeat a result at every check.
 type journal struct {
 	log         *slog.Logger
 	refusal     string // commit and outcome

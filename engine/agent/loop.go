@@ -16,17 +16,17 @@ const (
 	longRetry  = 10 * time.Minute // the longest pause after the repository did not answer, unless Poll is longer
 )
 
-// How long the agent may take for one thing before it counts as stuck. What has
-// deadlines of its own (a question to the repository, a step) gets those and grace; what
-// has none (reading a site, asking rules, observing a host) gets phaseTime for each.
+// Time limits after which the agent counts as stuck. Operations with deadlines of their own (a request to the
+// repository, a step) get those and grace; others (reading a site, evaluating rules, observing a host) get
+// phaseTime each.
 const (
 	fetchTime = 30 * time.Minute // two downloads, of which each may take ten times as long as an answer
 	phaseTime = 10 * time.Minute
 	grace     = 2 * time.Minute // between the end of a step's time and its answer
 )
 
-// loop is the state of an agent. It belongs to the goroutine of Run or Once, and before
-// and after these to whoever took it from Agent.idle.
+// loop is the state of an agent. The goroutine of Run or Once owns it; before and after these, the goroutine that
+// took it from Agent.idle.
 type loop struct {
 	o     Options
 	agent *Agent
@@ -37,7 +37,7 @@ type loop struct {
 	manifests []string // of the site in force; nil before one was read
 	requested work
 
-	// What is published.
+	// Published state.
 	status          Status    // what does not follow from the rest
 	progress        *progress // of the pass under way
 	due             time.Time // when the agent must have made progress; zero: it waits for others
@@ -53,7 +53,7 @@ type loop struct {
 	grants allowance     // of the pass under way, less what it has used
 
 	incomplete int       // passes in a row that were not completed
-	nextFetch  time.Time // when the repository is asked next, by the clock that nobody can set
+	nextFetch  time.Time // time of the next fetch, by the monotonic clock
 	nextCheck  time.Time // when the host is checked next, by the same
 	journal    journal
 
@@ -104,8 +104,8 @@ func (l *loop) notify() {
 	}
 }
 
-// moved says that the agent has begun something new that nothing else bounds. What a
-// step begins is bounded by the time of the step.
+// moved records the start of an operation without a limit of its own. Operations of a step are bounded by the time
+// of the step.
 func (l *loop) moved() {
 	l.due = time.Now().Add(phaseTime + grace)
 	if l.progress != nil && len(l.progress.running) > 0 {
@@ -325,8 +325,8 @@ func jitter(d time.Duration) time.Duration {
 
 func now() *time.Time { return shown(time.Now()) }
 
-// shown is a time for people. It is no longer one to wait for: UTC takes the reading of
-// the monotonic clock off, and a wait would be as long as somebody sets the clock back.
+// shown converts a time for display. Do not wait for it: UTC removes the monotonic clock reading, so a wait would
+// change when the clock is set.
 func shown(t time.Time) *time.Time {
 	t = t.UTC()
 	return &t

@@ -52,7 +52,7 @@ type Membership struct {
 	Commit   string
 	In       bool    // the commit has the identity, and a child on its parent
 	Moved    string  // the commit has the child on another one: that; "" if not
-	Child    bool    // the agent has a parent; the identity of a host never leaves by itself
+	Child    bool    // the agent has a parent; only children leave a site
 	Before   string  // the last commit with the identity that was in force here; "": none is known
 	WasIn    bool    // that had the identity, on this parent
 	Order    Order   // of Commit to Before; Same without one

@@ -50,7 +50,7 @@ func (m *memory) save() error {
 	return err
 }
 
-// persist is save where nobody waits for the error.
+// persist is save for callers that ignore the error.
 func (m *memory) persist() {
 	if err := m.save(); err != nil {
 		m.log.Warn("the state was not saved; it will be recomputed after a restart", "error", err)
@@ -176,7 +176,7 @@ func (m *memory) noteFailing(r *engine.Report) {
 	before := m.failing()
 	after := slices.DeleteFunc(slices.Clone(before), func(addr model.Address) bool {
 		tried, ok := r.Checks[addr]
-		gone := r.Want.State[addr] == nil && len(r.Want.Suspended) == 0 && !r.Have.Only // else nobody knows whose it is now
+		gone := r.Want.State[addr] == nil && len(r.Want.Suspended) == 0 && !r.Have.Only // else its owner is unknown now
 		return gone || ok && tried.Err == nil || slices.Contains(r.Unchecked, addr)
 	})
 	for addr, report := range r.Checks {

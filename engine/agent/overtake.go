@@ -7,10 +7,11 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// A pass may take long: guests boot, fetch packages, wait for another program. What is pushed meanwhile does not wait for that.
-// The repository is asked beside the pass as it is between passes, and another head ends the pass as a suspension does: nothing
-// new is started, what runs is finished (inside a guest: up to the next part of its spec), and the next pass begins at once with
-// the new commit. A pass that has begun no step yet goes on, so that each changes something however often somebody pushes.
+// A pass may take long: guests boot, fetch packages, wait for another program. A push during a pass does not wait
+// for its end. The repository is polled meanwhile, and a new head ends the pass as a suspension does: no step
+// starts, running steps are finished (inside a guest: up to the next part of its spec), and the next pass begins at
+// once with the new commit. A pass that has not started a step continues, so that each pass makes progress even
+// with frequent pushes.
 
 // headWatch asks the repository beside a pass. Its fields are not written to while it runs.
 type headWatch struct {
@@ -44,7 +45,7 @@ func (w *headWatch) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		// What goes wrong is reported by the question after the pass.
+		// The fetch after the pass reports errors.
 		if head, err := w.head(ctx); err == nil && head.ID != "" && head.ID != w.known && ctx.Err() == nil {
 			o := &overtaken{head: head.ID}
 			if w.send(o); o.halted {

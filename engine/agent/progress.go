@@ -75,7 +75,7 @@ func (p *progress) event(e *apply.Event, now time.Time) (removed bool) {
 	case apply.Started:
 		p.begun = true
 		n := runningStep{StepNow{Address: step.address, Action: e.Step.Action, Since: now.UTC()}, e.Step.Address, now.Add(e.Limit), e.Step.Inside != nil}
-		if !step.over { // else it is rolled back, which nobody has measured
+		if !step.over { // else it is rolled back, which has no measured time
 			n.Usually = seconds(step.usual)
 		}
 		step.over = true
@@ -115,7 +115,7 @@ func (p *progress) due(now time.Time) time.Time {
 	return first.Add(grace)
 }
 
-// running is what is published of a pass under way. Nobody writes to it.
+// running is the published state of the current pass. It is immutable.
 type running struct {
 	Running
 	width         int

@@ -21,8 +21,8 @@ func (l *loop) recordUnknownIdentity(c model.Commit, r engine.Report) {
 	l.recordEnd(c, r, false)
 }
 
-// noteMembership remembers whether a commit has the agent. Where it left the site no other commit comes back into
-// force by itself: an older one would make again what was removed.
+// noteMembership records whether a commit has the agent. After the agent left the site, no older commit is applied
+// again: it would recreate what was removed.
 func (m *memory) noteMembership(c model.Commit, course Course) {
 	if course == Empty || course == Vacant {
 		m.setIdentityUnknown(c.ID)
@@ -59,7 +59,7 @@ func (l *loop) recordAccepted(c model.Commit, r engine.Report) {
 		l.unknownIdentity = ""
 	}
 	if !r.Accepted {
-		return // nobody could say what is wrong with it so far
+		return // not checked yet
 	}
 	l.journal.accepted(c)
 	l.status.Refused = nil

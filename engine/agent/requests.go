@@ -59,9 +59,9 @@ func (w work) serve(l *loop) { l.requested = l.requested.and(w) }
 // wait for it. Any number of calls before that check count as one.
 func (a *Agent) CheckNow() { a.send(work{fetch: true, check: true}) }
 
-// Reconcile is CheckNow, and waits for the end of the first pass that began after the
-// call. Where head was refused that is the pass with the last good commit; Status
-// says so. ErrInterrupted if the agent stops first; before Run it waits for it.
+// Reconcile is CheckNow, and waits for the end of the first pass that began after the call. If head was refused,
+// that is the pass with the last good commit; Status says so. It returns ErrInterrupted if the agent stops first;
+// before Run it waits for it.
 func (a *Agent) Reconcile(ctx context.Context) (PassStatus, error) {
 	answer := make(chan PassStatus, 1)
 	a.send(work{fetch: true, check: true, waiters: []chan<- PassStatus{answer}})
@@ -168,13 +168,13 @@ func everything(manifest string) string {
 	return manifest
 }
 
-// pausedBy reports who paused the agent, "" that nobody does any more.
+// pausedBy reports who paused the agent, or "" if it is not paused.
 type pausedBy string
 
 func (p pausedBy) serve(l *loop) { l.pausedBy = string(p) }
 
-// Pause gives the right to write to the host to somebody else until release is called
-// or ctx ends: it waits for the pass under way, and keeps the next from beginning.
+// Pause gives the caller the right to write to the host until release is called or ctx ends: it waits for the
+// current pass, and keeps the next from beginning.
 func (a *Agent) Pause(ctx context.Context, who string) (release func(), err error) {
 	select {
 	case a.write <- struct{}{}:

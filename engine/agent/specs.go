@@ -12,9 +12,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// What a spec put inside a guest is withdrawn when the node has no spec any more. The guest is entered as the spec says that was
-// applied last, so the commit of that is remembered until nothing of it is left: the guest may be off or its manifest suspended
-// for many commits. For a guest without such a commit, as after an upgrade of the program, that counts which the host converged to.
+// The effects of a spec inside a guest are withdrawn when the node no longer has a spec. The guest is reached by
+// the settings of the last applied spec, so its commit is remembered until the withdrawal is complete: the guest
+// may be off or its manifest suspended for many commits. A guest without such a commit, as after an upgrade of the
+// program, uses the commit that the host converged to.
 
 // specSites finds the site by which a spec was applied in a guest last. Each is loaded once. It is for one goroutine.
 type specSites struct {
@@ -45,7 +46,7 @@ func sitesOfSpecs(ctx context.Context, l *loop, now model.Commit) specSites {
 	return s
 }
 
-// site returns nil if there is no earlier spec.
+// site returns nil if no earlier spec exists.
 func (s *specSites) site(ctx context.Context, guest model.Address) (*model.Site, error) {
 	id, noted := s.specs[guest.String()]
 	if !noted {

@@ -18,7 +18,7 @@ const (
 	Idle       State = "idle"       // waits for the next look
 	Checking   State = "looking"    // at the repository or the host
 	Converging State = "converging" // carries out a plan
-	Waiting    State = "waiting"    // somebody else is the one writer of the host
+	Waiting    State = "waiting"    // another process holds the host's write lock
 	Stopping   State = "stopping"   // finishes running steps, starts no new ones
 )
 

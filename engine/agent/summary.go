@@ -82,7 +82,7 @@ func (v *view) standing(s *Status, now time.Time) string {
 	return strings.Join(parts, "; ")
 }
 
-// lastPass says what came of the last pass, unless something graver says it.
+// lastPass summarizes the last pass, unless a more serious condition applies.
 func (v *view) lastPass(s *Status) string {
 	if s.Last == nil || v.unknown != "" {
 		return ""

@@ -111,8 +111,7 @@ func (u *upstream) follows(ctx context.Context, before, head string) {
 	u.status.Condition = u.condition()
 }
 
-// answered records whether the repository answered. Where it did not, what was good stays
-// good.
+// answered records whether the repository responded. If it did not, the last good commit stays good.
 func (u *upstream) answered(err error) {
 	if err != nil {
 		if u.lost == nil {

@@ -7,8 +7,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/ledger"
 )
 
-// view is the state of an agent at one moment, as everybody may read it: nobody writes
-// to it, nor to what it points to. What depends on the time of the reader is added by at.
+// view is the immutable state of an agent at one moment. at adds what depends on the time of the reader.
 type view struct {
 	status   Status
 	running  *running

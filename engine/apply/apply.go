@@ -53,7 +53,7 @@ type Result struct {
 	Tasks    []string      // ids of the host's tasks that it was done by, and rolled back by, as far as Do noted them (model.RecordTask)
 }
 
-// What a manifest declares for a failed step.
+// Values of on_error.
 const (
 	Stop     = "stop"     // nothing new of it is started
 	Rollback = "rollback" // the same, and what this run created of it is removed again
@@ -93,7 +93,7 @@ type Event struct {
 	Left    int           // steps that were not begun yet
 }
 
-// What is the sort of an event.
+// What is the type of an event.
 type What string
 
 // The sorts of events. Every step finishes once; one that is rolled back twice.

@@ -104,7 +104,7 @@ func (r *run) fail(t *task, err error) {
 	}
 	delete(hit, "")
 	if r.closed != nil {
-		return // nothing is started anyway, and nobody may want a removal now
+		return // nothing starts any more, and the removal may be unwanted now
 	}
 	for _, name := range slices.Sorted(maps.Keys(hit)) {
 		m := r.manifests[name]
@@ -136,9 +136,8 @@ func (t *task) dependants(hit map[string]bool) {
 	}
 }
 
-// rollBack starts the removal of what this run created of a manifest, children first; the failed
-// step may have left something incomplete, so it is removed as well. What another manifest depends
-// on stays, with everything that it needs.
+// rollBack starts the removal of what this run created for a manifest, children first; the failed step may have
+// left something incomplete, so it is removed as well. Dependencies of other manifests stay.
 func (r *run) rollBack(m *manifest) {
 	if r.closed != nil {
 		r.notify(Event{What: Note, Text: fmt.Sprintf("manifest %s is not rolled back: %v", m.name, r.closed)})

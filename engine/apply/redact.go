@@ -14,8 +14,8 @@ import (
 // shortest is the minimum length of redacted secrets: shorter ones occur in any text by chance.
 const shortest = 4
 
-// hushedError is an error whose text had a secret in it. Who unwraps it gets the
-// original, to compare and not to print.
+// hushedError is an error whose text had a secret in it. Unwrapping returns the original, for comparison only,
+// never to print.
 type hushedError struct {
 	text string
 	err  error

@@ -20,9 +20,8 @@ type Backoff struct {
 	Most  time.Duration // the longest pause; 30s unless set
 }
 
-// Retry retries a step if its error is Temporary, such as a lock that somebody else holds. Each
-// pause has a random jitter, down to half, so that steps which failed together do not retry
-// together. It never outlasts the context, and does not retry after it ended.
+// Retry retries a step if its error is Temporary, such as a lock that is held elsewhere. Each pause has a random
+// jitter, down to half, so that steps which failed together do not retry together. It never outlasts the context.
 func Retry(do Do, b Backoff) Do {
 	b = b.complete()
 	return func(ctx context.Context, s plan.Step) error {

@@ -56,8 +56,8 @@ func YieldForever(ctx context.Context) {
 
 type stopKey struct{}
 
-// Stopping is closed when a run is to start nothing new, with the context of a Do; nil with any other. A Do of several parts
-// may end with NotYetError between two of them. What is repeated must be able to go on.
+// Stopping is closed when a run is to start nothing new, with the context of a Do; nil with any other. A Do of
+// several parts may return NotYetError between two of them if it can be repeated.
 func Stopping(ctx context.Context) <-chan struct{} {
 	stop, _ := ctx.Value(stopKey{}).(<-chan struct{})
 	return stop

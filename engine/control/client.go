@@ -44,7 +44,7 @@ const NoSocket = "none"
 
 // Search describes where the agent of this machine may listen.
 type Search struct {
-	Socket  string // where the user says; NoSocket: there is no agent to ask; "" for what the rest says
+	Socket  string // given by the user; NoSocket: do not ask an agent; "": by the other fields
 	DataDir string // a lock file there names the socket of its agent
 	Given   bool   // the user named DataDir: the agent of another folder does not count
 }

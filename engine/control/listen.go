@@ -38,8 +38,7 @@ func Listen(ctx context.Context, name string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return nil, fmt.Errorf("make the control socket: %w\nname another one with --socket or HOMESTAK_SOCKET", err)
 	}
-	// The file comes into being with what mode the socket has, less the umask: so it is
-	// open to nobody else at any time.
+	// The file is created with the mode of the socket, less the umask, so it is never accessible to others.
 	in := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		return errors.Join(c.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), socketMode) }), err)

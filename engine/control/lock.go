@@ -56,7 +56,7 @@ func LockFile(name string, by Holder) (release func(), err error) {
 		return nil, err
 	}
 	by.PID, by.User, by.Since = os.Getpid(), Whoami(), time.Now().UTC().Truncate(time.Second)
-	_ = writeHolder(name, by) // on a full disk nobody learns who it is, but the lock holds
+	_ = writeHolder(name, by) // on a full disk the holder stays unknown, but the lock holds
 	return func() {
 		// The file stays: removing it would let two processes lock two files of one name.
 		_ = os.Truncate(name, 0)
@@ -89,7 +89,7 @@ func writeHolder(name string, h Holder) error {
 	return os.WriteFile(name, append(b, '\n'), 0o600)
 }
 
-// LockedError is a lock that somebody else has.
+// LockedError is a lock that another process holds.
 type LockedError struct {
 	By    Holder
 	known bool // By was readable

@@ -58,9 +58,8 @@ func (c *Client) Pause(ctx context.Context, verb string, waiting func(agent.Stat
 	}
 }
 
-// AllowDestroy refuses to destroy a manifest that the agent deploys, since it would only
-// create it again. With suspend the agent is suspended for the manifest first, until
-// somebody resumes it; suspended says that this was necessary.
+// AllowDestroy refuses to destroy a manifest that the agent deploys, since it would only create it again. With
+// suspend it first suspends the agent for the manifest until it is resumed; suspended says that this was necessary.
 func (c *Client) AllowDestroy(ctx context.Context, manifest string, suspend bool) (suspended bool, err error) {
 	if c.Card.Manifests != nil && !slices.Contains(c.Card.Manifests, manifest) {
 		return false, nil
@@ -81,8 +80,7 @@ func (c *Client) AllowDestroy(ctx context.Context, manifest string, suspend bool
 	return err == nil, err
 }
 
-// Suspend keeps the agent from changing what a suspension is about, in the name of whoever
-// runs the program, for a time; 0 means until somebody resumes it.
+// Suspend creates a suspension in the name of the current user, for a time; 0 means until it is resumed.
 func (c *Client) Suspend(ctx context.Context, s ledger.Suspension, span time.Duration) (ledger.Suspension, error) {
 	s.By = Whoami()
 	if span > 0 {

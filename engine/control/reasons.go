@@ -19,7 +19,7 @@ type Reasons struct {
 	InForce   *agent.CommitStatus `json:"in_force"`  // the commit that is converged to
 	Known     bool                `json:"known"`     // whether Declared says anything: the site in force was read
 	Declared  *declaration        `json:"declared"`  // where the commit in force declares it; null if it does not
-	Node      *engine.NodeStatus  `json:"node"`      // how it is; null if it is no node of the subtree
+	Node      *engine.NodeStatus  `json:"node"`      // its state; null if it is not a node of the subtree
 	Removed   *removal            `json:"removed"`   // how it left the host, if it did
 	Unmanaged []model.Unmanaged   `json:"unmanaged"` // guests of that name that the agent does not own
 	Unknown   []model.Unknown     `json:"unknown"`   // parts of the host that could not be seen

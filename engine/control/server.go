@@ -121,7 +121,7 @@ func (c *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer cancel()
 	defer time.AfterFunc(controlEnd/4, silent.Close).Stop() // who said nothing so far is not waited for
 	if s.Shutdown(end) != nil {
-		_ = s.Close() // somebody does not take the answer
+		_ = s.Close() // a client does not read its response
 	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the control socket: %w", err)
@@ -325,7 +325,7 @@ func (c *Server) hold(w http.ResponseWriter, r *http.Request) (any, error) {
 	c.Log.Info("held", "by", who, "verb", verb)
 	w.WriteHeader(http.StatusOK)
 	if err := http.NewResponseController(w).Flush(); err != nil {
-		return nil, nil //nolint:nilnil // the client is gone: nobody waits for an answer
+		return nil, nil //nolint:nilnil // the client is gone
 	}
 	<-r.Context().Done()
 	c.Log.Info("released", "by", who, "verb", verb)

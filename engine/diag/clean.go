@@ -135,8 +135,8 @@ func plain(s string) bool {
 	return true
 }
 
-// unsafe reports whether a character is no text: C0, DEL and C1, bidirectional marks and isolates, other
-// characters without a shape, and what separates lines beside a newline. The two joiners are part of words and of emojis.
+// unsafe reports whether a character must not be printed: C0, DEL and C1, bidirectional marks and isolates, other
+// invisible characters, and line separators except newline. The two joiners are part of words and emojis.
 func unsafe(r rune) bool {
 	return r != 0x200c && r != 0x200d && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp)
 }

@@ -36,8 +36,7 @@ func distance(a, b string) int {
 	return d
 }
 
-// DidYouMean turns Nearest into a sentence, or lists the known names if none is near; "" if there
-// are no names.
+// DidYouMean turns Nearest into a sentence, or lists the known names if none is near; "" without names.
 func DidYouMean(name string, candidates []string) string {
 	if n := Nearest(name, candidates); n != "" {
 		return fmt.Sprintf("did you mean %q?", n)

@@ -5,9 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// Wrap breaks the lines of a text that are longer than width characters at their spaces. What follows is indented as its
-// line is, and two more. What people copy stays in one line: a line with JSON, a command in backticks, a word that is longer
-// than a line with the word before it. Colours take no room. Width 0 leaves all as it is.
+// Wrap breaks the lines of a text that are longer than width characters at their spaces. Continuation lines are
+// indented by two more. Text to copy stays in one line: a line with JSON, a command in backticks, a word that is
+// longer than a line with the word before it. Colours have no width. Width 0 changes nothing.
 func Wrap(text string, width int) string {
 	if width <= 0 {
 		return text
@@ -56,7 +56,7 @@ func fold(line string, width int) string {
 	return b.String()
 }
 
-// wordEnd is where the first word of a text ends. What is between two backticks is part of one word.
+// wordEnd returns the end of the first word of a text. Text between two backticks is part of one word.
 func wordEnd(s string) int {
 	for i, quoted := 0, false; i < len(s); i++ {
 		switch {

@@ -118,7 +118,7 @@ func (h *Host) Apply(ctx context.Context, s plan.Step) error {
 		return nil
 	}
 	made := *s.Want
-	if s.Inside != nil { // where it is would keep nobody from being removed
+	if s.Inside != nil { // its host must not keep it from being removed
 		made.Needs, made.Inside = nil, model.Address{}
 	}
 	made.Spec = model.Clone(s.Want.Spec)

@@ -12,23 +12,22 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// Machine is the way into one guest: through its host, over the network, or from within.
-// It may be asked again and again, and by several goroutines at once; an error that says
-// Hopeless of itself stays, whatever is waited for.
+// Machine is the access to one guest: through its host, over the network, or from within. It may be used
+// repeatedly, and by several goroutines at once; an error that is Hopeless is permanent.
 //
-// Files are read and written by scripts on the stdin of sh, many in one round trip, so that
-// there is no method for them: see docs/decisions/0014-ways-into-guests.md.
+// Files are read and written by scripts on the stdin of sh, many in one round trip, so that it needs no method for
+// them: see docs/decisions/0014-ways-into-guests.md.
 type Machine interface {
 	// Address chooses where the guest is reached.
 	Address(ctx context.Context) (Address, error)
 	// Ping asks for a sign of life.
 	Ping(ctx context.Context) error
-	// Run runs a command inside the guest as root and waits for its end. A command that
-	// fails is no error: Output says how it ended. A program that the guest lacks is an
-	// error, or exit code 127 as shells give it (POSIX, XCU 2.8.2).
+	// Run runs a command inside the guest as root and waits for its end. A command that fails is not an error:
+	// Output has its exit status. A missing program is an error, or exit code 127 as shells return it (POSIX, XCU
+	// 2.8.2).
 	//
-	// ErrOutcomeLost is in the chain of an error after which the command may have run. When
-	// ctx ends, Run returns; the command itself may go on where the way in cannot end it.
+	// An error wraps ErrOutcomeLost if the command may have run. When ctx ends, Run returns; the command itself may
+	// continue if it cannot be ended through this access.
 	Run(ctx context.Context, c Command) (Output, error)
 }
 
@@ -36,7 +35,7 @@ type Machine interface {
 type Address struct {
 	IP       netip.Addr
 	Why      string // 10.0.12.7 on net0 by the guest agent
-	Declared bool   // by the files: it does not change by itself
+	Declared bool   // in the files; it does not change otherwise
 }
 
 // Command is a program to run inside a guest.
@@ -75,19 +74,17 @@ func Hopeless(err error) bool {
 	return errors.As(err, &h) && h.Hopeless()
 }
 
-// ErrOutcomeLost says that a command may have run, to its end or not, and that nobody knows
-// how it ended. It is never repeated by itself: whoever wants it repeated reads first what
-// is there.
+// ErrOutcomeLost says that a command may have run, completely or in part, with an unknown result. It is never
+// retried automatically: a caller that retries reads the current state first.
 var ErrOutcomeLost = errors.New("the outcome of the command is unknown")
 
 // OutputLimit is how many bytes of each of its two outputs a command gives.
 const OutputLimit = 1 << 20
 
-// Output is how a command inside a guest ended. What it wrote comes byte for byte, also
-// where it is not UTF-8.
+// Output is the result of a command inside a guest. Its output is byte for byte, even if it is not UTF-8.
 type Output struct {
 	Code     int
-	Signal   int // that killed it; 0 if it ended by itself
+	Signal   int // that killed it; 0 if it exited
 	Out, Err string
 	Cut      bool // Out or Err ends at OutputLimit, and the command wrote more
 }

@@ -71,7 +71,7 @@ func ReadRecord(text string) (*Record, error) {
 	return r, nil
 }
 
-// Text is the file. That of the zero record is empty: there is no file then.
+// Text is the content of the file; empty for the zero record, which has no file.
 func (r *Record) Text() string {
 	if len(r.Entries) == 0 && r.Version == 0 {
 		return ""
@@ -117,8 +117,8 @@ func (r *Record) Items(aspect string) []string {
 	return out
 }
 
-// With gives a record that has these entries too. What is recorded as found stays: only
-// the first entry of a thing saw the machine before us.
+// With returns a record that also has these entries. Existing entries stay: only the first entry of a thing has the
+// state of the machine before us.
 func (r *Record) With(entries []RecordEntry) *Record {
 	out := &Record{Version: r.Version, Entries: slices.Clone(r.Entries)}
 	for _, e := range entries {

@@ -165,8 +165,7 @@ const ExitStale = 75
 // ExitBusy is the exit code of a script that waited for another program in vain, and changed nothing.
 const ExitBusy = 76
 
-// ExitBlocked is the exit code of a script that somebody who is not root keeps from its work, by what they put in the way
-// (EX_NOPERM of sysexits.h).
+// ExitBlocked is the exit code of a script that a user other than root blocks (EX_NOPERM of sysexits.h).
 const ExitBlocked = 77
 
 // Script is one run of a script: library, then the lines given, as one command.
@@ -174,7 +173,7 @@ func Script(body string) Command {
 	return Command{Args: []string{"sh", "-s"}, Stdin: []byte("{\n" + library + body + "\nexit 0\n} </dev/null\n")}
 }
 
-// Fragment is one part of a probe, which is answered by itself.
+// Fragment is one part of a probe, with a result of its own.
 type Fragment struct {
 	Name string // letters only
 	Body string
@@ -208,7 +207,7 @@ func ReadProbe(boundary, out string, fragments []Fragment) (map[string]Answer, e
 	for line := range strings.Lines(out) {
 		words := strings.Fields(line)
 		if len(words) < 2 || words[0] != boundary {
-			continue // what a login prints is no part of the answer
+			continue // text that a login prints is not part of the response
 		}
 		if words[1] == "end" && len(words) == 2 {
 			ended = true

@@ -50,8 +50,8 @@ type Prober struct {
 	// expects. The simulator runs commands, and their output is not checked.
 	Simulated func(ip netip.Addr) error
 
-	// Reported says what a node in mode pull reported last: that it is ready, or an error why it is
-	// not. Nil: there is no server for reports, so checks do not wait for them.
+	// Reported returns the last report of a node in mode pull: that it is ready, or an error. Nil: there is no
+	// server for reports, so checks do not wait for them.
 	Reported func(node string) (saw string, err error)
 
 	Every   time.Duration // between two tries, where the check does not say it; 5 s unless set

@@ -64,8 +64,8 @@ func cut(text string, bytes int) string {
 	return text[:end] + "…"
 }
 
-// line is the first line of what came back that says anything. Where no
-// line ends more may have come that was not read, so the end may be a part of a secret.
+// line is the first line of a response with content. If the text has no complete line, it may be truncated and end
+// in part of a secret.
 func (s *Subject) line(text string) string {
 	if !strings.HasSuffix(text, "\n") {
 		text = s.redactEnd(text)

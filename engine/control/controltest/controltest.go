@@ -23,7 +23,7 @@ import (
 type Agent struct {
 	Pass    agent.PassStatus
 	Passing chan struct{} // closed: the pass that Reconcile waits for is over
-	Free    chan struct{} // a token in it: nobody has paused the agent
+	Free    chan struct{} // contains a token while the agent is not paused
 	List    []ledger.Receipt
 	Events  *control.EventLog
 	Broken  []string
@@ -118,7 +118,7 @@ func (f *Agent) Last(n int, match func(*ledger.Receipt) bool) ([]ledger.Receipt,
 // Verify gives Broken.
 func (f *Agent) Verify() (int, []string, error) { return len(f.List), f.Broken, nil }
 
-// Checks counts how often somebody asked it to check.
+// Checks returns the number of requested checks.
 func (f *Agent) Checks() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -8,13 +8,13 @@ const AptState = "tail -n 1 " + aptLog + " 2>/dev/null | cut -c1-160\n"
 
 // AptGet is the functions apt_get and reach.
 //
-// apt_get is apt as every script runs it: it asks nothing, keeps configuration files that somebody changed, waits for
-// another apt, and retries while a mirror answers. apt itself waits for the lock of dpkg only (apt.conf(5),
-// DPkg::Lock::Timeout), so the other two are waited for here.
+// apt_get runs apt without questions, keeps modified configuration files, waits for another apt, and retries while
+// a mirror responds. apt itself only waits for the lock of dpkg (apt.conf(5), DPkg::Lock::Timeout), so apt_get
+// waits for the other two.
 //
-// reach [OPTION...] fails with a sentence in _net if no mirror can be read: apt would take minutes to say so. It asks
-// for the first file of at most two mirrors in the way that apt does, over its proxy if there is one, and twice if need be. A mirror
-// that refuses is there.
+// reach [OPTION...] fails with a sentence in _net if no mirror can be read: apt would take minutes to say so. It
+// requests the first file of at most two mirrors as apt does, through its proxy if there is one, and twice if need
+// be. A mirror that refuses counts as reachable.
 const AptGet = `reach() {
   _proxy=$(apt-config dump 2>/dev/null | sed -nE 's/^Acquire::https?::[Pp]roxy(::[^ ]*)? "([^"]+)";.*/\2/p' | head -n 1)
   for _round in 1 2; do

@@ -30,11 +30,10 @@ type OS struct {
 	Name    string // for people
 }
 
-// Stage orders the steps of all aspects. What others need comes first; what is withdrawn
-// goes last, so that nobody is without access in between, except services: two of them
-// may want the same port. Steps of one stage are in the order of the aspects: disks are mounted
-// behind the packages with their programs, and unmounted when what used them is removed.
-// The aspects of the packages below come behind those of this one.
+// Stage orders the steps of all aspects. Prerequisites come first, withdrawals last, so that access is never
+// interrupted; except services, because two of them may need the same port. Steps of one stage are in the order of
+// the aspects: disks are mounted after the packages with their programs, and unmounted after their users are
+// removed. The aspects of the packages below come after those of this one.
 type Stage int
 
 // The stages, in their order.
@@ -75,9 +74,9 @@ type Step struct {
 	// Supplies marks a step that fetches packages, or makes apt know where they are. If it fails, the steps
 	// behind it that can do without are done all the same.
 	Supplies bool
-	// Needs is a condition of the shell: whether that is on the machine which a package may bring, such as a
-	// program, a user or a unit. Where a step that supplies packages failed, a step whose condition fails
-	// waits for it. Empty: the step needs no package.
+	// Needs is a shell condition that checks for something that a package may bring, such as a program, a user or a
+	// unit. If a step that supplies packages failed, a step whose condition fails waits for it. Empty: the step
+	// needs no package.
 	Needs string
 	// State is a script that changes nothing and prints in one line how far the step is. It runs every few seconds beside
 	// the other scripts of the step. Empty: they take a moment only.
@@ -95,15 +94,14 @@ type Step struct {
 	Done func(out string, s *Step)
 	Drop []guest.RecordKey // recorded no more when it is done
 
-	// Restore undoes the script where it would lock us out: the machine runs it by itself
-	// unless the new state is confirmed from outside in time. Empty: nothing can lock us out.
+	// Restore undoes the script if it would lock us out: the machine runs it unless the new state is confirmed from
+	// outside in time. Empty: nothing can lock us out.
 	Restore string
 	// Part distinguishes steps of one aspect that are restored separately: letters and digits.
 	Part string
 
-	// Change is the rest of the step where it may cut the connection that it is started
-	// over: the machine runs it by itself once Script is done, and restores the old state
-	// at once if it fails. It needs Restore. How it ended is read when it is confirmed.
+	// Change is the rest of the step if it may cut its own connection: the machine runs it after Script, and
+	// restores the old state at once if it fails. It needs Restore. The confirmation reads its result.
 	Change string
 	// Address is where the machine answers after Change; not valid if that is not known.
 	Address netip.Addr
@@ -111,8 +109,7 @@ type Step struct {
 	// step holds: behind Script, or when the new state is confirmed. It comes before the record says so, so one that
 	// was cut off is repeated with the step.
 	Finish string
-	// Check is a script that fails if what it changed does not work. It counts where nobody
-	// connects from outside.
+	// Check is a script that fails if the change does not work. It is used if there is no connection from outside.
 	Check string
 }
 
@@ -127,10 +124,9 @@ type Of[F any] struct {
 	Probe func(q *Query) string
 	// Parse reads the answer.
 	Parse func(q *Query, rows [][]string) (F, error)
-	// Fill writes into have what the machine has of what is wanted or recorded. What it
-	// has beside that is no business of ours and stays out.
+	// Fill writes into have what the machine has of the wanted and recorded entries, and nothing else.
 	Fill func(q *Query, found F, have *spec.Spec)
-	// Unmanaged lists what somebody else put there and people should know of. May be nil.
+	// Unmanaged lists foreign entries that people should know of. May be nil.
 	Unmanaged func(q *Query, found F) []string
 	// Steps makes the machine what is wanted. It is called only if something differs.
 	Steps func(q *Query, found F) []Step
@@ -212,8 +208,7 @@ func (s *Step) Guard() string {
 	return s.Aspect + "-" + s.Part
 }
 
-// isLogin reports whether a user is the one whose login we depend on. What is taken from
-// that user may lock us out.
+// isLogin reports whether a user is the one we log in as. Removing access from that user may lock us out.
 func (q *Query) isLogin(user string) bool { return user == q.Login }
 
 // isFirst reports whether a user is there because the site wants a way in: the one that the machine is entered as, or the

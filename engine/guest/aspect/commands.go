@@ -7,8 +7,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
-// commands is what a site says by a script since nothing else can say it. What it does is
-// not known here: it is run, and it is never taken back.
+// commands are scripts of a site for what no other attribute can express. Their effects are unknown and never
+// undone.
 var commands = Of[map[string]bool]{
 	Name: "commands", Doc: "Commands that are run.",
 	Paths: []string{"config.command"},
@@ -98,13 +98,13 @@ func runCommand(c spec.Command, secret bool) Step {
 		show = "say 'its output is not shown, since it is made from a secret'"
 	}
 	lines := []string{
-		// What it leaves running must not hold the lock (descriptor 9).
+		// Its background processes must not hold the lock (descriptor 9).
 		"_said=$({ " + guest.PrintBytes(c.Run) + " | sh -s 9>&-; } 2>&1) && _code=0 || _code=$?",
 		fmt.Sprintf(`if [ "$_code" -ne 0 ]; then %s; die %s"$_code"; fi`, show, guest.Quote("command "+c.Name+" ended with exit code ")),
 	}
 	if test := holds(c); test != "" {
 		lines = append(lines, "if ! "+test+"; then die "+guest.Quote("command "+c.Name+" succeeded, and what creates or unless ask for still does not hold")+"; fi")
 	}
-	// What a command needs is not known, so it waits for every package.
+	// The needs of a command are unknown, so it waits for every package.
 	return Step{Stage: StageCommands, Text: "run command " + c.Name, Needs: "false", Keep: []guest.RecordEntry{e}, After: []guest.RecordEntry{after}, Script: script(lines...)}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest"
 )
 
-// gate is what decides who gets into the machine. A file of it is changed as the aspects sshd and sudo change theirs:
-// checked first, and restored unless somebody gets in afterwards.
+// gate is a program that controls access to the machine. Its files are changed as the aspects sshd and sudo change
+// theirs: checked first, and restored unless a login succeeds afterwards.
 type gate int
 
 const (

@@ -39,7 +39,7 @@ var hostname = Of[hostnameFound]{
 	},
 	Fill: func(q *Query, f hostnameFound, have *spec.Spec) {
 		if q.Want.Identity.Hostname == "" {
-			return // a machine keeps its name when nobody asks for another
+			return // the spec does not change the name
 		}
 		have.Identity.Hostname = f.file
 		if f.kernel != f.file {
@@ -105,8 +105,8 @@ func (f hostnameFound) routable(i *spec.Identity) string {
 	return out.String()[:after] + own + out.String()[after:]
 }
 
-// wanted is /etc/hosts with the line of the node. Where another line gives the name an
-// address of the network, as Proxmox VE needs it on its nodes, the file is right already.
+// wanted is /etc/hosts with the line of the node. If another line gives the name an address of the network, as
+// Proxmox VE needs it on its nodes, the file is right already.
 func (f hostnameFound) wanted(i *spec.Identity) string {
 	if i.Routable {
 		return f.routable(i)

@@ -224,10 +224,10 @@ func (f keysFound) step(q *Query, user string) (Step, bool) {
 // anySum is in place of a checksum where a file is written whatever it holds.
 const anySum = "any"
 
-// writeKeys replaces the file, which has the checksum sum ("" if it is not there yet). It is
-// done as the user: a link that the user puts in the way leads to what the user may write,
-// and no further. The user may stop and trace what does it, so it gets nothing but the keys, and
-// half a minute: no descriptor of the lock (9), and a pipe for complaints that ends whoever has it.
+// writeKeys replaces the file, which has the checksum sum ("" if it does not exist yet). It runs as the user, so
+// that a link of the user leads only to files that the user may write. The user may stop and trace the process, so
+// it gets only the keys and half a minute: not the descriptor of the lock (9), and for errors a pipe whose reader
+// is not kept waiting.
 func writeKeys(user, sum, content string) string {
 	name := guest.Quote(user)
 	const inner = `umask 077

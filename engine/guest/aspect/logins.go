@@ -7,8 +7,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest"
 )
 
-// checkLogins makes a change of the SSH server hold only if it answers, if it ran before, and lets somebody in, if it did
-// so before. It counts where nobody logs in from outside to see it.
+// checkLogins keeps a change of the SSH server only if it responds and a login is possible, as far as they were
+// before. It is used if there is no login from outside.
 func (s *Step) checkLogins() {
 	const runs, end = "runs", "--"
 	ask, learn := s.Ask, s.Learn
@@ -31,9 +31,10 @@ func (s *Step) checkLogins() {
 // sshdRuns is a condition: the server runs, or systemd listens for it.
 const sshdRuns = `command -v sshd >/dev/null && { systemctl is-active --quiet ssh.service || systemctl is-active --quiet ssh.socket; }`
 
-// logins lists the users who can log in: with a key, or with a password where the server takes it. sshd says what holds for each
-// of them (sshd(8), -T and -C), as for a login from the default gateway, so that Match blocks count. A rule for certain
-// addresses counts where it lets in. What hands out keys by a program or a certificate is taken to do so.
+// logins lists the users who can log in: with a key, or with a password if the server accepts it. sshd evaluates
+// its configuration for each of them (sshd(8), -T and -C), as for a login from the default gateway, so that Match
+// blocks count. A rule for certain addresses counts if it allows a login. Programs and certificates that provide
+// keys are assumed to do so.
 const logins = settingValue + theirs + `# hits NAME... <patterns: says yes if one is for a name
 hits() { tr ' ' '\n' | while read -r _p; do for _n; do case $_n in ${_p%%@*}) echo yes ;; esac; done; done; }
 admitted() {

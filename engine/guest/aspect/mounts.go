@@ -166,8 +166,8 @@ func (f mountsFound) mount(path string, want *spec.Mount) (spec.Mount, bool) {
 	return m, true
 }
 
-// size says whether the file system fills its disk. What a file system leaves by itself
-// for its own order is less than the least that counts.
+// size reports whether the file system fills its disk. The space that a file system reserves is below the
+// threshold.
 func (f mountsFound) size(d blockDevice, path string) string {
 	const least = 64 << 20
 	has := number(d.fields["Block count"]) * number(d.fields["Block size"])

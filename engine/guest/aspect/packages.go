@@ -118,8 +118,8 @@ func asked(q *Query, name string) bool {
 	return e != nil && e.Identity != byDependency && e.Identity != byReplacement
 }
 
-// aptWait waits for whoever holds a lock of apt or dpkg: a process that has a lock on a file and one of these
-// files open. Locks are not compared by inode, which an overlay shows otherwise than /proc/locks.
+// aptWait waits for the holder of a lock of apt or dpkg: a process that has a lock on a file and one of these files
+// open. Locks are not compared by inode, which an overlay shows otherwise than /proc/locks.
 const aptWait = `for _n in 5 4 3 2 1 0; do
   _who=
   for _p in $(sed -nE 's/^[0-9]+: POSIX +[A-Z]+ +WRITE +([1-9][0-9]*) .*/\1/p' /proc/locks 2>/dev/null | sort -u); do
@@ -155,7 +155,7 @@ func install(q *Query, names []string, f packagesFound) Step {
 		`  die "no repository of this machine has a package of this name:$_bad (check the spelling; a virtual package cannot be asked for, name one that provides it)"`,
 		`fi`,
 		`_said=$(apt-get -s -q -y install -- `+words+` 2>&1) || { printf '%s\n' "$_said" | grep -E '^(E:| )' | tail -n 8 >&2; die "apt cannot install "`+listed+`; }`,
-		// What is in the cache of apt, or comes from a disk, needs no mirror.
+		// Packages in the cache of apt, or on a disk, need no mirror.
 		`if [ -n "$_net" ] && apt-get -q -y --print-uris install -- `+words+` 2>/dev/null | grep -q "^'http"; then die "$_net"; fi`,
 		`_gone=`,
 		`for _r in $(printf '%s\n' "$_said" | sed -nE 's/^Remv ([^ ]+).*/\1/p'); do`,
@@ -183,7 +183,7 @@ func install(q *Query, names []string, f packagesFound) Step {
 		}
 	}
 	s.Script = aptGet + script(
-		// What dpkg left half done when it was killed.
+		// Finish what dpkg left incomplete when it was killed.
 		`if [ -n "$(dpkg --audit 2>/dev/null)" ]; then dpkg --force-confdef --force-confold --configure -a >/dev/null 2>&1 || :; fi`,
 		`apt_get install -- `+words+` || die "installing "`+listed+`" failed"`,
 		`apt-mark manual -- `+words+` >/dev/null 2>&1 || :`,
@@ -222,9 +222,8 @@ const aptReplaces = `replaces() {
 }
 `
 
-// uninstall makes the step that removes what nothing needs any more. What stays, since
-// something else needs it, is an automatic package from then on, as apt has it. What a package
-// took the place of comes back in the same run of apt, which is why nothing is missing in between.
+// uninstall makes the step that removes packages no longer needed. Those that others depend on become automatic, as
+// in apt. Replaced packages are reinstalled in the same run of apt, so that nothing is missing in between.
 func uninstall(dropped, ours []string, replaced map[string][]*guest.RecordEntry) Step {
 	s := Step{Stage: StageWithdrawPackages, Text: "remove " + list(dropped) + " unless something else needs it", Wait: aptWait, State: AptState}
 	for _, n := range dropped {

@@ -23,9 +23,9 @@ const (
 	parentFile = "/etc/homestak-gitops/node.json"
 )
 
-// pull is when a node fetches its spec and applies it by itself: a service and its timer, and a second
-// service that starts the first when the parent has news. That is only there while the parent knows the node by a token:
-// nobody else may wait. It may be the first that runs the steps, so none of them stops it.
+// pull makes a node fetch its spec and apply it: a service and its timer, and a second service that starts the
+// first when the parent has news. The second exists only while the parent knows the node by a token, which long
+// polls require. The service may be what runs the steps, so none of them stops it.
 var pull = Of[pullFound]{
 	Name: "pull", Doc: "Units that fetch the spec and apply it.",
 	Paths: []string{"run"},
@@ -92,7 +92,7 @@ var pull = Of[pullFound]{
 				"unit restart "+waitUnit)
 		}
 		return []Step{{
-			// Early, so that a machine on which another step fails comes back by itself.
+			// Early, so that a machine on which another step fails recovers on its own.
 			Stage: StageIdentity, Text: "fetch and apply the spec " + q.Want.Run.Timer, Keep: []guest.RecordEntry{e},
 			Script: script(
 				"[ -d /run/systemd/system ] || die 'systemd does not run here, and a node in mode pull needs its timers'",

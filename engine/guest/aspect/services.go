@@ -141,7 +141,7 @@ func (u unit) state(want string) string {
 	return cmp.Or(u.file, "not enabled") + ", " + words
 }
 
-// entry is what has to be known to set the unit back. What starts it is only stopped with it.
+// entry is what is needed to restore the unit. Its triggers are stopped with it, not disabled.
 func (u unit) entry(want string) map[string]string {
 	e := map[string]string{"load": u.load, "file": u.file, "active": u.active}
 	if want == spec.Disabled && len(u.triggers) > 0 {

@@ -65,7 +65,7 @@ var sshd = Of[sshdFound]{
 			if f.broken != "" {
 				have.Posture.SSH.Port = "broken: " + f.broken
 			}
-			// A line that somebody changed in our file counts also where another file hides it.
+			// A modified line in our file counts even if another file overrides it.
 			if want != nil && f.hasFile && f.text != sshdText(want) && have.Posture.SSH.Port == want.Port &&
 				have.Posture.SSH.PermitRootLogin == want.PermitRootLogin && have.Posture.SSH.PasswordAuthentication == want.PasswordAuthentication {
 				have.Posture.SSH.Port += " (" + sshdFile + " was changed)"
@@ -104,13 +104,12 @@ var sshd = Of[sshdFound]{
 	},
 }
 
-// sshdSettings shows what is in force for everybody. Where a Match block names a port, sshd -T wants one, too: no
+// sshdSettings prints the settings that apply to all users. With a Match block on a port, sshd -T requires one; no
 // server listens on this one.
 const sshdSettings = "sshd -T -C lport=1"
 
-// sshdCheck and sshdReload are the parts of a script that check what it wrote, and put it
-// in force without ending sessions. Where systemd listens for the server, as on newer
-// Ubuntu, the ports are those of its socket.
+// sshdCheck and sshdReload are parts of a script: they check what it wrote, and apply it without ending sessions.
+// If systemd listens for the server, as on newer Ubuntu, the ports are those of its socket.
 const (
 	sshdCheck = `[ -d /run/sshd ] || mkdir -m 0755 /run/sshd
 _said=$(sshd -t 2>&1) || undo "sshd refuses the settings: $_said"`

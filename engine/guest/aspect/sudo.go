@@ -87,8 +87,8 @@ var sudo = Of[sudoFound]{
 			}}
 		}
 		text := heading + strings.Join(rules, "\n") + "\n"
-		// A folder that sudo does not read is where the rules are checked: one broken file
-		// there, and nobody becomes root any more.
+		// The rules are checked in a folder that sudo does not read: one broken file in its own would disable sudo
+		// for all.
 		return []Step{{
 			Stage: StageSudo, Text: "set the sudo rules", Needs: "command -v visudo >/dev/null", Keep: []guest.RecordEntry{e}, Restore: f.restore(q),
 			Script: script(

@@ -86,7 +86,7 @@ var sysctl = Of[sysctlFound]{
 			}
 		}
 		if len(back.Drop) > 0 {
-			// What does not stay in the file is gone at the next restart of the machine anyway.
+			// Settings that leave the file are gone after the next restart anyway.
 			first := guest.PutFile(sysctlFile, sysctlText(want), "0644", "root", "root")
 			if len(want) == 0 {
 				first = "drop " + sysctlFile

@@ -195,7 +195,7 @@ func (a accounts) account(q *Query, w spec.User) []Step {
 		}
 		if p.expired {
 			lines = append(lines, "usermod --expiredate '' -- "+name)
-			if p.locked { // usermod refuses where there is no password behind the lock, and then there is none to unlock
+			if p.locked { // usermod refuses without a password behind the lock, and then there is nothing to unlock
 				lines = append(lines, "usermod --unlock -- "+name+" >/dev/null 2>&1 || :")
 			}
 		}

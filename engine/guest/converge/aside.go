@@ -10,17 +10,17 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 )
 
-// aside is what an apply puts aside. A step that a user of the machine is in the way of is put aside alone: nobody but root
-// keeps the other steps from being done.
+// aside is what an apply puts aside. A step that a user of the machine blocks is put aside alone, so that only root
+// can block the other steps.
 //
-// The rest is about packages that could not be fetched: a machine whose name server or mirror is away
-// gets all else that its spec says. The zero value is ready for use.
+// The rest is about packages that could not be fetched: a machine whose name server or mirror is unreachable gets
+// the rest of its spec. The zero value is ready for use.
 //
-// The order stays. A step goes on if what it needs is on the machine (Step.Needs). What it could have needed without saying so
-// shows when it fails: then it is put aside as well. What is withdrawn waits, since its successor may be among what could not be
-// done; only access is withdrawn, if all access that is given is in place.
+// The order stays. A step runs if what it needs is on the machine (Step.Needs). If it fails because of an
+// undeclared need, it is put aside as well. Withdrawals wait, since the successor may be among the failed steps;
+// access is withdrawn only if all granted access is in place.
 type aside struct {
-	blocked []failure // somebody who is not root is in the way of them
+	blocked []failure // a user other than root blocks them
 	failed  []failure
 	waiting []string // the texts of steps that wait
 	access  bool     // some of them give access

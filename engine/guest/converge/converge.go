@@ -29,20 +29,19 @@ type Machine interface {
 	Run(ctx context.Context, c guest.Command) (guest.Output, error)
 }
 
-// State is a machine as it was observed, beside what is wanted of it. It is a value:
-// nobody changes it once Observe has returned it.
+// State is a machine as it was observed, with its spec. It is immutable once Observe has returned it.
 type State struct {
 	Want, Have *spec.Spec
 	Record     *guest.Record
 	OS         aspect.OS
 	Login      string   // the user by whose login the commands ran: root, or who became root by sudo
-	Unmanaged  []string // "user bob": what somebody else put there and people should know of
+	Unmanaged  []string // "user bob": foreign entries that people should know of
 	Unknown    []Unknown
 	Trips      int // commands that the observation took
 
 	sum      string // of the file of the record, as it was read
 	readings []reading
-	armed    []string // aspects whose last change nobody has confirmed yet
+	armed    []string // aspects whose last change is not confirmed yet
 }
 
 // Unknown is an aspect that could not be read. No change follows from it.
@@ -223,8 +222,7 @@ func (s *State) readFirst(boundary string, out guest.Output) error {
 	return nil
 }
 
-// Changes lists what the machine has otherwise than the spec. What could not be read is
-// not among it.
+// Changes lists the differences between machine and spec, except those that could not be read.
 func (s *State) Changes() []plan.Change {
 	out := []plan.Change{}
 	for _, c := range plan.Differences(s.Want, s.Have) {
@@ -236,7 +234,7 @@ func (s *State) Changes() []plan.Change {
 	return out
 }
 
-// Steps lists what Apply would do, in its order; none if there are no changes.
+// Steps lists what Apply would do, in order; empty without changes.
 func (s *State) Steps() []aspect.Step {
 	changes := s.Changes()
 	var steps []aspect.Step

@@ -14,13 +14,13 @@ import (
 // revertFolder has one script for each aspect whose last change is not confirmed yet.
 const revertFolder = guest.RecordFolder + "/revert"
 
-// revertScript is where the machine keeps how it undoes an aspect by itself.
+// revertScript is the script on the machine that reverts an aspect.
 func revertScript(name string) string { return revertFolder + "/" + name + ".sh" }
 
 func revertUnit(name string) string { return "homestak-gitops-revert-" + name }
 
-// bootUnit is the unit that reverts when the machine starts: the timer does not survive
-// that, and whoever is locked out restarts the machine first.
+// bootUnit is the unit that reverts at boot: the timer does not survive a restart, which is the first thing that a
+// person who is locked out tries.
 func bootUnit(name string) string {
 	return "/etc/systemd/system/homestak-gitops-revert-" + name + "-boot.service"
 }
@@ -45,7 +45,7 @@ func (o Options) within() time.Duration {
 func (r *runner) arm(s aspect.Step) string {
 	f, unit := revertScript(s.Guard()), revertUnit(s.Guard())
 	seconds := fmt.Sprintf("%d", int((2*r.o.within() + time.Second - 1).Seconds()))
-	// Who renames the script runs it: the timer, or the confirmation, and never both.
+	// The process that renames the script runs it: the timer or the confirmation, never both.
 	stop, rest := "", ""
 	if s.Change != "" { // it may wait for what never comes
 		stop = "systemctl stop " + changeUnit(s.Guard()) + ".service >/dev/null 2>&1 || :\n"
@@ -55,7 +55,7 @@ func (r *runner) arm(s aspect.Step) string {
 		"if [ -z \"${HOMESTAK_LOCKED:-}\" ]; then\n" +
 		stop + "  exec 9>/run/homestak-gitops.lock; flock -w 60 9 || :\nfi\n" +
 		s.Restore + "\n" + disarmBoot(s.Guard()) + rest + "rm -f \"$_mine\"").Stdin)
-	// What the restart cut off has renamed the script already.
+	// A run that a restart interrupted has renamed the script already.
 	again := "for s in " + f + ".[0-9]*; do if [ -f $$s ]; then mv -T $$s " + f + "; fi; done; exec sh " + f
 	boot := "[Unit]\nDescription=Restore unconfirmed changes (" + s.Guard() + ")\n[Service]\nType=oneshot\nKillMode=process\nExecStart=/bin/sh -c '" + again + "'\n[Install]\nWantedBy=multi-user.target\n"
 	return "undo() { die \"$@\"; }\n" +
@@ -76,8 +76,8 @@ func changeUnit(name string) string { return "homestak-gitops-change-" + name }
 
 func outcomeFile(name string) string { return revertScript(name) + ".outcome" }
 
-// launch makes the machine run the rest of a step by itself. What it starts, such as a DHCP client,
-// stays when it ends (KillMode). It waits a moment, so that whoever launched it has the answer.
+// launch makes the machine run the rest of a step. Its background processes, such as a DHCP client, survive its end
+// (KillMode). It waits a moment, so that the caller gets the response.
 func launch(s aspect.Step) string {
 	f, outcome := revertScript(s.Guard()), outcomeFile(s.Guard())
 	body := "exec 2>" + f + ".said 9>/run/homestak-gitops.lock\nflock -w 60 9 || exit 1\n[ -f " + f + " ] || exit 0\n" +
@@ -92,15 +92,14 @@ func detached(unit, file string) string {
 		"  setsid sh " + file + " </dev/null >/dev/null 2>&1 9>&- &\nfi\n"
 }
 
-// changeError is a change that the machine made by itself, and took back since it failed.
+// changeError is a change that the machine made and reverted since it failed.
 type changeError struct{ text string }
 
 func (e *changeError) Error() string { return e.text }
 
-// awaitChange waits until the machine has made the change by itself, over whatever connection it
-// takes: the old one, or a new one where the change cut that. Each login may take longer than the one before: a login to a
-// busy machine that is given up too early begins from the start. The old connection, which may be dead, gets the same short time
-// in each round.
+// awaitChange waits until the machine has made the change, over any connection that works: the old one, or a new
+// one if the change cut that. Each login gets more time than the one before, because a login to a busy machine that
+// is given up too early starts over. The old connection, which may be dead, gets the same short time in each round.
 func (r *runner) awaitChange(ctx context.Context, s aspect.Step) error {
 	slice := max(r.o.within()/10, time.Second)
 	f, outcome := revertScript(s.Guard()), outcomeFile(s.Guard())
@@ -177,9 +176,8 @@ func (r *runner) reachParent(ctx context.Context) error {
 	}
 }
 
-// known is an error after which nothing is tried again: neither was an outcome lost, since what was cut off only asked and
-// changes nothing, nor does the end of the time for it pass. Else whoever applies would go on while the machine restores
-// its old state.
+// known makes an error final: no outcome was lost, since the interrupted script only reads, and no timeout is
+// passed on. Otherwise the caller would retry while the machine restores its old state.
 func known(err error) error {
 	var passing interface{ Temporary() bool }
 	if errors.Is(err, guest.ErrOutcomeLost) || errors.As(err, &passing) && passing.Temporary() {
@@ -188,7 +186,7 @@ func known(err error) error {
 	return err
 }
 
-// confirm lets somebody prove that the machine can be reached, and then cancels the revert.
+// confirm verifies that the machine can be reached, and then cancels the revert.
 func (r *runner) confirm(ctx context.Context, s aspect.Step) error {
 	f := revertScript(s.Guard())
 	if err := r.verify(ctx, s); err != nil {
@@ -200,7 +198,7 @@ func (r *runner) confirm(ctx context.Context, s aspect.Step) error {
 		if s.Change != "" && r.o.Confirm != nil { // it may cut the connection, too
 			back = detached(changeUnit(s.Guard())+"-back", f)
 		}
-		// Where the way in still works, there is no reason to wait for the timer.
+		// If the connection still works, do not wait for the timer.
 		_, undone := r.run(ctx, back+"systemctl stop "+revertUnit(s.Guard())+".timer >/dev/null 2>&1 || :\n")
 		what := "no connection was possible afterwards"
 		if r.o.Confirm == nil {

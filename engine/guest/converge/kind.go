@@ -14,8 +14,7 @@ import (
 // KindName is the first half of the address of what a spec says inside a node: guest.web-1.
 const KindName = "guest"
 
-// Kind is that of what a spec says inside a node. Its Inside is nil: whoever applies specs
-// from outside says of which nodes.
+// Kind is the kind of a spec inside a node. Its Inside is nil: a driver that applies specs from outside sets it.
 func Kind() *model.Kind {
 	return &model.Kind{
 		Name: KindName, Doc: "What a spec says inside a node.",

@@ -22,8 +22,8 @@ type Options struct {
 	// again until ctx ends. After a step that changes the address, further commands must go over
 	// the new one. Nil: a further command over the same machine suffices, and the Check of the step.
 	Confirm func(ctx context.Context, want *spec.Spec, step aspect.Step) error
-	// Parent asks, by a fresh connection, for an answer of whoever the machine gets its spec from. Where the machine
-	// applies the spec itself, a change of its network holds only if there is one. Nil: it has no parent.
+	// Parent requests a response from the parent over a fresh connection. If the machine applies its own spec, a
+	// change of its network is kept only if there is one. Nil: it has no parent.
 	Parent func(ctx context.Context) error
 	// ConfirmWithin is how long that may take; a minute unless set. The machine restores its
 	// old state after twice that time.
@@ -99,8 +99,8 @@ func (s *State) finished() error {
 	return nil
 }
 
-// Apply runs steps of this state one after the other, and stops at the first that fails. Where packages could not be
-// fetched, the steps that can do without them go on; where a user of the machine is in the way of a step, all others do. See aside.
+// Apply runs steps of this state one after the other, and stops at the first failure. If packages could not be
+// fetched, steps that do not need them continue; if a user of the machine blocks a step, all others do. See aside.
 func (s *State) Apply(ctx context.Context, m Machine, steps []aspect.Step, o Options) error {
 	r := runner{m: m, o: o, want: s.Want, now: s.Record, sum: s.sum}
 	var a aside
@@ -241,8 +241,7 @@ func (r *runner) flush(ctx context.Context) error {
 	return nil
 }
 
-// lock keeps others out as long as the script runs, also where nobody waits for it any
-// more since the connection is gone.
+// lock is held as long as the script runs, even after its connection is lost.
 const lock = `exec 9>/run/homestak-gitops.lock
 flock -w 600 9 || die "another program is changing this machine, and has been for ten minutes"
 `
@@ -270,7 +269,7 @@ type busyError struct{ text string }
 
 func (e *busyError) Error() string { return e.text }
 
-// blockedError reports that somebody who is not root is in the way.
+// blockedError reports that a user other than root blocks a step.
 type blockedError struct{ text string }
 
 func (e *blockedError) Error() string { return e.text }
@@ -296,7 +295,7 @@ func (r *runner) watched(ctx context.Context, s aspect.Step, body string) (strin
 				return
 			case <-every.C:
 			}
-			// What is asked in vain is asked again: the step itself shows whether the machine is there.
+			// Errors are ignored here: the step itself shows whether the machine is reachable.
 			if state, err := r.run(watching, s.State); err == nil && state != last && strings.TrimSpace(state) != "" {
 				last = state
 				r.o.Progress(s, diag.Clean(strings.TrimSpace(state)))

@@ -5,9 +5,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Check reports what is wrong with the specs of a site: with those of all nodes, whoever applies them, and with
-// those that no node has, as far as that is known without a node. What is said about the values of secrets is left out,
-// since a site can be checked without its secrets.
+// Check reports problems in the specs of a site: those of all nodes, and as far as possible those that no node
+// uses. It skips the values of secrets, since a site can be checked without its secrets.
 func Check(site *model.Site) diag.List {
 	var found diag.List
 	seen := map[string]bool{} // several nodes have the same spec

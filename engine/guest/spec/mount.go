@@ -28,8 +28,8 @@ func (m *Mount) Line() []string {
 	return []string{"LABEL=" + m.Disk, m.Path, m.FSType, strings.Join(append([]string{"nofail"}, m.Options...), ","), "0", pass}
 }
 
-// Remount lists the options that a mount in force takes. The kernel keeps flags that nobody
-// mentions: of those in flags, each with its opposite, the ones not wanted are taken back.
+// Remount lists the options for remounting. The kernel keeps unmentioned flags, so unwanted ones are reverted by
+// their opposite in flags.
 func (m *Mount) Remount(flags map[string]string) []string {
 	out := []string{"remount"}
 	for _, flag := range slices.Sorted(maps.Keys(flags)) {

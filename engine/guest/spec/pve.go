@@ -17,7 +17,7 @@ func (r *resolver) pve(node *model.Node) {
 	p := r.declared.Config.PVE
 	r.out.Config.PVE = &PVE{NoSubscription: p.NoSubscription, RemoveSubscriptionNag: p.RemoveSubscriptionNag, Bridge: p.Bridge}
 	r.out.Identity.Routable = true
-	if p.Bridge != "" { // ifupdown knows no bridges by itself, and Proxmox VE does not work with it
+	if p.Bridge != "" { // ifupdown needs it for bridges, and Proxmox VE does not work with it
 		r.extra = append(r.extra, "ifupdown2")
 	}
 }

@@ -259,8 +259,7 @@ func (r *resolver) services(s *model.Services) {
 	}
 }
 
-// mode is that of a file for which none is declared: of what is made from a secret nobody but its owner
-// reads anything.
+// mode is the default mode of a file: only the owner may read a file made from a secret.
 func (r *resolver) mode(path string) string {
 	if r.out.IsSensitive("config.file." + path + ".content") {
 		return "0600"
@@ -329,8 +328,8 @@ func (r *resolver) config() {
 	slices.SortFunc(r.out.Config.Files, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
 }
 
-// upgradesFile says whether apt upgrades by itself every day (apt.systemd.daily, which
-// reads these settings). It has the last word over 20auto-upgrades of the package.
+// upgradesFile enables or disables apt's daily upgrade (apt.systemd.daily, which reads these settings). It
+// overrides 20auto-upgrades of the package.
 func upgradesFile(on bool) File {
 	day := "0"
 	if on {

@@ -35,7 +35,7 @@ type Spec struct {
 	Posture  *posture  `json:"posture,omitempty" hcl:"posture,block"`
 	Platform *platform `json:"platform,omitempty" hcl:"platform,block"`
 	Config   *config   `json:"config,omitempty" hcl:"config,block"`
-	Run      *Run      `json:"run,omitempty" hcl:"run,block"` // nil: the node does not apply it by itself
+	Run      *Run      `json:"run,omitempty" hcl:"run,block"` // nil: the node does not apply it itself
 
 	Sensitive []string `json:"sensitive,omitempty"` // paths of attributes made from secrets, sorted
 }
@@ -79,7 +79,7 @@ type access struct {
 	Sudoers     []string `json:"-" plan:"sudoers" doc:"Rules that were added by hand to the file with the rules of the users."`
 }
 
-// What sudo means for a user.
+// Values of sudo.
 const (
 	SudoNone     = "none"     // may not become root
 	SudoPassword = "password" // with the password of the user

@@ -92,7 +92,7 @@ var bridge = aspect.Of[bridgeState]{
 			"command -v ifreload >/dev/null || die 'a bridge needs ifupdown2, which replaces ifupdown: name it in packages'",
 			"[ -d "+guest.RecordFolder+"/found ] || mkdir -m 0700 "+guest.RecordFolder+"/found",
 			keep)
-		// What is left running, such as a DHCP client, must not hold the lock.
+		// Background processes, such as a DHCP client, must not hold the lock.
 		s.Change = guest.Lines(
 			guest.PutFile(interfacesFile, text, "0644", "root", "root"),
 			"ifreload -a >&2 9>&- || die 'the network does not take the bridge'",

@@ -21,7 +21,7 @@ const (
 	dhcpcdHookText   = aspect.Heading + "skip_hooks=\"${skip_hooks:-} resolv.conf\"\n"
 )
 
-// Who makes /etc/resolv.conf.
+// Managers of /etc/resolv.conf.
 const (
 	plainFile  = "" // a file that anybody may write
 	resolved   = "systemd-resolved"

@@ -130,7 +130,7 @@ func (s eniStanza) config() (netConfig, []string) {
 	return c, dns
 }
 
-// auto reports whether ifupdown brings the interface up by itself, and not for hotplug only.
+// auto reports whether ifupdown brings the interface up at boot, and not only on hotplug.
 func (f netFound) auto() bool {
 	for _, name := range f.eni {
 		for line := range strings.Lines(f.files[name]) {
@@ -295,8 +295,7 @@ func (f netFound) bridgeGoes(q *aspect.Query) bool {
 	return q.Want.Config.PVE.Bridge == "" && e != nil && f.bridge && e.Put["name"] == f.dev
 }
 
-// bridgeEntry is the entry of the bridge for a file that we edit: it has the checksum, by which an edit of somebody else
-// is noticed.
+// bridgeEntry is the entry of the bridge for a file that we edit: its checksum detects edits of others.
 func bridgeEntry(q *aspect.Query, file netFile) []guest.RecordEntry {
 	e := bridgeOf(q)
 	if e == nil || file.path != eniMain || e.Put["sha256"] != guest.ContentSum(file.before) {
@@ -308,8 +307,8 @@ func bridgeEntry(q *aspect.Query, file netFile) []guest.RecordEntry {
 	return []guest.RecordEntry{out}
 }
 
-// eniCommands take the interface down by the old files and up by the new ones. What is left running, such as
-// a DHCP client, must not hold the lock. ifupdown2 changes what differs and leaves bridges together.
+// eniCommands take the interface down by the old files and up by the new ones. Background processes, such as a DHCP
+// client, must not hold the lock. ifupdown2 changes only differences and leaves bridges together.
 func (f netFound) eniCommands(file netFile) (down, up, check string) {
 	if f.manager == ifupdown2 {
 		up = "ifreload -a >&2 9>&- || die " + guest.Quote("ifreload fails") + "\n"

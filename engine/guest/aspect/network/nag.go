@@ -12,9 +12,8 @@ const (
 	nagHook    = "/etc/dpkg/dpkg.cfg.d/homestak-gitops-pve"
 )
 
-// The check of checked_command (proxmox-widget-toolkit, src/Utils.js), in the form of
-// Proxmox VE 8 and of 9. The same comparison in APTRepositories.js stays: that page rightly
-// says that there is no subscription.
+// The check of checked_command (proxmox-widget-toolkit, src/Utils.js), in the form of Proxmox VE 8 and of 9. The
+// same comparison in APTRepositories.js stays: that page rightly says that the subscription is missing.
 const (
 	nagRange  = `/checked_command: /,/No valid subscription/`
 	nagAsks   = `\.data\.status\.toLowerCase() !== 'active'`
@@ -36,8 +35,8 @@ const (
 const nagText = "#!/bin/sh\n" + aspect.Heading + nagState + `if [ "$(nag_state)" = asks ]; then
   ` + nagSilence + "fi\n"
 
-// nagHookText has dpkg start it, whoever called dpkg (dpkg(1), --post-invoke). A program
-// that fails or is gone is no reason for dpkg to fail.
+// nagHookText runs it after every dpkg (dpkg(1), --post-invoke). dpkg does not fail if the program fails or is
+// missing.
 const nagHookText = aspect.Heading + `post-invoke="if [ -x ` + nagProgram + ` ]; then ` + nagProgram + ` || :; fi"` + "\n"
 
 // nag is the reminder about subscriptions in the web interface.

@@ -136,7 +136,7 @@ var address = aspect.Of[netFound]{
 	},
 }
 
-// Who configures an interface.
+// Managers of an interface.
 const (
 	ifupdown  = "ifupdown"
 	ifupdown2 = "ifupdown2"
@@ -158,8 +158,8 @@ type netConfig struct{ ip, gateway string }
 type netGoal struct {
 	netConfig          // an empty ip: the address is not managed
 	dns       []string // that its configuration names; none: those of DHCP
-	file      []string // of resolv.conf, where nobody else writes it; none: it stays
-	noFile    bool     // there was no resolv.conf
+	file      []string // lines of resolv.conf if it is unmanaged; none: it stays
+	noFile    bool     // resolv.conf did not exist
 	own       bool     // the name servers are those of the spec
 	back      bool     // it is the state found
 }
@@ -428,8 +428,7 @@ func puts(files []netFile) string {
 	return guest.Lines(append(lines, ":")...)
 }
 
-// restoreNetwork sets the files back, and the interface by them. One that cannot be set back keeps nobody
-// from trying the rest.
+// restoreNetwork restores the files, and the interface by them. It tries all of them even if one fails.
 func restoreNetwork(files []netFile, down, up string) string {
 	var b strings.Builder
 	b.WriteString(down)
@@ -469,8 +468,7 @@ func (f netFound) verify(goal netGoal) string {
 		"  sleep 0.2", "done")
 }
 
-// gatewayAnswers fails if the gateway does not respond to ARP: what is sent to it, which nobody
-// listens to, makes the kernel ask.
+// gatewayAnswers fails if the gateway does not respond to ARP: a packet to an unused port triggers the request.
 func (f netFound) gatewayAnswers() string {
 	return guest.Lines(
 		"_gw=$(ip -4 route show default dev "+f.name()+" | sed -n 's/.*via \\([^ ]*\\).*/\\1/p' | head -n 1)",

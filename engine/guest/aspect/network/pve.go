@@ -41,8 +41,8 @@ func keyOf(os aspect.OS) (key, bool) {
 	return key{}, false
 }
 
-// repository is the repository without subscription in place of those that need one. Where
-// somebody has declared it already, that is enough.
+// repository replaces the repositories that need a subscription by the one without. An existing declaration of it
+// is enough.
 var repository = aspect.Of[repositoryFound]{
 	Name: "pverepository", Doc: "The repository of Proxmox VE.",
 	Paths: []string{"config.pve.no_subscription"},
@@ -123,7 +123,7 @@ func (f repositoryFound) declared(q *aspect.Query) bool {
 	return false
 }
 
-// changes reports whether a rewrite would change a file of somebody else.
+// changes reports whether a rewrite would change an unmanaged file.
 func (f repositoryFound) changes(rewrite func(name, text string) string) bool {
 	for _, name := range f.names {
 		if name != sourcesFile && rewrite(name, f.files[name]) != f.files[name] {
@@ -231,8 +231,7 @@ func active(name, text, word string) bool {
 	return false
 }
 
-// disable is a file of apt without the entries that need a subscription. What it said
-// before stays in comments.
+// disable is a file of apt without the entries that need a subscription. They stay as comments.
 func disable(name, text string) string {
 	var out strings.Builder
 	if !strings.HasSuffix(name, ".sources") {
