@@ -46,7 +46,7 @@ type Receipt struct {
 // Step is one step of a receipt.
 type Step struct {
 	Address string    `json:"address"`
-	VMID    int       `json:"vmid"` // 0 for what is no guest
+	VMID    int       `json:"vmid"` // 0 for resources other than guests
 	Action  string    `json:"action"`
 	Class   string    `json:"class"`
 	Reason  string    `json:"reason"`
@@ -115,13 +115,11 @@ type CommitRef struct {
 	Since time.Time `json:"since"`
 }
 
-// Ledger is a folder of receipts and one file of state. One process writes it; any number may read
-// it.
+// Ledger is a folder of receipts and one file of state. One process writes it; any number may read it.
 //
-// Its methods may be called from any goroutine: receipts come from the one that makes
-// passes, the state also from whoever suspends. So there are locks: write makes of
-// changes of the folder one after the other, and usual guards the medians, which
-// are read at every event of a pass and must not wait for a disk.
+// Its methods may be called from any goroutine: receipts come from the one that runs passes, the state also from
+// requests to suspend. write serializes changes of the folder. usual guards the medians, which are read at every
+// event of a pass and must not wait for a disk.
 type Ledger struct {
 	dir      string
 	o        Options

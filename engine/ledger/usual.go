@@ -10,7 +10,7 @@ import (
 const (
 	usualReceipts = 200 // the newest, which the medians are made of
 	usualTimes    = 200 // the newest of one kind and action
-	longestStep   = 1e6 // seconds: what takes longer is no step
+	longestStep   = 1e6 // seconds; longer steps are ignored
 	usualKinds    = 256 // of kinds and actions: more than there are, since files may hold anything
 )
 

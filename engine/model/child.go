@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// What happens to the nodes that live on a guest when the guest leaves the site; see Node.Orphan.
+// Values of Node.Orphan: what happens to the nodes on a guest when the guest leaves the site.
 const (
 	OrphanRefuse  = "refuse"  // the guest stays until its agent has reported that nothing is left in it
 	OrphanDestroy = "destroy" // they go with the guest
-	OrphanAbandon = "abandon" // the guest stays with all that is in it, and nobody manages it any more
+	OrphanAbandon = "abandon" // the guest stays with its nodes, unmanaged
 )
 
 // Child is what a parent knows of a child, by the reports of its agent. The zero value is one that never reported.
@@ -19,8 +19,8 @@ type Child struct {
 	Commit string    // that it is about
 	Empty  bool      // the child manages nothing any more
 	Nodes  []string  // that are in it, at any depth
-	// Gone: Commit is at or after the one that took the child out of the site, and no commit that its parent saw
-	// since had it again. What is empty then stays so.
+	// Gone: Commit is at or after the one that took the child out of the site, and its parent has seen no later
+	// commit with the child. So an empty child stays empty.
 	Gone bool
 }
 

@@ -24,8 +24,8 @@ type Person struct {
 // Short is the beginning of the id that people recognise.
 func (c Commit) Short() string { return c.ID[:min(len(c.ID), 8)] }
 
-// ErrUnrelated is why nobody can tell what lies between two commits: the older one was
-// never seen, or the branch was rewritten.
+// ErrUnrelated says that the commits between two others are unknown: the older one was never seen, or the branch
+// was rewritten.
 var ErrUnrelated = errors.New("not known to be an ancestor")
 
 // Why a repository that answers has no commit to give.

@@ -15,9 +15,9 @@ const PVEType = "pve"
 // LocalAPI is where an agent finds the API of the machine that it runs on.
 const LocalAPI = "https://127.0.0.1:8006"
 
-// HostFor gives the host that an identity converges, nil for an identity that the site does not have. That of a
-// child is made from its node: the machine itself, as its hypervisor block describes it. What only that machine
-// knows, such as its API token, is in it only there; see Site.Local.
+// HostFor returns the host that an identity converges, nil for an identity that the site does not have. The host of
+// a child is made from its node: the machine itself, as its hypervisor block describes it. Local knowledge, such as
+// its API token, is only set on that machine; see Site.Local.
 func (s *Site) HostFor(identity string) *Host {
 	if h := s.Hosts[identity]; h != nil {
 		return h

@@ -7,24 +7,23 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// Kind is one sort of resource. Everything but the talking to the host follows
-// from it: decoding, diff, plan text, policy input, reference page.
+// Kind is a type of resource. Everything except the requests to the host follows from it: decoding, diff, plan
+// text, policy input, reference page.
 //
 // Tags of the struct that New returns, field by field:
 //
-//	hcl:"name"           a required attribute; hcl:"name,optional" one that may be left out
+//	hcl:"name"           a required attribute; hcl:"name,optional" an optional one
 //	hcl:"disk,block"     an inner block: a pointer to a struct (at most one), or a slice of structs (any number)
 //	hcl:"name,label"     in such a struct: the label of the block, the key of its list
-//	plan:"name"          compared under this name although no attribute of the language (with no hcl tag)
+//	plan:"name"          compared under this name, without an attribute in the language (no hcl tag)
 //	plan:"-"             decoded, but never compared
-//	cost:"restart"       the Class a change has by itself; without the tag it is none
+//	cost:"restart"       the Class of a change; without the tag it is none
 //	ref:"image"          the text names a block of this type; the loader checks it and adds it to Needs when that type is a kind
 //	secret:"true"        never shown, whatever it was made from
 //	doc:"…"              one sentence for the reference page
 //
-// Field types: string, bool, int, float64, time.Duration, []string, map[string]string,
-// pointers to the scalars among them (nil: not declared), and the block forms.
-// New returns the defaults; what the files say is written over them.
+// Field types: string, bool, int, float64, time.Duration, []string, map[string]string, pointers to the scalars
+// among them (nil: not declared), and the block forms. New returns the defaults, which the files override.
 type Kind struct {
 	Name  string // the first half of its addresses: vm, image, pool
 	Block string // the block type that declares it: "node" for what a manifest's node may be, else its own
@@ -37,8 +36,8 @@ type Kind struct {
 	// Report and Reports of a resource, and what is wrong with it; nil for nothing. Of is the guest that the node becomes, complete. No block declares
 	// such a kind, and it goes with its guest, without a step of its own. Nil for all other kinds.
 	Inside func(of *Resource, in Scope) (*Resource, diag.List)
-	// Unspecified: what is inside does not follow from the spec of the node. Where nothing is done, the reason is a line of
-	// its own.
+	// Unspecified: the contents do not follow from the spec of the node. If nothing is done, the reason is a line
+	// of its own.
 	Unspecified bool
 
 	// Absent says of attributes that other kinds of this block have why this one has not, and what to do; one of an
@@ -89,7 +88,7 @@ type Kind struct {
 // Remarks are what a plan reports of a resource beside its steps.
 type Remarks struct {
 	Pending    []Pending // what the host holds already and applies later
-	Undeclared []Setting // settings that no file names or ever named: they are no drift, and stay
+	Undeclared []Setting // settings that no file has ever named: they are not drift, and stay
 	Findings   diag.List
 }
 

@@ -34,8 +34,7 @@ type Settings struct {
 	Timeout          time.Duration `hcl:"timeout,optional" doc:"How long one step may take, beside its checks."`
 }
 
-// Node is one instance of a node block: what all node types have in common.
-// What its type adds is in Resource.Spec.
+// Node is one instance of a node block, with the fields of all node types. Resource.Spec has those of its type.
 type Node struct {
 	Name      string     // of the instance: worker-2
 	Block     string     // of the block: worker
@@ -61,7 +60,7 @@ type Node struct {
 	Children  []string   // names of the nodes whose parent it is, in order
 }
 
-// Who applies the spec of a node.
+// Execution modes: who applies the spec of a node.
 const (
 	ModePush = "push" // the parent, from outside
 	ModePull = "pull" // the node itself
@@ -92,8 +91,7 @@ func (n *Node) Root() bool { return n.Parent == "" }
 type Secrets struct {
 	Values map[string]map[string]string
 	Source string // where they were read from, for messages
-	// Private are names among the ssh_keys whose values are private keys, and are not known here: nobody logs in to a
-	// node by them.
+	// Private are names of ssh_keys whose values are private keys, and unknown here: they do not allow a login.
 	Private []string
 	Above   bool // the parent of this agent gave them
 }

@@ -85,7 +85,7 @@ type Resource struct {
 	Private  any       // what its driver alone knows of it beside the attributes, wanted or observed; may be nil
 	Needs    []Address // must exist before this one and outlive it; an observed resource has them from its ownership tag
 	Manifest string    // the deployment it belongs to; "" for what stands beside the manifests
-	Node     string    // the manifest node it comes from; "" for what is no node
+	Node     string    // the manifest node it comes from; "" if none
 	Guest    *Guest    // set for guests only
 	Inside   Address   // the guest that it is inside of, which is among Needs; zero for what is on the host. Only on wanted resources
 	Deferred string    // why nothing is done to what is inside of a guest, and what to do about it; only between Kind.Inside and Want
@@ -131,9 +131,8 @@ type Unproven struct {
 	MayChange bool
 }
 
-// Renumbered says of a guest that it was not made under the VMID that it has, and what to do
-// about it: then its VMID differs from the files because somebody brought it there, and
-// not because somebody edited them.
+// Renumbered says that a guest was not created under its current VMID, and what to do about it: its VMID differs
+// because the guest was changed, not the files.
 type Renumbered struct{ Why, Fix string }
 
 // AttrRange is where an attribute was declared.
@@ -176,7 +175,7 @@ func (s State) Addresses() []Address {
 	return slices.SortedFunc(maps.Keys(s), Address.Compare)
 }
 
-// Find returns the addresses of the resources that match, sorted. Where few do, it costs much less than Addresses.
+// Find returns the addresses of the matching resources, sorted. With few matches, it is much faster than Addresses.
 func (s State) Find(match func(*Resource) bool) []Address {
 	var out []Address
 	for addr, r := range s {
@@ -193,7 +192,7 @@ type Class string
 
 // The disruption classes, least first; docs/changes.md has them for users.
 const (
-	ClassNone     Class = "none"      // takes effect at once, nobody notices
+	ClassNone     Class = "none"      // takes effect at once, without interruption
 	ClassHot      Class = "hot"       // the running guest sees a device or limit change, without interruption
 	ClassPending  Class = "pending"   // written now, takes effect at the next full restart
 	ClassRestart  Class = "restart"   // the guest is shut down and started

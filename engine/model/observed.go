@@ -8,8 +8,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// Observed is what a host holds, as far as it could be seen. What is managed is in State; everything else is named so that nobody mistakes it
-// for absence.
+// Observed is what a host has, as far as it could be observed. State has the managed resources; the other fields
+// name the rest, so that it is not mistaken for absent.
 type Observed struct {
 	At        time.Time
 	State     State // ours, by ownership tag and identity
@@ -87,8 +87,8 @@ type PreflightProblem struct {
 	Severity        diag.Severity
 	Withhold        bool
 	Summary, Detail string
-	// At is the line that asks for it, that of Path if zero. What is said of one line is reported once for all resources
-	// that it goes for.
+	// At is the line that asks for it; Path's if zero. A finding on one line is reported once for all of its
+	// resources.
 	At diag.Range
 }
 
@@ -106,7 +106,7 @@ type Unmanaged struct {
 	Fix    string  `json:"-"` // what its owner can do about it, if Claims is set
 	// Duplicate: it is one of several with the same identity, which an error finding about Claims names.
 	Duplicate bool `json:"-"`
-	// Unfinished: somebody is creating it at the moment, or its creation died. Why says which.
+	// Unfinished: its creation is running, or was interrupted. Why says which.
 	Unfinished bool `json:"-"`
 }
 
@@ -149,14 +149,13 @@ type Unknown struct {
 	// Only lists the wanted resources that it can be about: none but these are withheld from being created or
 	// replaced. Nil: that is not known, and what else is said of it decides. Empty: it can be none of them.
 	Only []Address `json:"-"`
-	// Creating: somebody else is creating this guest at the moment. Nothing on the host needs to stay for its sake but
-	// what those of Only need.
+	// Creating: another process is creating this guest. Nothing on the host must stay for it except what those of
+	// Only need.
 	Creating bool `json:"-"`
 }
 
-// UnusableVMIDError is a guest that could not be created because something of another one of
-// its VMID is left, such as a volume, though no guest has that VMID. To make it again
-// under the same VMID fails again until somebody clears it.
+// UnusableVMIDError is a guest that could not be created because something of a former guest with its VMID is left,
+// such as a volume. Creating it under the same VMID fails until that is removed.
 type UnusableVMIDError struct {
 	VMID int
 	Err  error

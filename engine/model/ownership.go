@@ -12,7 +12,7 @@ import (
 
 // The keys of a site that prove which guests are its own, by their names in the section auth of its secrets.
 const (
-	// OwnershipKey is the key of the site. Whoever has it can prove guests of every owner.
+	// OwnershipKey is the key of the site. It authenticates guests of every owner.
 	OwnershipKey = "ownership_key"
 	// PreviousOwnershipKey is the one before, while the guests get tags by the new one. Both prove a guest.
 	PreviousOwnershipKey = "ownership_key_previous"
@@ -81,8 +81,8 @@ func (s *Secrets) OwnershipKeys(site, owner string) [][]byte {
 	return out
 }
 
-// DerivedOwnershipKeys are the same as secrets of the section auth: all that somebody else needs to prove the guests of
-// this owner, and of no other.
+// DerivedOwnershipKeys are the same as secrets of the section auth: they authenticate the guests of this owner, and
+// of no other.
 func (s *Secrets) DerivedOwnershipKeys(site, owner string) map[string]string {
 	out := map[string]string{}
 	for _, g := range ownershipGenerations {

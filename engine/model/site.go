@@ -76,8 +76,8 @@ type Host struct {
 	PublicKey    string // a line of authorized_keys for its new guests, beside those of the site; "" for none
 }
 
-// LocalHost is what the machine of an agent knows of the host that the agent converges, beside what the site says: how
-// its API is opened, and the key by which its guests are entered. What the site says counts first.
+// LocalHost is what the machine of an agent knows of its host in addition to the site: how to open the API, and the
+// key for its guests. The site takes precedence.
 type LocalHost struct {
 	Identity    string
 	APIToken    string

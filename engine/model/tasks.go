@@ -28,9 +28,8 @@ func (t *Tasks) IDs() []string {
 	return slices.Clone(t.ids)
 }
 
-// RecordTask notes for the receipt that a task was started, or is waited
-// for, by the work of this context; or of what it made to be kept, such as the
-// volume of a final backup. Nobody need be there to hear it.
+// RecordTask notes for the receipt that the work of this context started or awaits a task, or created something
+// permanent, such as the volume of a final backup. It does nothing without a recorder.
 func RecordTask(ctx context.Context, id string) {
 	t, ok := ctx.Value(tasksKey{}).(*Tasks)
 	if !ok || id == "" {

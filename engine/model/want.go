@@ -24,8 +24,8 @@ type Want struct {
 	// Changed are guests, and where the last observation found them, that are not as they were, while all else is. A driver
 	// that can observe these alone may do so: see Observed.Only. Empty: the whole host is to be observed.
 	Changed map[Address]Guest
-	// StartFirst asks for no more than the guests that are off and shall run, if there are any: see Observed.Only. What is
-	// slow to observe can wait until they are started.
+	// StartFirst limits the pass to stopped guests that should run, if there are any: see Observed.Only. Slow
+	// observations wait until they are started.
 	StartFirst bool
 }
 
@@ -48,9 +48,8 @@ func (w *Want) MayUse(vmid int) bool {
 	return false
 }
 
-// Want resolves what the deployed manifests and objects say for one identity: a host, or a
-// child. The findings are those of resolving; the site itself stays as it is. Who gets a
-// Want only reads it.
+// Want resolves the deployed manifests and objects for one identity: a host, or a child. The findings are those of
+// resolving; the site is not changed. A Want is read-only.
 func (s *Site) Want(identity string) (*Want, diag.List) {
 	if w := s.Resolved[identity]; w != nil {
 		return w, nil // its findings were reported with the others of the load
@@ -122,8 +121,8 @@ func (s *Site) declared() map[Address]string {
 	return all
 }
 
-// ResolveAll keeps what every identity shall hold in Resolved, and gives the findings of each. Who
-// loads a site calls it once, before the site has readers.
+// ResolveAll stores the Want of every identity in Resolved, and returns the findings of each. Call it once after
+// loading, before the site has readers.
 func (s *Site) ResolveAll() map[string]diag.List {
 	s.Located = s.declared()
 	resolved, found := map[string]*Want{}, map[string]diag.List{}
@@ -134,8 +133,8 @@ func (s *Site) ResolveAll() map[string]diag.List {
 	return found
 }
 
-// KeepResolved drops from Resolved what is of other identities: what a whole tree shall hold takes more memory than the
-// site. Who loads a site for one of them calls it before the site has readers. Later it changes nothing.
+// KeepResolved drops the other identities from Resolved: those of a whole tree take more memory than the site. Call
+// it after loading, before the site has readers. Later it changes nothing.
 func (s *Site) KeepResolved(identity string) {
 	if w := s.Resolved[identity]; w != nil && len(s.Resolved) > 1 {
 		s.Resolved = map[string]*Want{identity: w}
@@ -159,8 +158,7 @@ func belowText(n *Node, below []*Node) string {
 // notApplied is why the spec of a node is only checked, where nothing else is the reason.
 const notApplied = "checked, not applied inside the guests yet"
 
-// addInside derives what is wanted inside a node that is a guest of the host. Where nothing is, why is
-// the reason.
+// addInside derives the desired inside of a node that is a guest of the host, or returns why there is none.
 func (s *Site) addInside(w *Want, of *Resource, n *Node) (found diag.List, why string) {
 	return s.inside(w, of, n, nil)
 }
@@ -203,9 +201,9 @@ func (s *Site) inside(w *Want, of *Resource, n *Node, earlier *Earlier) (found d
 	return found, why
 }
 
-// Withdraw adds to what a host shall hold that nothing shall be left of the specs that its nodes had, and have no more.
-// Earlier gives the site by which a spec was applied in a guest last, nil if none was; only that says how the guest is entered.
-// What is not withdrawn, since nobody can enter the guest now, is deferred.
+// Withdraw adds to the desired state of a host the removal of specs that its nodes no longer have. Earlier returns
+// the site by which a spec was last applied in a guest, nil if none was; only that tells how to reach the guest.
+// Withdrawals from guests that cannot be reached now are deferred.
 func (s *Site) Withdraw(w *Want, earlier func(guest Address) (*Site, error)) (found diag.List) {
 	host := w.Host.Name
 	w.State, w.Specs, w.Deferred = maps.Clone(w.State), maps.Clone(w.Specs), slices.Clip(w.Deferred) // the site keeps its own
@@ -252,7 +250,7 @@ func (s *Site) pushed(guest Address, host string) *Node {
 	return nil
 }
 
-// StaysInside warns of what a spec put inside a guest, and nobody takes away.
+// StaysInside warns that the effects of a spec remain inside a guest.
 func StaysInside(guest Address, why string) diag.Finding {
 	return diag.Finding{
 		Severity: diag.Warning, Source: diag.FromSite, Address: guest.String(), Summary: fmt.Sprintf("%s has no spec any more, and what its last spec configured stays", guest),

@@ -10,9 +10,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// guardChild keeps a guest that may hold nodes of the site until it is known that nothing is in it: the agent
-// inside has reported so, for a commit that does not fill it again. What is kept for that is no error and no drift: it
-// is listed with what is known, and goes with a later pass.
+// guardChild keeps a guest that may hold nodes of the site until it is known to be empty: its agent has reported
+// so, for a commit that does not fill it again. Keeping it is neither an error nor drift: it is listed with what is
+// known, and removed in a later pass.
 func (g *guard) guardChild(s *Step) {
 	if s.Action != Delete && s.Action != Replace || s.Have.Guest == nil || s.Have.Guest.Orphan == "" {
 		return
@@ -83,7 +83,7 @@ func allowOrphans(name string) string {
 	return fmt.Sprintf(`push a commit with the trailer "Allow-Orphans: %s", or run it with --allow-orphans %s`, name, name)
 }
 
-// postpone takes a step out that a later pass will take, or none as long as nobody allows it.
+// postpone takes a step out until a later pass, or for good unless it is allowed.
 func (g *guard) postpone(s *Step, why string, forGood bool) {
 	g.plan.Deferred = append(g.plan.Deferred, model.Deferred{Address: s.Address.String(), Why: why, Postponed: !forGood, Differs: true})
 	g.withhold(s, false)

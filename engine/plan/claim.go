@@ -17,10 +17,9 @@ type taking struct {
 	meet     bool        // both would run with it on one network
 }
 
-// guardClaims finds out which steps take over what another resource has. Where that
-// one gives it up in this plan the step waits for it; where it stays the step is
-// withheld if both would run with it on one network. The files of a site name each
-// such thing once, so this is about what leaves the files or is left as it is.
+// guardClaims finds the steps that take over something from another resource. If that one gives it up in this plan,
+// the step waits for it; if it keeps it, the step is withheld when both would run with it on one network. The files
+// of a site name each such thing once, so this concerns resources that leave the files or are left unchanged.
 func (g *guard) guardClaims() {
 	type thing struct{ what, value string }
 	name := func(c model.Claim) thing { return thing{c.What, strings.ToLower(c.Value)} }

@@ -35,7 +35,7 @@ func (p Plan) MarshalJSON() ([]byte, error) {
 	return json.Marshal((*document)(p.listed()))
 }
 
-// MarshalJSON writes the step; vmid is null for what is no guest.
+// MarshalJSON writes the step; vmid is null if it is not about a guest.
 func (s Step) MarshalJSON() ([]byte, error) {
 	doc := struct {
 		Address  model.Address   `json:"address"`
@@ -127,8 +127,7 @@ func plainValue(raw json.RawMessage) (any, error) {
 // maxDocument bounds a plan file; 10,000 steps take some 10 MB.
 const maxDocument = 256 << 20
 
-// Read takes a plan from its document. What it gives can be shown and compared with
-// a plan made now; it holds nothing to carry out.
+// Read parses a plan from its document. The result can be shown and compared with a new plan, but not applied.
 func Read(r io.Reader) (*Plan, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxDocument+1))
 	if err != nil {

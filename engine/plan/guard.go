@@ -16,8 +16,8 @@ type withholding struct {
 	not        string // what it is not, in words of its kind; "" for those of the action
 	stuck      bool   // because nothing can be done to the guest for now
 	postponed  bool   // because it is not known that nothing is left in a child; a later pass does it
-	forGood    bool   // no later pass does it, unless somebody allows it
-	incomplete bool   // because something could not be seen; else because somebody must fix something
+	forGood    bool   // no later pass does it, unless it is allowed
+	incomplete bool   // because of a failed observation; else because of a problem to fix
 	unknowns   []int  // what could not be seen, as indexes into Input.Have.Unknown
 }
 
@@ -398,7 +398,7 @@ func (g *guard) because(s *Step, h withholding, why string) {
 	}
 }
 
-// refuse takes a step out with an error: somebody has to fix something.
+// refuse takes a step out with an error for a person to fix.
 func (g *guard) refuse(s *Step, source, why, fix string) {
 	g.refused(s, source, diag.Range{}, why, fix)
 }

@@ -12,9 +12,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Make plans how the host becomes what the site says. What must not be done is
-// left out of the steps and said in Findings (somebody can fix it) or in Unknown
-// (it could not be seen); so is everything that would depend on it.
+// Make plans the steps from the observed to the desired state. Forbidden steps, and those that depend on them, are
+// left out and reported in Findings (a person can fix it) or in Unknown (it could not be observed).
 func Make(in Input) *Plan {
 	d := newDraft(in)
 	p := newProposal(d)
@@ -410,7 +409,7 @@ func (d *draft) document(id string) *Plan {
 		default: // Make plans nothing else
 		}
 	}
-	// What goes as a whole waits for no restart any more, nor does what a step reverts.
+	// A deletion or revert makes a pending restart obsolete.
 	p.Pending = slices.DeleteFunc(p.Pending, func(w model.Pending) bool { return gone[w.Address] || p.reverts(w) })
 	for _, s := range d.undeclared {
 		if d.want[s.Address] != nil && d.within(s.Address) && !gone[s.Address] {

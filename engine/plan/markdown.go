@@ -12,9 +12,8 @@ import (
 // mostRows bounds the table: hosts of pull requests cut a comment off at 64 KiB.
 const mostRows = 200
 
-// Markdown draws the plan as a comment for a pull request: summary, table, and
-// below what was found. Every text in it is escaped, since names and values come
-// from whoever wrote the site or a guest.
+// Markdown renders the plan as a comment for a pull request: summary, table, and findings. All text is escaped,
+// since names and values come from the authors of the site or from guests.
 func (p *Plan) Markdown(w io.Writer) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "### %s\n\n", markdown(p.title()))

@@ -9,9 +9,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Moved says in sentences how a plan made now differs from this one, which somebody
-// looked at; none means that it may be carried out as shown. Findings are not
-// compared: those of the plan made now count, whatever was found before.
+// Moved says in sentences how a new plan differs from this one, which was reviewed; none means that it may be
+// applied as shown. Findings are not compared: those of the new plan count.
 func (p *Plan) Moved(fresh *Plan) []string {
 	var out []string
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }

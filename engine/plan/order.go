@@ -86,7 +86,7 @@ func (o *ordering) soften(g *graph, number map[model.Address]int) {
 	if len(o.takes) == 0 {
 		return
 	}
-	hard := make([]int, len(g.addrs)) // how many of before are no such wish
+	hard := make([]int, len(g.addrs)) // the number of before that are mandatory
 	for i, addr := range g.addrs {
 		hard[i] = len(g.before[i])
 		for _, t := range o.takes[addr] {
@@ -138,10 +138,9 @@ func (o *ordering) waitsFor(s *Step) []model.Address {
 	return out
 }
 
-// breakUp deals with steps that wait for each other in a circle. Deletions do so
-// when somebody edited their ownership tags; they go in the order of their names then, for
-// nothing else would ever free them. In any other circle at least one step would
-// have to be done on what is not there, so its makings and changes are refused.
+// breakUp handles cycles of steps. Deletions form one when their ownership tags were edited; they run in the order
+// of their names then, because nothing else would free them. In any other cycle at least one step would lack its
+// precondition, so its creations and changes are refused.
 func (o *ordering) breakUp(circle []model.Address) {
 	names := make([]string, len(circle))
 	making := false

@@ -85,7 +85,7 @@ type Step struct {
 	Address  model.Address   `json:"address"`
 	Node     string          `json:"node"`     // manifest node it comes from; "" for what is none
 	Manifest string          `json:"manifest"` // "" for what stands beside the manifests
-	VMID     int             `json:"vmid"`     // 0, in JSON null, for what is no guest
+	VMID     int             `json:"vmid"`     // 0, in JSON null, if it is not a guest
 	Action   Action          `json:"action"`
 	Class    model.Class     `json:"class"` // what doing it now disrupts: the worst of its changes
 	Reason   string          `json:"reason"`
@@ -93,9 +93,9 @@ type Step struct {
 	After    []model.Address `json:"after"` // steps of this plan that must have succeeded first
 	At       diag.Range      `json:"at"`
 
-	// Want is the resource with its VMID chosen, nil for a deletion; Have is as observed, nil for a creation.
-	// Both are shared with the input and other steps: whoever carries the step out only reads them.
-	// A plan from a file has neither: it can be shown and compared, not carried out.
+	// Want is the resource with its VMID chosen, nil for a deletion; Have is as observed, nil for a creation. Both
+	// are shared with the input and other steps, and read-only. A plan from a file has neither: it can be shown and
+	// compared, not applied.
 	Want  *model.Resource `json:"-"`
 	Have  *model.Resource `json:"-"`
 	Brief string          `json:"-"` // of a creation, in a few words
@@ -146,7 +146,7 @@ type Plan struct {
 	Summary       Summary           `json:"summary"`
 
 	Drift []model.Address `json:"-"` // what differs and is only reported, since drift = "report"
-	Rules *Rules          `json:"-"` // set by who checked it; nil: nobody did
+	Rules *Rules          `json:"-"` // set by the policy check; nil: not checked
 }
 
 // Input is all that a plan depends on. Make only reads it.
@@ -165,7 +165,7 @@ type Input struct {
 	// are drawn where no other is free; who declares one gets it.
 	Avoid []int
 	// Children is what is known of guests that hold nodes of the site, by the names of their nodes. AllowOrphans
-	// names those that somebody lets go with what is in them.
+	// names those that may be removed with their nodes.
 	Children     map[string]model.Child
 	AllowOrphans []string
 	// Destroy plans the removal of every guest of Manifest instead, wanted or not, suspended or not.

@@ -73,7 +73,7 @@ func (p *Plan) silent() bool {
 
 func (p *Plan) title() string {
 	of := fmt.Sprintf("host %s   plan %s", diag.Escape(p.Host), diag.Escape(limit(p.ID, 8)))
-	if p.Site == "" { // of a machine by itself, whose spec names no site
+	if p.Site == "" { // a machine without a site, whose spec names none
 		return of
 	}
 	return p.source() + "   " + of

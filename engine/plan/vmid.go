@@ -25,10 +25,9 @@ type vmids struct {
 	avoid    []int
 }
 
-// chooseVMIDs gives every wanted guest its VMID. Who exists keeps his, who declares
-// one gets it, the others draw the lowest free one in the order of their
-// addresses. It looks beyond the limits of the plan, so that a limited plan and a
-// full one choose alike. A VMID that this plan frees is not free within it.
+// chooseVMIDs assigns a VMID to every wanted guest: the existing one, else the declared one, else the lowest free
+// one in the order of addresses. It ignores the limits of the plan, so that a limited plan and a full one choose
+// alike. A VMID that this plan frees is not free within it.
 func (d *draft) chooseVMIDs() vmids {
 	ids := vmids{used: maps.Clone(d.in.Have.Taken), owner: make(map[int]model.Address, len(d.have)), explicit: make(map[int]model.Address, len(d.want)), next: map[model.VMIDRange]int{}, avoid: d.in.Avoid}
 	if ids.used == nil {
@@ -113,7 +112,7 @@ func (v *vmids) draw(addr model.Address, ranges []model.VMIDRange) int {
 	return 0
 }
 
-// free reports whether nobody has a VMID, and nobody declares it.
+// free reports whether a VMID is neither used nor declared.
 func (v *vmids) free(id int) bool {
 	_, used := v.used[id]
 	_, promised := v.explicit[id]

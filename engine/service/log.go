@@ -15,9 +15,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// NewLog makes the log of an agent. Where it goes to the journal of systemd, which
-// journalStream (the variable JOURNAL_STREAM) identifies, each line begins with its priority
-// as sd-daemon(3) has it, and has no time: the journal keeps both by itself.
+// NewLog creates the log of an agent. If it goes to the journal of systemd, which journalStream (the variable
+// JOURNAL_STREAM) identifies, each line begins with its priority as in sd-daemon(3), and has no time, because the
+// journal adds it.
 func NewLog(w io.Writer, journalStream, level, format string) *slog.Logger {
 	o := &slog.HandlerOptions{Level: levelOf(level)}
 	h := &lineHandler{out: &logOutput{w: w}, journal: journals(journalStream, w)}

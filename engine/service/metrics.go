@@ -16,8 +16,7 @@ type counts struct {
 	requests *specserve.Counter   // to the API of the host
 }
 
-// newCounts makes the counts. A metric without a sample would be one that nobody can alert on, hence the
-// zeros of outcomes.
+// newCounts creates the counters. Outcomes start at zero, because alerts cannot match a metric without samples.
 func newCounts() *counts {
 	c := &counts{
 		passes:   specserve.NewCounter("homestak_agent_passes_total", "Passes that ended, by their outcome.", "outcome"),

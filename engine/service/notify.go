@@ -22,7 +22,7 @@ type notifier struct {
 	reloads  chan time.Time // when the manager asked for a reload
 	stopping <-chan struct{}
 
-	notify   func(state string) error // one message; it reaches nobody without a manager
+	notify   func(state string) error // sends one message; does nothing without a service manager
 	watchdog time.Duration            // the manager ends a service that is silent for so long; 0: never
 	stuck    func() time.Time         // see agent.Agent.Stuck
 	log      *slog.Logger
@@ -38,7 +38,7 @@ type notifier struct {
 	shared   bool      // the process is that of simulated hosts too, and of other agents on them
 }
 
-// mailbox holds the newest status, for one reader: whoever puts one never waits.
+// mailbox holds the newest status, for one reader; writing never blocks.
 type mailbox chan agent.Status
 
 // Put replaces what was not read yet. It is for one writer.
@@ -161,10 +161,9 @@ func (n *notifier) send(state string) {
 // small site allocates little, and what the collector costs is more than it holds.
 const passWorth = 8 << 20
 
-// giveBack returns to the system what a pass needed and the agent does not: it sleeps
-// for most of its life, and by itself the runtime would keep the memory for minutes. After a
-// pass that was large alone, as each is that loads a commit, it does the same with the code of the program. Where
-// the process has much that is none of the agent's, a collection costs more than it gives.
+// giveBack returns memory to the system after a pass: the agent is mostly idle, and the runtime would keep the
+// memory for minutes. After a pass that was large alone, as each is that loads a commit, it also returns the code
+// of the program. If the process has much memory of others, a collection costs more than it saves.
 func (n *notifier) giveBack() {
 	if n.shared {
 		return

@@ -11,8 +11,8 @@ import (
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
-// Text is the configuration as an agent.hcl, with where each value is from in a comment.
-// What has no value is a comment. Files are named and never read, so it has no secrets.
+// Text is the configuration as an agent.hcl, with the source of each value in a comment. Unset values are comments.
+// Files are named but not read, so it has no secrets.
 func (c *Config) Text() string {
 	var b strings.Builder
 	file := c.File

@@ -56,16 +56,16 @@ func report(s agent.Status) wire.Report {
 	return r
 }
 
-// isEmpty reports whether nothing is on the host any more, neither of the agent nor of anybody else: the last pass saw all
-// of the host, did all there was to do for the commit in force, and nobody suspended anything. A parent destroys the
-// machine on that word, so everything else is no.
+// isEmpty reports whether the host is empty, including foreign guests: the last pass observed all of the host and
+// completed the current commit, and there is no suspension. A parent destroys the machine if this is true, so it is
+// false in doubt.
 func isEmpty(s agent.Status) bool {
 	return s.Last != nil && s.Converged != nil && s.InForce != nil && s.Converged.ID == s.InForce.ID && s.Last.Commit == s.InForce.ID &&
 		s.Last.Outcome == engine.Done && s.Last.Unknown == 0 && s.Last.Pending == 0 && s.Running == nil &&
 		s.Last.Unmanaged == 0 && len(s.Nodes) == 0 && len(s.Suspended) == 0 && s.Refused == nil
 }
 
-// unmanagedAlone is how many guests that nobody manages keep a child without nodes from being empty.
+// unmanagedAlone is the number of unmanaged guests, if only they keep a child without nodes from being empty.
 func unmanagedAlone(s agent.Status) int {
 	if s.Last == nil || s.Parent == nil || len(s.Nodes) > 0 {
 		return 0

@@ -87,7 +87,7 @@ type Service struct {
 	events *control.EventLog
 	server *specdaemon.Server // for nodes and children; nil: none
 	above  *client.Uplink     // the agent above; nil: there is none
-	asked  chan struct{}      // somebody wants a check
+	asked  chan struct{}      // requests a check
 	counts *counts
 
 	private, public string // the key for the guests of a child; "": none
@@ -180,7 +180,7 @@ func (s shown) Status() agent.Status { return s.service.Status() }
 // CloneDir is where the agent keeps the repository, in its data folder.
 const CloneDir = "repository"
 
-// lockEvery is how often the agent tries a host that somebody else has locked.
+// lockEvery is how often the agent tries to lock a host that another process has locked.
 const lockEvery = 500 * time.Millisecond
 
 // exclusive takes the write lock of the host for the agent; see agent.Options. It is

@@ -133,8 +133,8 @@ func (s *Service) children() map[string]model.Child {
 // Server is the server for nodes; nil if the configuration wants none.
 func (s *Service) Server() *daemon.Server { return s.server }
 
-// Parent is what a new node gets to know of the server of this agent: where it is reached, its pins and a
-// token that was just minted. The error is daemon.ErrNotServing as long as there is nobody to fetch from.
+// Parent is what a new node needs to reach the server of this agent: its URL, its pins and a new token. The error
+// is daemon.ErrNotServing while the server is not running.
 func (s *Service) Parent(node, spec string) (wire.Parent, error) {
 	if s.server == nil {
 		return wire.Parent{}, fmt.Errorf("%w: listen of agent.hcl says so", daemon.ErrNotServing)

@@ -28,8 +28,7 @@ func (s *Service) observed(have model.Observed) {
 	s.watch.Ignore(ignored)
 }
 
-// changed has the host checked, since guests are not as they were. What the agent itself changes is noticed, too: the
-// agent copes with that.
+// changed requests a check of changed guests. It also sees the agent's own changes; the agent handles that.
 func (s *Service) changed(guests []int) {
 	who := make([]string, len(guests))
 	for i, id := range guests {

@@ -65,7 +65,7 @@ func (c *Clear) Withheld(commit string) bool {
 	return is
 }
 
-// find is InClear. What was found clean before is not read again.
+// find is InClear, except that files found clean before are not read again.
 func (c *Clear) find(tree fs.FS) (Leak, error) {
 	if c.clean == nil {
 		c.clean = map[string]bool{}

@@ -14,8 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 )
 
-// Commits loads the sites of the commits of a repository, for passes that nobody watches.
-// It is for one goroutine at a time.
+// Commits loads the sites of the commits of a repository, for unattended passes. It is not safe for concurrent use.
 type Commits struct {
 	Loader  *Loader
 	Files   func(commit string) (fs.FS, error)

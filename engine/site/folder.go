@@ -44,10 +44,9 @@ type Folder struct {
 	input  Input
 }
 
-// Open loads the site in a folder, and checks it with its policies. What is wrong with the
-// site is among the findings of Desired; an error means that there is no such folder, or that ctx
-// ended before. What takes too much is among the findings too; an evaluation that does not end is then
-// left behind, so the process should end soon.
+// Open loads the site in a folder, and checks it with its policies. Problems of the site are findings of Desired;
+// an error means that the folder does not exist, or that ctx ended before. Exceeded limits are findings too; an
+// evaluation that does not end is then left running, so the process should exit soon.
 func Open(ctx context.Context, o FolderOptions) (*Folder, error) {
 	root, err := os.OpenRoot(o.Dir)
 	if err != nil {
@@ -111,8 +110,7 @@ func (f *Folder) CheckLoaded() error {
 	return f.CheckFindings(slices.DeleteFunc(slices.Clone(f.Desired.Findings), func(x diag.Finding) bool { return x.Source == diag.FromPolicy }))
 }
 
-// CheckFindings returns an *InvalidError if there is no site, or one of these findings is
-// an error.
+// CheckFindings returns an *InvalidError if the site is missing, or one of these findings is an error.
 func (f *Folder) CheckFindings(l diag.List) error {
 	if l.HasErrors() || f.Desired.Site == nil {
 		return &InvalidError{f.Name(), l}

@@ -19,12 +19,10 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 )
 
-// Loader loads the trees of sites and checks them with their policies. It keeps what it
-// has loaded: of the next tree it parses only files that changed, and it compiles policies
-// only if one of them changed. A pass may load two trees, the one before beside its own, so
-// the results of both are kept. Where it loads the same tree once more, it keeps only that
-// result, since the syntax of a large site takes more memory than all the rest. A
-// Loader is for one goroutine at a time.
+// Loader loads the trees of sites and checks them with their policies. It caches: of the next tree it parses only
+// files that changed, and it compiles policies only if one of them changed. A pass may load two trees, its own and
+// the one before, so both results are kept. If it loads the same tree again, it keeps only that result, since the
+// syntax of a large site takes more memory than all the rest. A Loader is not safe for concurrent use.
 type Loader struct {
 	Sandbox *Sandbox // tries each tree before it is loaded here; nil: everything is evaluated here
 
@@ -95,7 +93,7 @@ type Input struct {
 	Local      *model.LocalHost // of the machine of an agent; nil elsewhere
 	Vars       map[string]string
 	Mode       string           // of one run: push or pull; "" for what the files say
-	Unattended bool             // nobody watches: an agent's pass
+	Unattended bool             // an agent's pass
 	Found      diag.List        // what was found before, about secrets for one
 	Now        func() time.Time // nil: time.Now
 }
@@ -276,9 +274,8 @@ func quoted(tree fs.FS, found diag.List) diag.List {
 	return found
 }
 
-// withMode returns the site with the execution mode of one run: that of every node
-// directly on a host, except pve nodes, which are always pushed when they are created.
-// What is below a node keeps the mode of the files.
+// withMode returns the site with the execution mode of one run: that of every node directly on a host, except pve
+// nodes, which are always pushed when they are created. Nodes below keep the mode of the files.
 func withMode(site *model.Site, mode string) *model.Site {
 	if site == nil || mode == "" {
 		return site

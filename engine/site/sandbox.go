@@ -13,16 +13,14 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 )
 
-// Sandbox evaluates what comes from a repository in child processes of this program, with limits.
-// Neither the library of the language nor OPA can be stopped in the middle of a call, so nothing but
-// the end of a process bounds them.
+// Sandbox evaluates the content of a repository in child processes of this program, with limits. Calls into the
+// library of the language and into OPA cannot be interrupted, so only the end of a process bounds them.
 //
-// A tree is tried once: the child loads it with the same inputs, compiles its policies, and evaluates
-// them on its site. What has passed is loaded again in this process, where it takes as much: the same
-// input is the same work. Rules of the site itself are always evaluated by a child, since their
-// input differs from pass to pass; it stays until it has nothing to do for a while.
+// A tree is tried once: the child loads it with the same inputs, compiles its policies, and evaluates them on its
+// site. If it passes, this process loads it again, at the same cost. Rules of the site are always evaluated by a
+// child, since their input differs from pass to pass; the child exits when it is idle for a while.
 //
-// A Sandbox may be used by any goroutine, and by any number of loaders.
+// A Sandbox is safe for concurrent use by any number of loaders.
 type Sandbox struct {
 	Command []string // the child: a file, its name, and arguments that make it call RunSandbox
 	Limits  Limits

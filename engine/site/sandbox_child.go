@@ -124,7 +124,7 @@ func (c *childWork) say() {
 	}
 }
 
-// work replies to requests. When it cannot write, nobody reads, and the input ends too.
+// work replies to requests. If it cannot write, the parent is gone and the input ends too.
 func (c *childWork) work() {
 	for r := range c.requests {
 		boundChild(r.Memory)

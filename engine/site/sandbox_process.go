@@ -131,7 +131,7 @@ func (c *child) converse(w *watch, tree fs.FS, r request) (reply, error) {
 	}
 }
 
-// crashed says why a child ended by itself.
+// crashed says why a child exited unexpectedly.
 func (c *child) crashed(err error) error {
 	text := c.stderr.String()
 	switch {

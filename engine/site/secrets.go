@@ -85,9 +85,8 @@ func decrypt(name string, data []byte, keys Keys) (*model.Secrets, diag.List) {
 	return secrets, append(found, l...)
 }
 
-// encryptedSecrets reads secrets.sops.yaml of a tree. Without decryption only the names of the
-// secrets are read, and what is wrong with the file as everybody can see it. There is no file
-// where ok is false.
+// encryptedSecrets reads secrets.sops.yaml of a tree. Without decryption it only reads the names of the secrets,
+// and reports what is wrong with the unencrypted parts of the file. ok is false if the file does not exist.
 func encryptedSecrets(tree fs.FS, keys *Keys) (secrets *model.Secrets, found diag.List, ok bool) {
 	data, err := readRegular(tree, encryptedName)
 	switch {

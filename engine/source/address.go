@@ -150,7 +150,7 @@ func parseSSH(text string) (address, error) {
 		a.port = "22"
 	}
 	if strings.HasPrefix(a.path, "/~") {
-		a.path = a.path[1:] // as git: a path below somebody's home
+		a.path = a.path[1:] // as git: a path below a home directory
 	}
 	u.RawQuery, u.Fragment = "", ""
 	a.shown = u.String()

@@ -10,8 +10,8 @@ import (
 	"strconv"
 )
 
-// What was damaged stays in the folder for a person to look at, in damaged/1, damaged/2, and so on. The newest always
-// stays, and older ones as long as there are few of them and they are small.
+// Damaged files stay in the folder for inspection, in damaged/1, damaged/2, and so on. The newest always stays, and
+// older ones as long as they are few and small.
 const (
 	asideDir   = "damaged"
 	mostAside  = 3
@@ -81,8 +81,7 @@ func (d folder) asides() ([]int, error) {
 	return out, err
 }
 
-// trimAsides removes the oldest of what was moved aside where it is too much. What cannot be removed is no reason to
-// fail: it is tried again the next time.
+// trimAsides removes the oldest damaged copies above the limits. Failures are ignored and retried the next time.
 func (d folder) trimAsides(all []int) {
 	var sum int64
 	for i, n := range slices.Backward(all) {

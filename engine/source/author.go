@@ -117,7 +117,7 @@ func (a *Author) push(ctx context.Context, id plumbing.Hash) error {
 	pack, done := a.pack(missing)
 	req.Packfile = pack
 	status, err := session.ReceivePack(ctx, req)
-	_ = pack.Close() // ends the packer also where nobody read to the end
+	_ = pack.Close() // ends the packer even if its output was not read to the end
 	if perr := <-done; err == nil {
 		err = perr
 	}

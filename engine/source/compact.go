@@ -86,8 +86,8 @@ func (r *Repository) live(also []plumbing.Hash) (*objects.Inventory, int64, erro
 			return nil, 0, err
 		}
 	}
-	// Branches that were merged since a kept commit join the history before it at these
-	// commits. Without them nobody could see that the branches began there.
+	// Branches that were merged since a kept commit join the history before it at these commits. They show that the
+	// branches began there.
 	joints := objects.Past{}
 	for id, n := range must {
 		for _, parent := range n.Parents {

@@ -68,7 +68,7 @@ type body struct {
 }
 
 func (b *body) Read(p []byte) (int, error) {
-	if b.x.ctx.Err() != nil { // there may be more, but nobody wants it
+	if b.x.ctx.Err() != nil { // there may be more, but it is not needed
 		return 0, b.x.fail(context.Cause(b.x.ctx))
 	}
 	n, err := b.r.Read(p)

@@ -16,8 +16,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/objects"
 )
 
-// firstDepth is how many commits the first fetch brings. Whoever lost the local copy, or fetches from one who did,
-// still finds out that a commit comes after one that was in force before. Later fetches add to it, and compaction limits it.
+// firstDepth is the number of commits of the first fetch. After the loss of a local copy, here or at the remote, it
+// shows that a commit comes after the last applied one. Later fetches add to it, and compaction limits it.
 const firstDepth = 64
 
 // mostHaves limits how many commits are offered to the remote to find common history.
@@ -156,9 +156,8 @@ func (r *Repository) again(ctx context.Context, n need) error {
 	return r.bring(ctx, c, refs, n)
 }
 
-// deepen closes a gap. Where a branch was merged that began below the place where
-// history stops here, its past was brought down to the root, but not the commits
-// between that past and ours: without these nobody could see what is new.
+// deepen closes a gap. If a branch was merged that began before the local history, its past was fetched down to the
+// root, but not the commits between that past and ours, which are needed to tell what is new.
 func (r *Repository) deepen(ctx context.Context, tip plumbing.Hash) error {
 	if len(r.state.ends) == 0 || r.state.head.IsZero() {
 		return nil

@@ -143,7 +143,7 @@ func (r *httpRemote) transport() http.RoundTripper {
 // neither.
 func (r *httpRemote) login() (transport.AuthMethod, error) {
 	if r.o.Transport != nil {
-		return nil, nil // it logs in by itself
+		return nil, nil // no prompt
 	}
 	if r.o.Auth.TokenFile == "" {
 		if r.from.user == "" && r.from.password == "" {
@@ -208,7 +208,7 @@ func (r *httpRemote) connect() error {
 	return nil
 }
 
-// explain says why there was no answer, or what is wrong with it.
+// explain says why the request failed, or what is wrong with the response.
 func (c *httpConversation) explain(ctx context.Context, err error) error {
 	var cert *tls.CertificateVerificationError
 	var record tls.RecordHeaderError

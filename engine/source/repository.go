@@ -164,7 +164,7 @@ func (r *Repository) Head(ctx context.Context) (model.Commit, error) {
 			r.refused, r.large = err, tip
 		}
 		if errors.Is(err, objects.ErrDamaged) || errors.Is(err, fs.ErrNotExist) {
-			r.damaged.Store(true) // somebody removed files beneath us
+			r.damaged.Store(true) // files were removed while in use
 		}
 	}
 	if err != nil {

@@ -54,7 +54,7 @@ type Options struct {
 	largest int64 // bytes of one object, largestObject if zero
 }
 
-// Bounds of what is read from a repository that somebody else fills.
+// Limits for repositories, whose content is not trusted.
 const (
 	defaultTimeout = 60 * time.Second
 	defaultPack    = 512 << 20

@@ -99,7 +99,7 @@ func (c *sshConversation) Pack(ctx context.Context, req *packp.UploadPackRequest
 	if err == nil {
 		err = req.UploadHaves.Encode(&message, false)
 	}
-	if err == nil { // this is all: so the server answers once, and nobody waits for anybody
+	if err == nil { // end of input: so the server replies once, and neither side waits
 		err = pktline.NewEncoder(&message).EncodeString("done\n")
 	}
 	if err != nil {

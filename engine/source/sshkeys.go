@@ -78,7 +78,7 @@ func (r *sshRemote) key(file string) (ssh.Signer, error) {
 		return nil, r.from.Fault(ErrLogin, file+" is protected by a passphrase, and there is no terminal to type it on", "use a separate key without one: ssh-keygen -t ed25519 -N ''", err)
 	}
 	if err != nil {
-		// What the library says may quote what it found; a key is a secret.
+		// The library's error may quote its input, and a key is a secret.
 		return nil, r.from.Fault(ErrLogin, file+" is not a private key that can be read", "name the file without .pub, as ssh-keygen made it", nil)
 	}
 	return key, nil

@@ -88,13 +88,11 @@ func (w *Worktree) Tracks(name string) (bool, error) {
 	return false, nil
 }
 
-// Commit is the commit that is checked out. Where the folder holds anything else, only
-// an id is known, which has the suffix Dirty; the zero Commit where there is no checkout
-// or no commit yet.
+// Commit is the checked-out commit. If the folder differs from it, only an id is known, with the suffix Dirty; the
+// zero Commit without a checkout or a commit.
 //
-// The folder differs when a file of the commit has other contents or is gone, or
-// when it has an HCL file that the commit lacks. Changes elsewhere in the checkout
-// do not count, and neither do permissions.
+// The folder differs when a file of the commit has other contents or is missing, or when it has an HCL file that
+// the commit lacks. Changes elsewhere in the checkout do not count, and neither do permissions.
 func (w *Worktree) Commit() (model.Commit, error) {
 	if w.repo == nil {
 		return model.Commit{}, nil

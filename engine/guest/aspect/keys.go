@@ -226,8 +226,8 @@ const anySum = "any"
 
 // writeKeys replaces the file, which has the checksum sum ("" if it does not exist yet). It runs as the user, so
 // that a link of the user leads only to files that the user may write. The user may stop and trace the process, so
-// it gets only the keys and half a minute: not the descriptor of the lock (9), and for errors a pipe whose reader
-// is not kept waiting.
+// it gets only the keys and half a minute: not the descriptor of the lock (9), and for errors a pipe that is read
+// for a limited time.
 func writeKeys(user, sum, content string) string {
 	name := guest.Quote(user)
 	const inner = `umask 077

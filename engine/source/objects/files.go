@@ -153,7 +153,7 @@ func (f *Tree) find(name string, follow bool) (object.TreeEntry, error) {
 	return here[len(here)-1], nil
 }
 
-// What is wrong with a symbolic link.
+// Errors of symbolic links.
 var (
 	errOutside = errors.New("a symbolic link points outside the repository; put the file itself there")
 	errLoop    = errors.New("symbolic links form a loop")

@@ -158,7 +158,7 @@ func (g *Graph) unsure(fresh, old Past) (bool, error) {
 			return false, err
 		}
 		for _, id := range ends {
-			// What builds upon an end cannot be below it, and neither can what is newer.
+			// Descendants of an end cannot be below it, and neither can newer commits.
 			if below[id] == nil && !n.at.After(old[id].at) {
 				return true, nil
 			}

@@ -41,8 +41,8 @@ type storage interface {
 	EncodedObject(kind plumbing.ObjectType, id plumbing.Hash) (plumbing.EncodedObject, error)
 }
 
-// Damage makes an error of a check of the local copy ErrDamaged. Only what compares a checksum or parses
-// a file may call it. The result is no other error: a missing part of a file is not a missing object.
+// Damage turns an error of a check of the local copy into ErrDamaged. Call it only for checksums and parsing. The
+// result wraps no other error: a missing part of a file is not a missing object.
 func Damage(err error) error {
 	if err == nil {
 		return nil

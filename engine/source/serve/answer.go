@@ -176,7 +176,7 @@ func (a *answer) parcel() parcel {
 	return parcel{sorted(send), sorted(known)}
 }
 
-// key is equal for parcels with equal contents, whoever asks.
+// key is equal for parcels with equal contents, independent of the client.
 func (p parcel) key() string {
 	h := sha256.New()
 	for _, ids := range [][]plumbing.Hash{p.commits, p.known} {

@@ -40,8 +40,8 @@ type HandlerOptions struct {
 	Log *slog.Logger // gets what is wrong with the repository itself; nil: none
 }
 
-// RefusalError is why a request has no answer. What is wrong with a request of git's
-// protocol is answered in its own form instead, which git shows to its user.
+// RefusalError is the reason for a refused request. Errors in requests of git's protocol are sent in its own form
+// instead, which git shows to its user.
 type RefusalError struct {
 	Status  int    // of HTTP
 	Message string // what is wrong
@@ -174,8 +174,8 @@ func (h *Handler) uploadPack(w http.ResponseWriter, r *http.Request) error {
 	return h.broken(r, err)
 }
 
-// cut ends an answer that was begun and cannot be completed. Where the protocol has no room
-// for a message, the client notices by the connection.
+// cut ends a response that was begun and cannot be completed. If the protocol has no room for a message, it closes
+// the connection.
 func (h *Handler) cut(r *http.Request, err error) error {
 	if r.Context().Err() == nil {
 		h.o.Log.Info("A client of the repository did not get all of its answer.", "error", err)

@@ -116,12 +116,10 @@ var (
 	ErrCut = errors.New("the answer is not complete")
 )
 
-// UploadPack answers a request to git-upload-pack. If out has a method Flush, it is called
-// after each sign of life that a client gets while it waits.
-// What is wrong with the request is
-// written to out as the protocol has it, and is not an error. Errors are of in before
-// anything is written, of out, or of the repository; out then has a message if the protocol
-// allows one, else the error is ErrCut.
+// UploadPack serves a request to git-upload-pack. If out has a method Flush, it is called after each keep-alive
+// that a waiting client gets. Errors of the request are written to out as the protocol has it, and not returned. It
+// returns errors of in before anything is written, of out, or of the repository; out then has a message if the
+// protocol allows one, else the error is ErrCut.
 func (s *server) UploadPack(ctx context.Context, in io.Reader, out io.Writer) error {
 	req, err := readRequest(in)
 	var snapshot *Snapshot
@@ -238,8 +236,7 @@ type file struct {
 	path   string
 }
 
-// Errors of Server.File. What is not there is fs.ErrNotExist, and what is too large
-// objects.ErrTooLarge.
+// Errors of Server.File: fs.ErrNotExist for a missing file, and objects.ErrTooLarge for one over the limit.
 var (
 	// errNoRef is of a name that is not HEAD, the branch, last-good, or the full id of a
 	// commit that is served.

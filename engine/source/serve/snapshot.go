@@ -47,8 +47,8 @@ type ref struct {
 	id   plumbing.Hash
 }
 
-// capabilities are what a client may ask of us. There is no thin-pack, since every pack is
-// complete in itself, and no ofs-delta, since none has deltas.
+// capabilities are those of the server. It lacks thin-pack, since every pack is complete in itself, and ofs-delta,
+// since none has deltas.
 const capabilities = "multi_ack multi_ack_detailed no-done side-band side-band-64k shallow no-progress object-format=sha1 agent=homestak-gitops"
 
 // New makes a snapshot of commits that graph has. Only the caller's goroutine uses graph,

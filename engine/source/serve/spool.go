@@ -21,9 +21,8 @@ const (
 	waitTime = 5 * time.Second // between signs of life to a client that waits
 )
 
-// spool builds what clients get: each thing once, into a file without a name, which all who
-// want it read while it grows. So a client that stops reading delays nobody, and no pack is
-// in memory.
+// spool builds responses: each once, into an unnamed file, which all clients read while it grows. So a client that
+// stops reading delays no other, and no pack is in memory.
 type spool struct {
 	dir  string // of the files; the system's if empty
 	most int64  // bytes of all files together
@@ -31,7 +30,7 @@ type spool struct {
 	mu    sync.Mutex // requests of many clients share what is built
 	turns turns      // whose build runs next
 	items map[string]*item
-	idle  []*item // complete, and nobody reads them; the longest unused first
+	idle  []*item // complete, without readers; the longest unused first
 	bytes int64   // of all files
 	built int     // so many builds began
 }
@@ -64,8 +63,8 @@ func newSpool(dir string, most int64) *spool {
 	return &spool{dir: dir, most: most, turns: turns{clients: map[string]*client{}}, items: map[string]*item{}}
 }
 
-// copy writes what has this key to w. If nobody has built it, build writes it. While
-// there is nothing to write yet, wait is called every few seconds.
+// copy writes the item with this key to w. If it does not exist, build writes it. While there is nothing to write
+// yet, wait is called every few seconds.
 func (s *spool) copy(ctx context.Context, key string, build func(context.Context, io.Writer) error, w io.Writer, wait func() error) error {
 	i, by, start := s.take(ctx, key)
 	if start != nil {
@@ -116,12 +115,12 @@ func (s *spool) put(i *item, by *client) {
 	if len(i.clients) == 0 && i.building {
 		i.cancel()
 		i.queued = false
-		delete(s.items, i.key) // whoever wants it from now on begins again
+		delete(s.items, i.key) // later clients start again
 	}
 	s.rest(i)
 }
 
-// rest keeps an item for the next client, or removes it, once nobody uses it.
+// rest keeps an item for the next client, or removes it, once it has no readers.
 func (s *spool) rest(i *item) {
 	switch {
 	case len(i.clients) > 0 || i.building:
@@ -135,7 +134,7 @@ func (s *spool) rest(i *item) {
 	s.trim(idleBytes)
 }
 
-// trim removes items that nobody uses until they have at most so many bytes.
+// trim removes items without readers until they have at most so many bytes.
 func (s *spool) trim(most int64) {
 	var n int64
 	for _, i := range s.idle {

@@ -8,8 +8,8 @@ import (
 // clientKey is the key of the name of a client in the context of its request.
 type clientKey struct{}
 
-// WithClient says in the context of a request who asks. What a client asks for takes no more than its share of the
-// server, so that it does not keep others waiting. Requests without a name are those of one client.
+// WithClient sets the client of a request in its context. Each client gets at most its share of the server, so that
+// it does not keep others waiting. Requests without a name count as those of one client.
 func WithClient(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, clientKey{}, name)
 }
@@ -98,7 +98,7 @@ func (i *item) pay(c *client) {
 	}
 }
 
-// cheapest is the client of an item that pays for the least beside it; nil if nobody wants it.
+// cheapest is the client of an item with the least other usage; nil if it has no clients.
 func (i *item) cheapest() *client {
 	var best *client
 	least := int64(0)

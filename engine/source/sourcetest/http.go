@@ -36,7 +36,7 @@ type HTTPServer struct {
 // Fault is put before the server: it may answer itself, or call next.
 type Fault func(w http.ResponseWriter, r *http.Request, next http.Handler)
 
-// HTTPS serves the repository. Where git is not installed the test is skipped.
+// HTTPS serves the repository. It skips the test if git is not installed.
 func (r *Repo) HTTPS() *HTTPServer {
 	r.t.Helper()
 	backend := backend(r.t)

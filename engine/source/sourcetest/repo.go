@@ -25,7 +25,7 @@ import (
 	"time"
 )
 
-// What a value of Commit's files begins with if it is no ordinary file.
+// Prefixes of values of Commit's files for anything but a regular file.
 const (
 	Gone      = "\x00gone"      // the file is taken away
 	Link      = "\x00link "     // a symbolic link; its target follows
@@ -139,8 +139,7 @@ func (r *Repo) Side(parent string, files map[string]string, message string) stri
 	return r.Object("commit", r.commit(r.tree(all), message, parent))
 }
 
-// Reset moves the branch to a commit that exists. What the next Commit holds is not
-// changed by it.
+// Reset moves the branch to an existing commit. It does not change the content of the next Commit.
 func (r *Repo) Reset(id string) {
 	r.t.Helper()
 	r.SetBranch(r.Branch, id)

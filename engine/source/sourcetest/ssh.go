@@ -33,8 +33,7 @@ type SSHServer struct {
 	wait sync.WaitGroup
 }
 
-// SSH serves the repository. Where sshd, ssh-keygen or git are not installed, or sshd
-// cannot run, the test is skipped.
+// SSH serves the repository. It skips the test if sshd, ssh-keygen or git are not installed, or sshd cannot run.
 func (r *Repo) SSH() *SSHServer {
 	r.t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
@@ -45,8 +44,8 @@ func (r *Repo) SSH() *SSHServer {
 	return s
 }
 
-// NewSSHServer serves this machine to the user who runs the test. Where sshd or ssh-keygen are
-// not installed, or sshd cannot run, the test is skipped.
+// NewSSHServer serves this machine to the user who runs the test. It skips the test if sshd or ssh-keygen are not
+// installed, or sshd cannot run.
 func NewSSHServer(t testing.TB) *SSHServer {
 	t.Helper()
 	if _, err := exec.LookPath("ssh-keygen"); err != nil {
