@@ -17,11 +17,11 @@ import (
 // Reference writes the reference page of the language in Markdown. All of it comes
 // from the tags of the structs and the tables of this package.
 func Reference(w io.Writer, kinds model.Kinds) error {
-	p := page{schemas: lang.Schemas{}, written: map[*lang.Schema]string{}}
+	p := page{schemas: lang.Schemas{}, written: map[*lang.Schema]string{}, rows: map[string][]row{}}
 	p.printf("# Language reference\n\n")
 	p.printf("Generated from the code. [examples/site](../examples/site) shows how the blocks fit together.\n\n")
-	p.printf("An attribute marked * is required. A bool without a default is false. *change* is the [cost](changes.md#what-a-change-costs) ")
-	p.printf("of a change on a running guest; an attribute with – has no cost of its own.\n\n")
+	p.printf("A bool without a default is false. A block with a NAME may be there any number of times. A word after a semicolon is the ")
+	p.printf("[cost](changes.md#what-a-change-costs) of a change on a running guest.\n\n")
 	types := lang.BlockTypes(kinds)
 	var links []string
 	for _, t := range types {
@@ -56,7 +56,9 @@ func Reference(w io.Writer, kinds model.Kinds) error {
 
 type page struct {
 	schemas lang.Schemas
-	written map[*lang.Schema]string // the tables so far, by the block that has them
+	written map[*lang.Schema]string // the lists so far, by the block that has them
+	rows    map[string][]row        // the same by the rule of the block
+	first   string                  // the type of node that the page begins with, while it writes the others
 	out     strings.Builder
 }
 
@@ -68,10 +70,10 @@ func (p *page) title(name, doc string) {
 
 func (p *page) variable(doc string) {
 	p.title("variable", doc)
-	p.table([]row{
-		{"`type`", "type", "any", "", "string, number, bool, list(string), map(string) or any."},
-		{"`default`", "that type", "", "", "Its value; required unless --var gives one."},
-		{"`description`", "string", "", "", "A comment."},
+	p.list("variable", []row{
+		{"`type`", "type, default any", "string, number, bool, list(string), map(string) or any."},
+		{"`default`", "that type", "Its value; required unless --var gives one."},
+		{"`description`", "string", "A comment."},
 	})
 }
 
@@ -88,17 +90,19 @@ func (p *page) kind(k *model.Kind, name string) {
 // node writes the attributes that all nodes share, then those of each type.
 func (p *page) node(kinds model.Kinds) {
 	p.title(lang.NodeBlock, "One node in a manifest, or several with count or for_each. All types have these attributes:")
-	p.table(append(rows(p.schemas.Of(reflect.TypeFor[model.Node]()), lang.NodeBlock, reflect.Value{}, false),
-		row{"`count`", "number", "", "", "Creates that many nodes, NAME-1, NAME-2 and so on; count.index counts from 0."},
-		row{"`for_each`", "map or list of strings", "", "", "Creates a node for each key, NAME-KEY, with its each.key and each.value."}))
+	p.list(lang.NodeBlock, append(rows(p.schemas.Of(reflect.TypeFor[model.Node]()), lang.NodeBlock, reflect.Value{}, false),
+		row{"`count`", "number", "Creates that many nodes, NAME-1, NAME-2 and so on; count.index counts from 0."},
+		row{"`for_each`", "map or list of strings", "Creates a node for each key, NAME-KEY, with its each.key and each.value."}))
 	p.inner(p.schemas.Of(reflect.TypeFor[model.Node]()), lang.NodeBlock, reflect.Value{}, "node", false)
 	for _, k := range kinds.Block(lang.NodeBlock) {
 		p.printf("### %s\n\nA node with `type = %q` – %s\n\n", k.Name, k.Name, k.Doc)
 		p.block(p.schemas.Of(reflect.TypeOf(k.New()).Elem()), k.Name, reflect.ValueOf(k.New()).Elem(), true)
+		p.first = cmp.Or(p.first, k.Name)
 	}
+	p.first = ""
 }
 
-// again writes where the table of a block is if the page has it already, such as that of a VM for the type pve.
+// again writes where the list of a block is if the page has it already, such as that of a VM for the type pve.
 func (p *page) again(s *lang.Schema, name string) bool {
 	first, found := p.written[s]
 	if found {
@@ -112,22 +116,18 @@ func (p *page) block(s *lang.Schema, rule string, defaults reflect.Value, costs 
 	if p.again(s, "`"+rule+"`") {
 		return
 	}
-	p.table(rows(s, rule, defaults, costs))
+	p.list(rule, rows(s, rule, defaults, costs))
 	p.inner(s, rule, defaults, rule, costs)
 }
 
-// inner writes the blocks inside of a block, each with a table of its own.
+// inner writes the blocks inside of a block, each with a list of its own.
 func (p *page) inner(s *lang.Schema, rule string, defaults reflect.Value, way string, costs bool) {
 	for _, f := range s.Blocks {
 		label := ""
 		if f.Schema.Label >= 0 {
 			label = ` "NAME"`
 		}
-		many := ""
-		if f.Many {
-			many = " Any number."
-		}
-		p.printf("**`%s`** in %s: %s%s\n\n", f.Name+label+" { … }", way, f.Doc, many)
+		p.printf("**`%s`** in %s: %s\n\n", f.Name+label+" { … }", way, f.Doc)
 		if p.again(f.Schema, "`"+f.Name+"` in "+way) {
 			continue
 		}
@@ -135,56 +135,57 @@ func (p *page) inner(s *lang.Schema, rule string, defaults reflect.Value, way st
 		if defaults.IsValid() && !f.Many && !defaults.Field(f.Index).IsNil() {
 			inner = defaults.Field(f.Index).Elem()
 		}
-		p.table(rows(f.Schema, rule+"."+f.Name, inner, costs))
+		p.list(rule+"."+f.Name, rows(f.Schema, rule+"."+f.Name, inner, costs))
 		p.inner(f.Schema, rule+"."+f.Name, inner, "`"+strings.Trim(way, "`")+"."+f.Name+"`", costs)
 	}
 }
 
-// row is one attribute: its name, type, default, cost of a change, and meaning.
-type row [5]string
+// row is one attribute: its name, its type with the default and the cost of a change, and its meaning.
+type row [3]string
 
-// table writes rows under their headings. It leaves out columns in which no row has anything.
-func (p *page) table(rows []row) {
-	if len(rows) == 0 {
-		return
-	}
-	var columns []int
-	for i := range rows[0] {
-		if slices.ContainsFunc(rows, func(r row) bool { return strings.Trim(r[i], "–") != "" }) {
-			columns = append(columns, i)
+// list writes the attributes of a block. Those that the same block of the first type of node has too are only named.
+func (p *page) list(rule string, rows []row) {
+	p.rows[rule] = rows
+	if p.first != "" {
+		kind, rest, _ := strings.Cut(rule, ".")
+		first := strings.TrimSuffix(p.first+"."+rest, ".")
+		var same []string
+		rows = slices.DeleteFunc(slices.Clone(rows), func(r row) bool {
+			is := kind != p.first && slices.Contains(p.rows[first], r)
+			if is {
+				same = append(same, r[0])
+			}
+			return is
+		})
+		if len(same) > 0 {
+			p.printf("As in `%s`: %s. Besides:\n\n", first, strings.Join(same, ", "))
 		}
 	}
-	line := func(r row) {
-		for _, i := range columns {
-			p.printf("| %s ", r[i])
-		}
-		p.printf("|\n")
-	}
-	line(row{"attribute", "type", "default", "change", ""})
-	p.printf("%s|\n", strings.Repeat("|---", len(columns)))
 	for _, r := range rows {
-		line(r)
+		p.printf("* %s (%s): %s\n", r[0], r[1], r[2])
 	}
-	p.printf("\n")
+	if len(rows) > 0 {
+		p.printf("\n")
+	}
 }
 
 // rows returns the attributes of a block.
 func rows(s *lang.Schema, rule string, defaults reflect.Value, costs bool) (out []row) {
 	for _, f := range s.Attrs {
-		name, doc, cost := "`"+f.Name+"`", f.Doc, ""
-		if !f.Optional {
-			name += " *"
-		}
+		doc, kind := f.Doc, typeName(f, rule)
 		if f.Secret {
 			doc += " A secret."
 		}
-		if costs {
-			cost = "–"
-			if f.Compared {
-				cost = string(f.Cost)
-			}
+		if !f.Optional {
+			kind += ", required"
 		}
-		out = append(out, row{name, typeName(f, rule), cellText(defaultOf(f, rule, defaults)), cost, cellText(doc)})
+		if d := defaultOf(f, rule, defaults); d != "" {
+			kind += ", default " + d
+		}
+		if costs && f.Compared {
+			kind += "; " + string(f.Cost)
+		}
+		out = append(out, row{"`" + f.Name + "`", kind, doc})
 	}
 	return out
 }
@@ -260,11 +261,9 @@ func (p *page) agent() {
 	p.printf("`homestak-gitops agent --print-config` shows the values in effect and their sources. ")
 	p.printf("A path without a leading slash is relative to the folder of this file. The file has values only, no references and no functions.\n\n")
 	file := p.schemas.Of(reflect.TypeFor[model.AgentFile]())
-	p.table(rows(file, agentRule, reflect.Value{}, false))
+	p.list(agentRule, rows(file, agentRule, reflect.Value{}, false))
 	p.inner(file, agentRule, reflect.Value{}, "agent.hcl", false)
 }
-
-func cellText(s string) string { return strings.ReplaceAll(s, "|", "\\|") }
 
 func (p *page) functions() {
 	table := lang.Functions()

@@ -32,14 +32,13 @@ func agentVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "agent [--once]",
 		Short: "Converge a host to the newest commit of a repository",
-		Long: `Polls a repository and converges one host of its site, the one that identity names, to
-the newest commit: at each new commit, and after changes on the host, at the latest at
-the next full check. It
-does not apply a commit that is invalid or that a policy denies: the last good one stays
-in force, and "status" shows the reason. SIGHUP starts a check now.
+		Long: `Polls a repository and converges the host that identity names to the newest commit: at
+each new commit, and after changes on the host, at the latest at the next full check. A
+commit that is invalid or denied by a policy is not applied: the last good one stays in
+force. SIGHUP starts a check now.
 
-Settings come from agent.hcl, the environment (HOMESTAK_…) and flags; see
-docs/reference.md. Everything else comes from the site. To try it as any user:
+Settings come from flags, the environment (HOMESTAK_…) and agent.hcl; see
+docs/reference.md. To try it as any user:
 
     homestak-gitops agent --repository URL --identity HOST --sim`,
 		Args: cobra.NoArgs,

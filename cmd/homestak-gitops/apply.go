@@ -22,8 +22,8 @@ func applyVerb(a *app) *cobra.Command {
 "plan --out" it applies exactly that plan, or refuses it if the site or the host has
 changed since.
 
-Press Ctrl-C once to finish running steps, without waiting for checks, and start no new
-ones. Press it twice to exit immediately.`,
+Press Ctrl-C once to finish the running steps and start no new ones, twice to exit
+immediately.`,
 		Args: ui.TakesArgs(0, 1),
 		RunE: f.Within(func(ctx context.Context, args []string) error { return runApply(ctx, a, f, f.Scope(targets), args) }),
 	}

@@ -18,9 +18,8 @@ func configVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
 		Short: "Run pull mode by hand, on the node itself",
-		Long: `A node in pull mode fetches and applies its own spec. These commands do the same by
-hand. The spec and the outcome are stored in ` + node.DefaultFolder + `.`,
-		Args: cobra.NoArgs,
+		Long:  `A node in pull mode fetches and applies its own spec. These commands do the same by hand.` + node.DefaultFolder + `.`,
+		Args:  cobra.NoArgs,
 	}
 	c.AddCommand(configFetchVerb(a), configApplyVerb(a), configWaitVerb(a))
 	return c
@@ -43,14 +42,13 @@ func configApplyVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "apply",
 		Short: "Make this machine match its spec",
-		Long: `Compares this machine with the last fetched spec (or with --spec FILE) and changes what
-differs: packages, services, users, keys, sudo, sshd, files. It removes what an earlier
-spec added and this one does not have; everything else stays. It must run as root. A
-second run changes nothing. With --dry-run it only shows what would change.
+		Long: `Compares this machine with the last fetched spec (or with --spec FILE), and changes what
+differs. It removes what an earlier spec added and this one does not have; everything
+else stays. It must run as root.
 
 With --fetch it asks the parent for the spec first. If the parent does not answer, it
-applies the stored spec, and the exit code reports the missing answer. If the machine has
-a token, it then sends a report to the parent.`,
+applies the stored spec, and the exit code reports the missing answer. A machine with a
+token then sends a report to the parent.`,
 		Args: cobra.NoArgs,
 	}
 	r := a.nodeFlags(c, from)
@@ -123,10 +121,9 @@ func configWaitVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "wait",
 		Short: "Apply the spec whenever the parent has a new one",
-		Long: `Waits until the parent of this machine has a new spec, or gets a reconcile request for
-this node, then starts homestak-gitops-pull.service, and waits again. The unit
-homestak-gitops-wait.service runs it on nodes whose spec has trigger = "git" or "webhook"
-in its run block.`,
+		Long: `Waits until the parent of this machine has a new spec or a reconcile request for it, then
+starts homestak-gitops-pull.service, and waits again. homestak-gitops-wait.service runs it
+on nodes with trigger = "git" or "webhook".`,
 		Args: cobra.NoArgs,
 	}
 	r := a.nodeFlags(c, from)

@@ -20,10 +20,10 @@ func configFetchVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "fetch [NODE]",
 		Short: "Fetch the spec of a node for config apply",
-		Long: `Fetches the resolved spec of a node (with its posture and the defaults of the site) and
-stores it on this machine. "config apply" applies it.
+		Long: `Fetches the resolved spec of a node and stores it on this machine for "config apply".
 
-Without NODE it asks the parent of this machine for this machine's spec, as ` + wire.ParentFile + `
+Without NODE it asks the parent in /etc/homestak-gitops/node.json for this machine's spec,
+with --server that server. Otherwise it resolves the spec of NODE from a copy of the site.` + wire.ParentFile + `
 defines. With --server it asks that server. Otherwise it resolves the spec of NODE from a
 copy of the site.`,
 		Args: ui.TakesArgs(0, 1),

@@ -17,12 +17,9 @@ func demoVerb(a *app) *cobra.Command {
 		Short: "Run a demonstration on a simulated host",
 		Long: `Creates a repository with the example site and a simulated Proxmox VE host, starts an
 agent, and then only pushes commits. You see guests created, changed and removed, drift
-reverted, and bad commits refused. Then VMs become hosts, each with its own agent, down to
-three levels. After each chapter it checks the simulated hosts themselves, not the
-program's own reports. It needs no privileges, no network and no git program, and leaves nothing
-behind. Exits 0 if all checks passed.
-
-With --serve, repository, agent and host keep running afterwards, for your own pushes.`,
+reverted, and bad commits refused. Then VMs become hosts with their own agents, down to
+three levels. After each chapter it checks the simulated hosts themselves. It needs no
+privileges, no network and no git program, and leaves nothing behind.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return runDemo(c.Context(), a, serve) },
 	}

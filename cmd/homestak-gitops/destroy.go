@@ -15,13 +15,12 @@ func destroyVerb(a *app) *cobra.Command {
 		Use:   "destroy -M MANIFEST",
 		Short: "Remove the guests of a manifest from its host, children first",
 		Long: `Plans the removal of every guest of a manifest, shows the plan, asks for confirmation,
-and applies it. It removes only managed guests, each after an identity check. Guests
-that no longer exist are skipped.
+and applies it. It removes only managed guests, each after an identity check.
 
 Of a recipe it removes what "test --keep" left behind. To remove a deployed manifest
-for good, remove it from the site: otherwise the next apply creates its guests again,
-and so does an agent at its next check. Where an agent runs, --suspend makes it leave
-the manifest alone until "resume -M MANIFEST".`,
+for good, remove it from the site: otherwise the next apply, or the agent, creates its
+guests again. With --suspend the agent leaves the manifest alone until
+"resume -M MANIFEST".`,
 		Args: cobra.NoArgs,
 		RunE: f.Within(func(ctx context.Context, _ []string) error { return runDestroy(ctx, a, f, suspend) }),
 	}

@@ -14,9 +14,8 @@ func fmtVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "fmt [DIR]",
 		Short: "Rewrite HCL files to the canonical format",
-		Long: `Rewrites every *.hcl file of a folder (default: the current one) to the canonical
-format, and lists the files that it rewrote. With --check it only lists them, and exits
-2 if there are any.`,
+		Long: `Rewrites every *.hcl file of a folder (default: the current one) to the canonical format,
+and lists the files that it rewrote.`,
 		Args: ui.TakesArgs(0, 1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveFilterDirs

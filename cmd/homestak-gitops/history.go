@@ -22,7 +22,7 @@ func historyVerb(a *app) *cobra.Command {
 		Use:   "history [ADDRESS]",
 		Short: "Show past passes of the agent and their results",
 		Long: `Shows the passes that changed something, or tried to, newest first; with ADDRESS only
-those that touched it. Each pass has a receipt, a file in the agent's data folder.`,
+those that touched it.`,
 		Args: ui.TakesArgs(0, 1),
 		RunE: a.soon(func(ctx context.Context, args []string) error {
 			return runHistory(ctx, a, f, n, strings.Join(args, ""))
@@ -41,8 +41,8 @@ func verifyVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify",
 		Short: "Check that no receipt was changed or removed",
-		Long: `Each receipt names the checksum of the one before. Exits 0 if the chain is intact, 1 if a
-receipt was changed, is missing or cannot be read.`,
+		Long: `Each pass has a receipt with the checksum of the one before. Exits 0 if the chain is
+intact, 1 if a receipt was changed, is missing or cannot be read.`,
 		Args: cobra.NoArgs,
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runVerify(ctx, a, f) }),
 	}

@@ -10,9 +10,8 @@ func initVerb(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "init [DIR]",
 		Short: "Create a small site to start with",
-		Long: `Creates a small, valid site with comments in a folder (default: the current one), and
-secrets.yaml with a new auth.ownership_key, which proves that guests belong to the site.
-It never overwrites a file.`,
+		Long: `Creates a small, valid site in a folder (default: the current one), and secrets.yaml with
+a new auth.ownership_key. It never overwrites a file.`,
 		Args: ui.TakesArgs(0, 1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveFilterDirs

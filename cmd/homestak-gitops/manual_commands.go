@@ -14,13 +14,13 @@ import (
 )
 
 // commandsPage is one page about all verbs, with the table of exit codes. Flags that mean the
-// same for three verbs or more have one table for all of them.
+// same for three verbs or more have one list for all of them.
 func commandsPage(root *cobra.Command) []byte {
 	shared := sharedFlags(root)
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# Commands\n\n<!-- Made by `homestak-gitops docs`; do not edit. -->\n\n%s\n", root.Long)
 	verbPages(&b, root, "##", shared)
-	fmt.Fprint(&b, "\n## Shared flags\n\nAll commands have `--color` and `--verbose`.\n\n| flag | does |\n|---|---|\n")
+	fmt.Fprint(&b, "\n## Shared flags\n\nAll commands have `--color` and `--verbose`.\n\n")
 	root.PersistentFlags().VisitAll(func(f *pflag.Flag) { shared[f.Name] = flagRow(f) })
 	for _, name := range slices.Sorted(maps.Keys(shared)) {
 		b.WriteString(shared[name])
@@ -62,20 +62,20 @@ func verbPages(b *bytes.Buffer, of *cobra.Command, level string, shared map[stri
 			continue
 		}
 		name := strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
-		fmt.Fprintf(b, "\n%s %s\n\n%s.\n\n    %s\n", level, name, c.Short, c.UseLine())
+		fmt.Fprintf(b, "\n%s %s\n\n%s.\n\n    %s\n", level, name, c.Short, strings.TrimSuffix(c.UseLine(), " [flags]"))
 		if c.Name() == "completion" { // its verbs are the shells, which its own help shows
 			continue
 		}
 		if c.Long != "" {
 			fmt.Fprintf(b, "\n%s\n", c.Long)
 		}
-		flagTable(b, c.NonInheritedFlags(), shared)
+		flagList(b, c.NonInheritedFlags(), shared)
 		verbPages(b, c, level+"#", shared)
 	}
 }
 
-// flagTable writes the flags that only few verbs have, and the names of the others.
-func flagTable(b *bytes.Buffer, fs *pflag.FlagSet, shared map[string]string) {
+// flagList writes the flags that only few verbs have, and the names of the others.
+func flagList(b *bytes.Buffer, fs *pflag.FlagSet, shared map[string]string) {
 	var rows strings.Builder
 	var others []string
 	fs.VisitAll(func(f *pflag.Flag) {
@@ -88,14 +88,14 @@ func flagTable(b *bytes.Buffer, fs *pflag.FlagSet, shared map[string]string) {
 		}
 	})
 	if rows.Len() > 0 {
-		fmt.Fprintf(b, "\n| flag | does |\n|---|---|\n%s", rows.String())
+		fmt.Fprintf(b, "\n%s", rows.String())
 	}
 	if len(others) > 0 {
-		fmt.Fprintf(b, "\n[Shared flags](#shared-flags): %s\n", strings.Join(others, ", "))
+		fmt.Fprintf(b, "\n[Shared](#shared-flags): %s\n", strings.Join(others, ", "))
 	}
 }
 
-// flagRow is the row of a flag in a table; empty for a flag that the page leaves out.
+// flagRow is the line of a flag in a list; empty for a flag that the page leaves out.
 func flagRow(f *pflag.Flag) string {
 	if f.Hidden || f.Name == "help" {
 		return ""
@@ -111,5 +111,5 @@ func flagRow(f *pflag.Flag) string {
 	if def := f.DefValue; def != "" && def != "false" && def != "[]" && def != "0s" && def != "0" {
 		usage += fmt.Sprintf(" (default: %s)", def)
 	}
-	return fmt.Sprintf("| `%s` | %s |\n", name, strings.ReplaceAll(usage, "|", `\|`))
+	return fmt.Sprintf("* `%s`: %s\n", name, usage)
 }

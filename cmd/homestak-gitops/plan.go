@@ -30,8 +30,8 @@ func planVerb(a *app) *cobra.Command {
 		Long: `Reads a host, compares it with the site, and shows the changes that apply would make,
 why, and what each costs. It changes nothing.
 
-A plan saved with --out is applied exactly as shown, or refused if the site or the host
-has changed since: homestak-gitops apply FILE.`,
+"apply FILE" applies a plan saved with --out exactly as shown, or refuses it if the site
+or the host has changed since.`,
 		Args: cobra.NoArgs,
 		RunE: f.Within(func(ctx context.Context, _ []string) error { return runPlan(ctx, a, f, o) }),
 	}

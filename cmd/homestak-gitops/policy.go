@@ -16,9 +16,8 @@ func policyVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "policy",
 		Short: "Test, evaluate and export the rules that a site must follow",
-		Long: `Policies are rules in Rego. Some are shipped with this program; a site adds its own in
-policy/*.rego. validate, plan, apply and test always evaluate them. These commands help
-to write rules.`,
+		Long: `Policies are rules in Rego: the shipped ones, and those of the site in policy/*.rego.
+validate, plan, apply and test always evaluate them. These commands help to write rules.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(policyTestVerb(a), policyEvalVerb(a), policyInputVerb(a), policyExportVerb(a))
@@ -50,9 +49,8 @@ func policyInputVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "input",
 		Short: "Print the input document of the rules",
-		Long: `Prints the real input of the rules for this site as JSON: the site, the commit and the
-time; with --plan also the plan of a host, which it reads. It contains no secrets. Save it
-to a file for tests and for "policy eval --input FILE".`,
+		Long: `Prints the input of the rules for this site as JSON: the site, the commit, the time, and
+with --plan the plan of a host. It contains no secrets.`,
 		Args: cobra.NoArgs,
 		RunE: f.Within(func(ctx context.Context, _ []string) error { return runPolicyInput(ctx, a, f) }),
 	}
@@ -78,13 +76,13 @@ func policyExportVerb(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "export DIR",
 		Short: "Write the shipped rules and their tests to a folder",
-		Long: `Writes the rules that are shipped with this program, and their tests, to a folder: to
-read, for editors, and to test the rules of a site with the real opa:
+		Long: `Writes the shipped rules and their tests to a folder: to read, for editors, and to test
+the rules of a site with opa:
 
     homestak-gitops policy export shipped && opa test policy/ shipped/
 
 It does not overwrite edited files. In the policy folder of a site, an unchanged export
-is ignored, because the shipped rules always apply.`,
+is ignored.`,
 		Args: ui.TakesArgs(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := policy.Export(args[0]); err != nil {

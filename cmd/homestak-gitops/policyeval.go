@@ -19,7 +19,6 @@ func policyEvalVerb(a *app) *cobra.Command {
 		Long: `Evaluates a Rego query over the shipped rules and those of the site, and prints its value
 as JSON. The input is what "policy input" prints, or the document of --input.
 
-    homestak-gitops policy eval data.homestak.site.deny
     homestak-gitops policy eval --plan data.homestak.guard.deny
     homestak-gitops policy eval 'some name; input.site.nodes[name].type == "pve"'`,
 		Args: ui.TakesArgs(1, 1),

@@ -39,13 +39,12 @@ func serveVerb(a *app) *cobra.Command {
 defines who may fetch its spec. It serves new commits, keys, certificates and secrets
 without a restart; an invalid site changes nothing. SIGHUP checks the files now.
 
-If the folder is a git checkout, it also serves the repository, read-only, at the commit in
-force: to nodes of type pve, and to clients with the key in repository.key. New nodes can
-download this program from it.
+If the folder is a git checkout, it also serves the repository, read-only, to nodes of
+type pve and to clients with the key in repository.key. New nodes can download this
+program from it.
 
-The first start creates a certificate, a signing key, and keys for status and metrics, for
-the operator, and for push notifications. A node needs the pin of the certificate and a
-token: homestak-gitops token mint NODE. With --json the first line is
+The first start creates the certificate and all keys. A node needs the pin of the
+certificate and a token: homestak-gitops token mint NODE. With --json the first line is
 {"url": …, "pin": …, "commit": …}.`,
 		Args: cobra.NoArgs,
 		// To be interrupted is how this verb ends well, at the first signal already.

@@ -14,39 +14,30 @@ func simVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "sim",
 		Short: "Serve a simulated Proxmox VE host",
-		Long: `Serves a simulated Proxmox VE host over the real protocol (TLS, tokens and tickets,
-/api2/json) until it is interrupted. It keeps everything in memory.
+		Long: `Serves a simulated Proxmox VE host over the real protocol until it is interrupted.
+It keeps everything in memory.
 
-A storage is NAME:TYPE:CONTENT[:SIZE in GiB][:PATH][:shared], content separated
-by commas, type dir, zfspool, lvmthin, nfs and the like. Without --storage there
-are local (dir: iso, vztmpl, backup, snippets, import) and local-lvm (lvmthin:
-images, rootdir).
+    --storage NAME:TYPE:CONTENT[:SIZE in GiB][:PATH][:shared]
+    --fault 'METHOD PATH-PATTERN [nth=N] status=S [apply]'
+    --download 'URL-PATTERN status=N', or file=PATH, or size=BYTES
 
-A fault is "METHOD PATH-PATTERN [nth=N] status=S [apply]": METHOD may be *, in
-the pattern * stands for one segment and ** for the rest, nth counts matching
-requests, status -1 drops the connection, and with apply the request takes
-effect all the same: its answer was lost. With no-worker in place of the status
-the request fails where PVE starts the process of a task, as on a busy host.
+CONTENT is separated by commas. Without --storage there are local (dir) and local-lvm
+(lvmthin), as on a new host.
 
-A download is "URL-PATTERN status=N", "URL-PATTERN file=PATH" or "URL-PATTERN
-size=BYTES": what the host gets from such addresses. In the pattern * stands for
-any run of characters, and the first download that matches decides. With file
-the content counts: a wrong checksum, a broken image or a broken archive fails
-as on a real host. From all other addresses the host gets a file of some size
-with the right checksum.
+METHOD may be *; in the pattern * stands for one segment and ** for the rest. Status -1
+drops the connection; with apply the request takes effect all the same. no-worker in
+place of status=S fails where PVE starts the process of a task.
 
-Guests that are made from an image of Debian 12 or 13 run a simulated Debian.
-Specs are applied in it by SSH through the host, which lets in any key at the
-address of --ssh, as jump in the ssh block of the host says. The guests let in
-those keys that the site gives them. With via = "agent" in access of a spec, no
-SSH is needed. A child gets a simulated Proxmox VE, but its agent does not run
-here, and a node in mode pull does not apply its spec: both run in simulations
-of other verbs, as with agent --sim and test --sim.
+The first --download that matches decides what the host gets from an address; * stands
+for any characters. With file the content counts: a wrong checksum fails. Other
+addresses deliver a file with the right checksum.
 
-With --speed 10 the clock of the host runs ten times as fast as yours: tasks,
-boots, timeouts, leases and the times of the other flags take a tenth. Only
-connections keep to your clock. The host's date then runs ahead of yours, which
-doctor reports.`,
+Guests made from an image of Debian 12 or 13 run a simulated Debian. Specs are applied
+over SSH through the host (--ssh), or with via = "agent". Agents of children and nodes
+in mode pull run only in agent --sim and test --sim.
+
+--speed 10 runs the clock of the host, and all times of the other flags, ten times as
+fast. Its date then runs ahead of yours.`,
 		Args: cobra.NoArgs,
 		// To be interrupted is how this verb ends well, at the first signal already.
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runSim(ctx, a, o) }),

@@ -22,13 +22,12 @@ func statusVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show the state of the agent on this machine and its nodes",
-		Long: `Asks the agent of this machine over its socket which commit it converges to, what it is
-doing, what it refused and why, and in which state each node is. If no agent runs, it
-shows the state that the last one stored.
+		Long: `Shows which commit the agent converges to, what it is doing, what it refused and why, and
+the state of each node. If no agent runs, it shows the state that the last one stored.
 
-Exits 0 if the agent runs and is healthy: its last pass completed, nothing is refused,
-and the repository answered one of the last three polls and still has the branch. It also
-exits 0 during the first pass. Otherwise, and if no agent runs, it exits 1.`,
+Exits 0 if the agent is healthy: its last pass completed (or the first one runs), nothing
+is refused, and the repository answered one of the last three polls and still has the
+branch. Otherwise, and if no agent runs, it exits 1.`,
 		Args: cobra.NoArgs,
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runStatus(ctx, a, f, watch) }),
 	}

@@ -30,8 +30,8 @@ func suspendVerb(a *app) *cobra.Command {
 		Use:   "suspend --reason TEXT",
 		Short: "Stop the agent from making changes",
 		Long: `The agent continues to check and to report differences, but changes nothing until the
-time is over or you run "resume". A suspension survives a restart, and "status" shows who
-made it and why. To suspend a manifest permanently, set suspend = true in the site.`,
+time is over or you run "resume", also after a restart. To suspend a manifest
+permanently, set suspend = true in the site.`,
 		Args: cobra.NoArgs,
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runSuspend(ctx, a, f) }),
 	}

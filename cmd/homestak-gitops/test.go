@@ -23,14 +23,13 @@ func testVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "test -M MANIFEST",
 		Short: "Test a manifest on a host: create, verify, destroy",
-		Long: `Binds a manifest, usually a recipe, to a host, creates its nodes, verifies that they
-exist, run and pass their checks, and destroys them. It touches only guests that it
-created; they belong to the user who runs the test, not to an agent. The site needs an
-ownership key for that.
+		Long: `Creates the nodes of a manifest, usually a recipe, verifies that they run and pass their
+checks, and destroys them. It touches only guests that it created; they belong to the user
+who runs the test, not to an agent. The site needs an ownership key.
 
-With --sim, it tests a manifest with nested nodes as a tree: the host and each pve node get
-their own agent, one commit deploys the manifest, and another one removes it. --mode then
-applies to all nodes except pve nodes.
+With --sim, a manifest with nested nodes is tested as a tree: the host and each pve node
+get their own agent, one commit deploys the manifest, and another one removes it. --mode
+then does not apply to pve nodes.
 
 With --keep the nodes stay; "destroy -M MANIFEST" on the same machine removes them. Press
 Ctrl-C once to end the test early and clean up, twice to exit immediately.`,

@@ -17,7 +17,7 @@ func tokenVerb(a *app) *cobra.Command {
 		Use:   "token",
 		Short: "Manage tokens of nodes and keys of hosts",
 		Long: `A provisioning token identifies a node to the server. The server signs it with a key that
-it creates at its first start and that never leaves the machine.`,
+never leaves the machine.`,
 		Args: cobra.NoArgs,
 	}
 	c.AddCommand(tokenMintVerb(a), tokenInspectVerb(a), tokenRevokeVerb(a), tokenRotateVerb(a), tokenOwnershipVerb(a))
@@ -29,11 +29,9 @@ func tokenInspectVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "inspect [--verify]",
 		Short: "Show the content of a token",
-		Long: `Reads a token from standard input, because other users of the machine can see a command
-line. With --verify it also checks the token with the keys of the server on this machine;
-it exits 6 if the token is not valid.`,
-		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return runTokenInspect(a, folder, verify) },
+		Long:  `Reads a token from standard input. With --verify it exits 6 if the token is not valid.`,
+		Args:  cobra.NoArgs,
+		RunE:  func(*cobra.Command, []string) error { return runTokenInspect(a, folder, verify) },
 	}
 	c.Flags().BoolVar(&verify, "verify", false, "check it with the keys of the server on this machine")
 	folder.flag(c)
@@ -74,13 +72,12 @@ func tokenRevokeVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "revoke NODE",
 		Short: "Revoke all tokens of one node",
-		Long: `Revokes all tokens that a node has now, including those that it renewed. Run it on the
-machine of the node's parent. A running server refuses them from the next request on, also
-after a restart.
+		Long: `Revokes all tokens that a node has now. Run it on the machine of the node's parent. A
+running server refuses them from the next request on.
 
-The next pass of the parent's agent gives a new token to the agent of a node of type pve, and to
-a container in mode pull that it can enter by pct. Give any other node in mode pull a new one by
-token mint. Tokens in the secrets of the site are not affected.`,
+The next pass of the parent's agent gives a new token to the agent of a pve node, and to a
+container in mode pull that it can enter by pct. Other nodes need one from token mint.
+Tokens in the secrets of the site are not affected.`,
 		Args: ui.TakesArgs(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			dir, err := folder.path(a.ui.Env)
@@ -108,9 +105,9 @@ func tokenRotateVerb(a *app) *cobra.Command {
 		Use:   "rotate [--drop-old]",
 		Short: "Replace the key that signs tokens",
 		Long: `Creates a new signing key, which a running server uses immediately. Tokens of the current
-key stay valid, and each node gets a new one when it fetches its spec; tokens of older keys
-become invalid. When all nodes have fetched, or if the current key was stolen, run it again
-with --drop-old.`,
+key stay valid, those of older keys become invalid, and each node gets a new one when it
+fetches its spec. When all nodes have fetched, or if the current key was stolen, run it
+again with --drop-old.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			dir, err := folder.path(a.ui.Env)

@@ -22,9 +22,7 @@ func tokenMintVerb(a *app) *cobra.Command {
 /etc/homestak-gitops/node.json on that node, mode 0600. It is valid until the node uses
 the next one, which it gets with its spec.
 
-With --out it writes the token to a file with mode 0600, as --token-file of config fetch
-and token_file of an agent require. A file that a shell redirects the output to may be
-readable by others.`,
+Use --out for config fetch and for token_file of an agent, which require mode 0600.`,
 		Args: ui.TakesArgs(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return runTokenMint(c.Context(), a, f, folder, args[0], o)

@@ -25,8 +25,7 @@ func validateVerb(a *app) *cobra.Command {
 		Use:   "validate",
 		Short: "Check a site, and report all errors",
 		Long: `Loads the site, resolves it for every host, evaluates the policies, and reports all errors
-with file, line and column. It contacts no host and needs no secrets. Exits 0 if the site
-is valid and no policy denies it, otherwise 1.`,
+with file, line and column. It contacts no host and needs no secrets.`,
 		Args: cobra.NoArgs,
 		RunE: f.Within(func(ctx context.Context, _ []string) error { return runValidate(ctx, a, f) }),
 	}

@@ -34,8 +34,8 @@ type AgentRepository struct {
 	URL     string        `hcl:"url,optional" doc:"https://…, ssh://…, user@host:path, or a folder of this machine. Credentials are in auth."`
 	Branch  string        `hcl:"branch,optional" doc:"The branch that counts."`
 	Path    string        `hcl:"path,optional" doc:"Folder in the repository that holds the site; its top unless set."`
-	Poll    time.Duration `hcl:"poll,optional" doc:"Time between two polls of the repository, plus or minus a tenth; at least 1s."`
-	MaxSize int           `hcl:"max_size,optional" doc:"Largest download of the repository, in MiB. What is larger is refused, with a note how to make it smaller."`
+	Poll    time.Duration `hcl:"poll,optional" doc:"Time between two polls of the repository; at least 1s."`
+	MaxSize int           `hcl:"max_size,optional" doc:"Largest download of the repository, in MiB."`
 	Auth    *AgentAuth    `hcl:"auth,block" doc:"How the repository is opened."`
 }
 
@@ -45,7 +45,7 @@ type AgentAuth struct {
 	Username       string `hcl:"username,optional" doc:"https: user of the token, if the server requires one."`
 	KeyFile        string `hcl:"key_file,optional" doc:"ssh: file with a private key without passphrase."`
 	KnownHostsFile string `hcl:"known_hosts_file,optional" doc:"ssh: file with the keys of the server, as ssh-keyscan prints them."`
-	CAFile         string `hcl:"ca_file,optional" doc:"https: file with the CA certificates (PEM) that the server is checked by; those of the system unless set."`
+	CAFile         string `hcl:"ca_file,optional" doc:"https: file with CA certificates (PEM); those of the system unless set."`
 }
 
 // AgentParent is the agent above a child.
@@ -53,7 +53,7 @@ type AgentParent struct {
 	URL         string        `hcl:"url,optional" doc:"URL of its server, such as https://192.0.2.10:44443."`
 	Pins        []string      `hcl:"pins,optional" doc:"Pins of its key and the next one, as serve and status print them."`
 	TokenFile   string        `hcl:"token_file,optional" doc:"File with the token for the server. Renewed tokens and pins are kept in the data folder, until this attribute, pins or url change."`
-	ReportEvery time.Duration `hcl:"report_every,optional" doc:"Longest time between two reports; at least 1s. There is one after every pass."`
+	ReportEvery time.Duration `hcl:"report_every,optional" doc:"Longest time between two reports; at least 1s."`
 }
 
 // AgentAPI is how the API of the host is opened.

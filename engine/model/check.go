@@ -18,8 +18,8 @@ import (
 // and Command is set. Package engine/health tries it.
 type Check struct {
 	Name     string        `hcl:"name,label"`
-	HTTP     string        `hcl:"http,optional" doc:"URL that must answer a GET with a status from 200 to 299, such as http://db.example:8080/health. Without a host (:8080/health, https://:8443/), or with localhost, it is the guest's own address, whose certificate is not verified."`
-	TCP      string        `hcl:"tcp,optional" doc:"Port, or address:port, that must accept a connection. Without an address, or with localhost, the guest's own is tried."`
+	HTTP     string        `hcl:"http,optional" doc:"URL that must answer a GET with a status from 200 to 299. Without a host (:8080/health, https://:8443/), or with localhost, it is the guest's own address, whose certificate is not verified."`
+	TCP      string        `hcl:"tcp,optional" doc:"Port of the guest, or address:port, that must accept a connection."`
 	SSH      bool          `hcl:"ssh,optional" doc:"An SSH server must answer on port 22. It must accept vm_user if the guest has the public half of the key in ssh of the host."`
 	Agent    bool          `hcl:"agent,optional" doc:"The guest agent must answer; not for containers."`
 	Command  string        `hcl:"command,optional" doc:"Command for /bin/sh that must exit 0; the guest agent runs it as root, perhaps more than once. Not for containers."`

@@ -29,7 +29,7 @@ type execution struct {
 
 // Settings are waits and what test does.
 type Settings struct {
-	VerifySSH        *bool         `hcl:"verify_ssh,optional" doc:"test logs in to every node that accepts the private key in ssh of the host, as a check with ssh = true does."`
+	VerifySSH        *bool         `hcl:"verify_ssh,optional" doc:"test also makes the check ssh = true of every node that accepts the private key in ssh of the host."`
 	CleanupOnFailure *bool         `hcl:"cleanup_on_failure,optional" doc:"test destroys what it created also when it fails."`
 	Timeout          time.Duration `hcl:"timeout,optional" doc:"How long one step may take, beside its checks."`
 }

@@ -59,12 +59,12 @@ type Host struct {
 	Node        string    `hcl:"node,optional" doc:"Name of the PVE node; the host's own name unless set."`
 	Nodes       []string  `hcl:"nodes,optional" doc:"Names of the PVE nodes of a cluster where guests may live."`
 	APIToken    string    `hcl:"api_token,optional" secret:"true" doc:"API token, user@realm!name=secret; secret.api_tokens[\"NAME\"] unless set."`
-	Fingerprint string    `hcl:"fingerprint,optional" doc:"SHA-256 of the host's certificate, in hex, with or without colons or the prefix sha256:."`
+	Fingerprint string    `hcl:"fingerprint,optional" doc:"SHA-256 of the host's certificate, in hex."`
 	CA          string    `hcl:"ca,optional" doc:"File of the site with the CA certificate (PEM) that signed the host's."`
 	InsecureTLS bool      `hcl:"insecure_tls,optional" doc:"Accept any certificate; a warning, never needed."`
 	Storage     *Storage  `hcl:"storage,block" doc:"Default storages."`
 	Bridge      string    `hcl:"bridge,optional" doc:"Bridge of nics that name none."`
-	Pool        string    `hcl:"pool,optional" doc:"Resource pool of all guests on this host; a pool block of that name is created first."`
+	Pool        string    `hcl:"pool,optional" doc:"Resource pool of all guests on this host."`
 	SSH         *HostSSH  `hcl:"ssh,block" doc:"How the host itself is reached."`
 	Hardware    *Hardware `hcl:"hardware,block" doc:"Hardware of the machine; for policies."`
 
@@ -120,7 +120,7 @@ type HostSSH struct {
 	User    string `hcl:"user,optional" doc:"User."`
 	Key     string `hcl:"key,optional" secret:"true" doc:"Private key."`
 	HostKey string `hcl:"host_key,optional" doc:"The host's public key."`
-	Jump    bool   `hcl:"jump,optional" doc:"Connections to the guests of the host go through it: SSH, and checks at their own addresses."`
+	Jump    bool   `hcl:"jump,optional" doc:"SSH and checks of guests go through the host."`
 }
 
 // Hardware is what a machine has.
@@ -214,8 +214,8 @@ type Network struct {
 type Access struct {
 	Posture     string `hcl:"posture,optional" ref:"posture" doc:"Level of security; dev unless set, where the site has it."`
 	Users       []User `hcl:"user,block" doc:"Users of the node."`
-	Via         string `hcl:"via,optional" doc:"How the node is entered: ssh, agent (the guest agent of a VM) or exec (pct exec, for containers on the machine of the agent). Unless set: ssh, if there is a key and an address."`
-	FormerUsers string `hcl:"former_users,optional" doc:"What happens to a user that leaves the spec: lock or remove; lock unless set. The home folder stays."`
+	Via         string `hcl:"via,optional" doc:"ssh, agent (the guest agent of a VM) or exec (pct exec, for containers on the machine of the agent); ssh unless set, if there is a key and an address."`
+	FormerUsers string `hcl:"former_users,optional" doc:"lock (unless set) or remove a user that leaves the spec. The home folder stays."`
 }
 
 // Values of Access.Via.
@@ -257,7 +257,7 @@ type Config struct {
 	Repositories       []Repository      `hcl:"repository,block" doc:"Repositories that apt installs from, beside those of the image."`
 	Commands           []Command         `hcl:"command,block" doc:"Commands to run."`
 	Mounts             []Mount           `hcl:"mount,block" doc:"Mounts of the node's disks."`
-	Swap               int               `hcl:"swap,optional" doc:"Size of the swap file /swapfile in MiB; without it swap is left as it is. For a container, set swap in the node."`
+	Swap               int               `hcl:"swap,optional" doc:"Size of /swapfile in MiB; unset, swap is left as it is. For a container, set swap in the node."`
 	UnattendedUpgrades *bool             `hcl:"unattended_upgrades,optional" doc:"Install security updates every day; as the image has it unless set."`
 }
 
@@ -265,7 +265,7 @@ type Config struct {
 type PVEConfig struct {
 	NoSubscription        bool   `hcl:"no_subscription,optional" doc:"Install from Proxmox's repository that needs no subscription, and disable those that need one."`
 	RemoveSubscriptionNag bool   `hcl:"remove_subscription_nag,optional" doc:"Silence the reminder about subscriptions."`
-	Bridge                string `hcl:"bridge,optional" doc:"Bridge that takes the place of the network card with the default route, with its addresses, such as vmbr0; none is made unless set."`
+	Bridge                string `hcl:"bridge,optional" doc:"Bridge, such as vmbr0, that takes the addresses of the network card with the default route; none unless set."`
 }
 
 // Mount is where a disk of the node is mounted.
@@ -273,14 +273,14 @@ type Mount struct {
 	Path    string   `hcl:"path,label"`
 	Disk    string   `hcl:"disk" doc:"Name of a disk block of the node; it becomes the label of the file system."`
 	FSType  string   `hcl:"fstype,optional" doc:"File system that an empty disk gets: ext4 or xfs."`
-	Options []string `hcl:"options,optional" doc:"Options of mount, such as noatime; nofail is always among them, so that the machine also starts without the disk."`
+	Options []string `hcl:"options,optional" doc:"Options of mount, such as noatime; nofail is always added."`
 }
 
 // File is a file to write.
 type File struct {
 	Path    string   `hcl:"path,label"`
 	Content string   `hcl:"content,optional" doc:"The whole content; this or source is required."`
-	Source  string   `hcl:"source,optional" doc:"File of the site that has the content, by its path from the top folder; it may be binary, of up to 1 MiB."`
+	Source  string   `hcl:"source,optional" doc:"File of the site with the content; may be binary, up to 1 MiB."`
 	Mode    string   `hcl:"mode,optional" doc:"Permissions in octal."`
 	Owner   string   `hcl:"owner,optional" doc:"user or user:group."`
 	Group   string   `hcl:"group,optional" doc:"Group that owns it; that of owner unless set."`
@@ -295,7 +295,7 @@ type Repository struct {
 	URL        string   `hcl:"url" doc:"Where it is, such as https://download.example.org/debian."`
 	Suites     []string `hcl:"suites" doc:"Suites, such as bookworm; one that ends in / is a folder, and has no components."`
 	Components []string `hcl:"components,optional" doc:"Components, such as main."`
-	Key        string   `hcl:"key,optional" doc:"Public key that signs it, as an armored block, such as file(\"keys/example.asc\"); the keys of the image unless set."`
+	Key        string   `hcl:"key,optional" doc:"Armored public key, such as file(\"keys/example.asc\"); the keys of the image unless set."`
 }
 
 // Command is a command to run on a node.
@@ -303,7 +303,7 @@ type Command struct {
 	Name    string `hcl:"name,label"`
 	Run     string `hcl:"run" doc:"Shell script that root runs. A plan shows that it runs, not what it changes."`
 	Unless  string `hcl:"unless,optional" doc:"Shell script that changes nothing; if it succeeds, the command is not run."`
-	Creates string `hcl:"creates,optional" doc:"Path; if it exists, the command is not run. Without unless and creates the command runs once, and again after an edit."`
+	Creates string `hcl:"creates,optional" doc:"Path; if it exists, the command is not run. Without unless and creates it runs once, and again after an edit."`
 }
 
 // Run is when a node in mode pull fetches its spec and applies it.

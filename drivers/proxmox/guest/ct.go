@@ -14,12 +14,12 @@ type CT struct {
 	Preset   string `hcl:"preset,optional" ref:"preset" plan:"-" doc:"Size: cores, memory, disk."`
 	Template string `hcl:"template,optional" ref:"template" cost:"data-loss" doc:"Container template, or a template with a vmid to clone. Required."`
 
-	Recreate string `hcl:"recreate,optional" cost:"data-loss" doc:"Any text, such as 2026-11. A container that was not created with this text is replaced, with its data."`
+	Recreate string `hcl:"recreate,optional" cost:"data-loss" doc:"Any text, such as 2026-11. A container created with another text is replaced, with its data."`
 
 	Cores  int      `hcl:"cores,optional" pve:"cores" priv:"VM.Config.CPU" doc:"CPU cores; the preset's unless set."`
 	Memory int      `hcl:"memory,optional" pve:"memory,always" unset:"512" priv:"VM.Config.Memory" cost:"hot" doc:"Memory in MiB; the preset's unless set."`
 	Swap   int      `hcl:"swap,optional" default:"512" pve:"swap,always" unset:"512" priv:"VM.Config.Memory" cost:"hot" doc:"Swap in MiB; 0 for none."`
-	Disk   int      `hcl:"disk,optional" plan:"-" doc:"Size of the root disk in GiB; the preset's unless set, else 4, or a clone's own. It can grow, never shrink."`
+	Disk   int      `hcl:"disk,optional" plan:"-" doc:"Root disk in GiB; the preset's unless set, else 4, or a clone's own. It never shrinks."`
 	Disks  []CTDisk `hcl:"disk,block" doc:"Mount points; the one named root is the root disk."`
 	NICs   []CTNIC  `hcl:"nic,block" doc:"Network cards; one named lan on the host's bridge unless any is declared."`
 
@@ -31,7 +31,7 @@ type CT struct {
 	Protection  bool     `hcl:"protection,optional" pve:"protection,always" priv:"VM.Config.Options" doc:"The guest and its disks cannot be removed."`
 	Restart     string   `hcl:"restart,optional" default:"never" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
 
-	Unprivileged bool     `hcl:"unprivileged,optional" default:"true" pve:"unprivileged,always" priv:"VM.Allocate" cost:"data-loss" doc:"Its root is an unprivileged user of the host. It cannot be changed on a container that exists."`
+	Unprivileged bool     `hcl:"unprivileged,optional" default:"true" pve:"unprivileged,always" priv:"VM.Allocate" cost:"data-loss" doc:"Its root is an unprivileged user of the host. Cannot be changed on an existing container."`
 	Features     []string `hcl:"features,optional" pve:"features" as:"flags" priv:"VM.Allocate" cost:"restart" doc:"nesting, and only of an unprivileged container: PVE lets no API token set others."`
 	Hostname     string   `hcl:"hostname,optional" pve:"hostname" priv:"VM.Config.Network" doc:"Host name inside; the node's name unless set."`
 	Nameserver   []string `hcl:"nameserver,optional" pve:"nameserver" as:"list" priv:"VM.Config.Network" cost:"restart" doc:"Name servers; the spec's, else the site's unless set."`
@@ -53,7 +53,7 @@ type CTDisk struct {
 	Path    string            `hcl:"path,optional" cost:"restart" doc:"Where it is mounted inside; required for all but the root disk."`
 	Backup  bool              `hcl:"backup,optional" cost:"restart" doc:"It is part of backups, as the root disk always is."`
 	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further members of PVE's mount point, such as ro or mountoptions."`
-	Remove  bool              `hcl:"remove,optional" doc:"Destroys the data when the disk leaves the files; otherwise they stay as an unused volume for a disk of the same name. Apply it before you remove the disk."`
+	Remove  bool              `hcl:"remove,optional" doc:"Destroys the data when the disk leaves the files (apply it first); otherwise they stay, unused, for a disk of the same name."`
 }
 
 // CTNIC is a network card of a container and its addresses.
@@ -71,7 +71,7 @@ type CTNIC struct {
 	Rate     float64           `hcl:"rate,optional" cost:"hot" doc:"Limit of its traffic in MB/s; none unless set."`
 	LinkDown bool              `hcl:"link_down,optional" cost:"hot" doc:"The card has no link."`
 	Trunks   []string          `hcl:"trunks,optional" cost:"restart" doc:"VLANs that pass through with their tags, such as [\"10\", \"20\"]. The bridge must be VLAN aware. A running container gets them at its next start."`
-	Options  map[string]string `hcl:"options,optional" cost:"hot" doc:"Further members of PVE's network device, such as host-managed. Members that were never declared are left as they are."`
+	Options  map[string]string `hcl:"options,optional" cost:"hot" doc:"Further members of PVE's network device, such as host-managed. Undeclared members are left as they are."`
 }
 
 // CTSchema is the kind ct.

@@ -20,7 +20,7 @@ import (
 // image, by site, name and content. An existing volume or guest is only named: it is checked and
 // never changed.
 type Template struct {
-	Volume   string `hcl:"volume,optional" plan:"-" doc:"Volume of a container template that is on the host already, such as local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst; never created or removed."`
+	Volume   string `hcl:"volume,optional" plan:"-" doc:"Existing volume of a container template, such as local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst; never created or removed."`
 	URL      string `hcl:"url,optional" plan:"-" doc:"Where the host downloads a container template from."`
 	Checksum string `hcl:"checksum,optional" plan:"-" doc:"sha256:… of the download; checked by the host."`
 	VMID     int    `hcl:"vmid,optional" plan:"-" doc:"VMID of the VM or container template to clone; never created or removed unless image is set: then the VMID of the new template."`

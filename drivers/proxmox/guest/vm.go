@@ -15,14 +15,14 @@ type VM struct {
 	Image    string `hcl:"image,optional" ref:"image" cost:"data-loss" doc:"Disk image for the root disk."`
 	Template string `hcl:"template,optional" ref:"template" cost:"data-loss" doc:"VM template to clone instead of an image."`
 
-	Recreate string `hcl:"recreate,optional" cost:"data-loss" doc:"Any text, such as 2026-11. A machine that was not created with this text is replaced, with its data."`
+	Recreate string `hcl:"recreate,optional" cost:"data-loss" doc:"Any text, such as 2026-11. A machine created with another text is replaced, with its data."`
 
 	Clone string `hcl:"clone,optional" plan:"-" doc:"full (a copy, the default) or linked (the root disk depends on the template's, which cannot be removed meanwhile). Used only when the guest is created."`
 
 	Cores   int    `hcl:"cores,optional" pve:"cores,always" unset:"1" priv:"VM.Config.CPU" cost:"restart" doc:"CPU cores; the preset's unless set."`
 	Sockets int    `hcl:"sockets,optional" default:"1" pve:"sockets" unset:"1" priv:"VM.Config.CPU" cost:"restart" doc:"CPU sockets, of so many cores each."`
 	Memory  int    `hcl:"memory,optional" pve:"memory.current,always" unset:"512" priv:"VM.Config.Memory" cost:"restart" doc:"Memory in MiB; the preset's unless set."`
-	Disk    int    `hcl:"disk,optional" plan:"-" doc:"Size of the root disk in GiB; the preset's unless set, else the image's own. It can grow, never shrink."`
+	Disk    int    `hcl:"disk,optional" plan:"-" doc:"Root disk in GiB; the preset's unless set, else the image's own. It never shrinks."`
 	Disks   []Disk `hcl:"disk,block" doc:"Further disks; the one named root is the root disk."`
 	NICs    []NIC  `hcl:"nic,block" doc:"Network cards; one named lan on the host's bridge unless any is declared."`
 
@@ -35,7 +35,7 @@ type VM struct {
 	Restart     string            `hcl:"restart,optional" default:"never" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
 	Agent       bool              `hcl:"agent,optional" default:"true" pve:"agent.enabled,always" priv:"VM.Config.Options" cost:"restart" doc:"The guest agent is expected inside."`
 	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as in qm.conf. Undeclared keys are left as they are. A CD drive is ide0, sataN or scsiN with STORAGE:iso/NAME.iso,media=cdrom, ${image.NAME},media=cdrom or none,media=cdrom. Keys with their own attribute, passwords, and keys for root@pam only are refused."`
-	UserData    string            `hcl:"user_data,optional" plan:"-" doc:"Input of cloud-init for the first boot, usually from templatefile; may contain secrets. It is on an image in place of PVE's cloud-init drive. Used only when the machine is created."`
+	UserData    string            `hcl:"user_data,optional" plan:"-" doc:"Input of cloud-init for the first boot; may contain secrets. It replaces PVE's cloud-init drive. Used only when the machine is created."`
 
 	Name       string   `plan:"name" pve:"name" priv:"VM.Config.Options" words:"the node's name"`
 	User       string   `plan:"ci_user" pve:"ciuser" priv:"VM.Config.Cloudinit" words:"vm_user in the site block"`                           // created at first boot
@@ -52,9 +52,9 @@ type Disk struct {
 	Name    string `hcl:"name,label"`
 	Size    int    `hcl:"size,optional" cost:"hot" doc:"GiB; required for all but the root disk."`
 	Storage string `hcl:"storage,optional" cost:"migrate" doc:"Storage; the host's disks storage unless set."`
-	Bus     string `hcl:"bus,optional" cost:"restart" doc:"scsi, virtio or sata; scsi unless set when the disk is made. It is changed while the machine is stopped, so restart must be allowed."`
-	Blank   bool   `hcl:"blank,optional" plan:"-" doc:"Root disk only: create it empty, in place of image and template, for an installation from CD or network."`
-	Remove  bool   `hcl:"remove,optional" doc:"Destroys the data when the disk leaves the files; otherwise they stay as an unused volume for a disk of the same name. Apply it before you remove the disk."`
+	Bus     string `hcl:"bus,optional" cost:"restart" doc:"scsi (unless set), virtio or sata. Changing it stops the machine, so restart must be allowed."`
+	Blank   bool   `hcl:"blank,optional" plan:"-" doc:"Root disk only: create it empty, for an installation from CD or network."`
+	Remove  bool   `hcl:"remove,optional" doc:"Destroys the data when the disk leaves the files (apply it first); otherwise they stay, unused, for a disk of the same name."`
 }
 
 // NIC is a network card of a VM and its addresses as cloud-init sets them.
@@ -66,7 +66,7 @@ type NIC struct {
 	IP      string `hcl:"ip,optional" cost:"restart" doc:"Address with prefix length, or dhcp. Unless set, the spec's for the first nic, else dhcp. Cloud-init applies a change at the next boot."`
 	Gateway string `hcl:"gateway,optional" cost:"restart" doc:"Default gateway; the spec's, else the site's, for the first nic with a static address."`
 
-	IP6      string   `hcl:"ip6,optional" cost:"restart" doc:"IPv6 address with prefix length, auto (router advertisements) or dhcp; none unless set. cloud-init reads it as it does ip."`
+	IP6      string   `hcl:"ip6,optional" cost:"restart" doc:"IPv6 address with prefix length, auto (router advertisements) or dhcp; none unless set."`
 	Gateway6 string   `hcl:"gateway6,optional" cost:"restart" doc:"IPv6 default gateway, to a static ip6."`
 	Model    string   `hcl:"model,optional" cost:"hot" doc:"Model of the card: virtio unless set, or e1000, e1000e, rtl8139, vmxnet3 and others."`
 	Firewall bool     `hcl:"firewall,optional" cost:"hot" doc:"PVE's firewall filters this card."`

@@ -24,7 +24,7 @@ import (
 // comment of its own: PVE keeps one line of it, which is the ownership tag.
 type IPSet struct {
 	Host    string   `hcl:"host" ref:"host" plan:"-" doc:"Host or cluster it is on."`
-	Entries []string `hcl:"entries,optional" doc:"Addresses, networks and aliases of the cluster (dc/NAME); one with ! before it is excluded from the set."`
+	Entries []string `hcl:"entries,optional" doc:"Addresses, networks and aliases of the cluster (dc/NAME); ! before one excludes it."`
 }
 
 // IPSetKind is the kind ipset.
