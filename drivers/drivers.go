@@ -23,11 +23,11 @@ type Access struct {
 	Files     fs.FS     // of the site, for images that are uploaded
 	Transport Transport // nil: TLS to the API of the host
 
-	// Parent serves nodes in mode pull their specs. Nil: nobody does, and none is created.
+	// Parent serves nodes in mode pull their specs. Nil: there is no server, and none is created.
 	Parent Parent
 
-	// Sent is called from any goroutine after each request to the API of a host, with the status of the answer,
-	// 0 for none. Nil: nobody counts.
+	// Sent is called from any goroutine after each request to the API of a host, with the status of the response, 0
+	// for none. May be nil.
 	Sent func(method string, status int)
 
 	awaits bool // whether the site has a key of ownership is not known yet: a parent is to say it
@@ -40,15 +40,15 @@ type Access struct {
 // Parent is the server that nodes in mode pull get their specs from, as far as their host is
 // concerned. Its methods are called from several goroutines.
 type Parent interface {
-	// Parent is what a node that is about to be created gets to know, with a fresh token. What the
-	// node has reported before came from another machine, and is forgotten.
+	// Parent returns the parent for a node that is about to be created, with a fresh token. Earlier reports of the
+	// node came from another machine, and are dropped.
 	Parent(node, spec string) (wire.Parent, error)
 	// HasReported reports whether the node has reported since then.
 	HasReported(node string) bool
 	// Accepts says why a token is not one of this node, nil if it is. The error does not show it.
 	Accepts(node, token string) error
-	// Reported says what the node reported last: that it is ready, or an error why it is not. Whoever
-	// makes passes gives it to health.Prober, so that they wait for new nodes.
+	// Reported returns the node's last report: that it is ready, or an error. Pass it to health.Prober, so that
+	// passes wait for new nodes.
 	Reported(node string) (saw string, err error)
 }
 
@@ -145,9 +145,9 @@ func ownershipKeys(secrets *model.Secrets, site string) func(owner string) [][]b
 	}
 }
 
-// secrets are those of a site, for its keys of ownership. A host that is simulated in this process starts without guests of
-// the site, and ends with it: where no key is known, the simulations of this process have one of their own. What a
-// parent does not know yet is not replaced by that.
+// secrets are those of a site, for its keys of ownership. A host that is simulated in this process starts without
+// guests of the site, and ends with it: if no key is known, the simulations of this process share a generated one.
+// That does not replace keys that a parent does not know yet.
 func (a Access) secrets(site *model.Site, owner string) *model.Secrets {
 	own := site.Secrets
 	switch {

@@ -11,8 +11,9 @@ import (
 
 const pct = "/usr/sbin/pct"
 
-// MayEnter returns why this program cannot enter the containers of a machine, on which its commands run; nil if it can. It takes
-// a Proxmox VE host with its pct, and root: pct asks the cluster's file system, which answers nobody else (pve-cluster, IPCC.xs).
+// MayEnter returns why this program cannot enter the containers of a machine, on which its commands run; nil if it
+// can. It needs a Proxmox VE host with its pct, and root: pct asks the cluster's file system, which only responds
+// to root (pve-cluster, IPCC.xs).
 func MayEnter(ctx context.Context, host guest.Machine) error {
 	out, err := host.Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", `id -u; test -x "$1"`, "sh", pct}})
 	user := strings.TrimSpace(out.Out)

@@ -41,9 +41,9 @@ type Config struct {
 	Transport   http.RoundTripper // nil: TLS to Host.API; a simulator in process otherwise
 	Files       fs.FS             // the site's files, for images that are uploaded; may be nil
 	Concurrency int               // DefaultConcurrency if 0
-	Parent      kind.Parent       // serves nodes in mode pull their specs; nil: nobody does
+	Parent      kind.Parent       // serves nodes in mode pull their specs; nil: no server
 
-	// Delivers reports whether containers in mode pull get to know their parent by whoever enters them. Nil: they do not.
+	// Delivers reports whether containers in mode pull get their parent from outside. Nil: they do not.
 	Delivers func(context.Context) bool
 
 	// Keys are the keys that prove the guests of an owner, the current one first, at most two; none: the site has no key.

@@ -31,8 +31,8 @@ const (
 	mostContent = 60 << 10
 )
 
-// Run is as guest.Machine wants it. PVE begins the command and reports its end to who
-// asks for it, once. What the command reads goes with it if it is short, else through files.
+// Run implements guest.Machine. PVE starts the command and reports its end on request, once. Short input is sent
+// with the command, longer input through files.
 func (g *machine) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
 	if err := c.Check(); err != nil {
 		return guest.Output{}, err

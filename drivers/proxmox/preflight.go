@@ -11,8 +11,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// parentless lists the guests in mode pull that cannot get to know their parent, should they be
-// created: they would boot, and nobody would configure them.
+// parentless lists the guests in mode pull that would not get their parent when they are created: they would boot
+// and never be configured.
 func parentless(ctx context.Context, h *kind.Host, want *model.Want) []model.PreflightProblem {
 	var out []model.PreflightProblem
 	pulls := func(r *model.Resource) bool {

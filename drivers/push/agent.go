@@ -80,7 +80,7 @@ func reaches(found *Agent, identity string) bool {
 	return found.Identity == w.Identity && found.Parent == w.Parent && found.Pins == w.Pins && found.Token == w.Token && found.Service == w.Service
 }
 
-// Kind is that of the agents of children. Its Inside is nil: whoever installs them says where.
+// Kind is the kind of the agents of children. Its Inside is nil: the driver that installs them sets it.
 func Kind() *model.Kind {
 	return &model.Kind{
 		Name: KindName, Doc: "The agent of a child, which its parent installs.", Unspecified: true,

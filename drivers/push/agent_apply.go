@@ -93,7 +93,7 @@ func (f *FoundAgent) Change(ctx context.Context, m machine, given *wire.Parent, 
 	return runCommand(ctx, m, guest.Script(b.String()))
 }
 
-// rights makes the user of the agent in Proxmox VE, with its roles. What others added to a role stays.
+// rights creates the user of the agent in Proxmox VE, with its roles. Privileges that others added to a role stay.
 func (f *FoundAgent) rights(b *strings.Builder) {
 	line := func(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
 	line(`command -v pveum >/dev/null || die "Proxmox VE is not installed on the machine (it has no pveum)"`)
@@ -128,8 +128,8 @@ chown %[5]s:%[5]s %[4]s; chmod 0600 %[4]s
 `, pveUser, tokenName, apiToken, apiFile, user)
 }
 
-// sshKey makes the key by which the agent enters its guests, if there is none. It is beside agent.hcl and not in the data folder,
-// so that who loses that can still enter the guests that know the key. What is in the data folder is read as the agent, who may
+// sshKey creates the agent's SSH key for its guests, if it is missing. It is beside agent.hcl and not in the data
+// folder, so that the key survives the loss of that folder. Files in the data folder are read as the agent, who may
 // put a link there.
 func (f *FoundAgent) sshKey(b *strings.Builder) {
 	fmt.Fprintf(b, `if [ ! -s %[1]s ]; then
@@ -170,8 +170,9 @@ func (f *FoundAgent) keep(b *strings.Builder) {
 	line("printf '%%s\\n' %s | put %s 0644 root root", f.want.Program.Sum, upgradeFile)
 }
 
-// Between a stop of the agent and its start the connection may be cut off, and the parent may be away for long. So systemd starts it by
-// itself after a while, unless that is called off. It is of use only then: a step does not fail because of it.
+// Between a stop of the agent and its start the connection may fail, and the parent may be unreachable for long. So
+// systemd starts it after a while, unless that is cancelled. This is only a fallback: a step does not fail because
+// of it.
 const (
 	resume = "homestak-gitops-resume"
 	arm    = "systemctl stop " + resume + ".timer " + resume + ".service >/dev/null 2>&1 || :\n" +
@@ -182,8 +183,8 @@ const (
 	resumeAfter = "120"
 )
 
-// start makes the agent run, now and at every boot. It may run already, since it was started by itself, and has to read what has
-// changed since.
+// start makes the agent run, now and at every boot. It may run already, started by the fallback, and must then
+// reload.
 const start = "systemctl reset-failed " + systemd.Service + " 2>/dev/null || :\n" +
 	"systemctl unmask " + systemd.Service + " >/dev/null 2>&1 || :\n" +
 	"systemctl enable " + systemd.Service + " >/dev/null 2>&1 || die '" + systemd.Service + " cannot be enabled'\n" +

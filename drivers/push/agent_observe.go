@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/systemd"
 )
 
-// Where the agent of a child has its files.
+// Paths of a child's agent.
 const (
 	ProgramFile = "/usr/local/bin/homestak-gitops"
 	newFile     = "/usr/local/bin/.homestak-gitops.new"     // the next program, as it was sent
@@ -173,8 +173,8 @@ func (f *FoundAgent) read(r []string) {
 	}
 }
 
-// readKept reads what the agent keeps of its parent. Where that cannot be read the agent says so itself, and what was written
-// counts.
+// readKept reads what the agent stored of its parent. If that cannot be read, the agent reports it, and the
+// installed configuration counts.
 func (f *FoundAgent) readKept(text string) {
 	var kept struct {
 		Given, Token string

@@ -7,8 +7,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/ssh"
 )
 
-// WithKeysOf adds the private keys that ssh(1) would offer for whoever runs the program: those in
-// the folder .ssh of HOME that need no passphrase, and the ssh-agent at SSH_AUTH_SOCK.
+// WithKeysOf adds the private keys that ssh(1) would offer for the current user: those in the folder .ssh of HOME
+// that need no passphrase, and the ssh-agent at SSH_AUTH_SOCK.
 func (c Config) WithKeysOf(env func(string) string) Config {
 	c.AgentSocket = env("SSH_AUTH_SOCK")
 	if home := env("HOME"); home != "" {

@@ -29,7 +29,7 @@ import (
 type Children interface {
 	// Known is what children know of it now, without identity and token.
 	Known() (wire.Parent, error)
-	// Parent is what a child gets to know, with a fresh token. What it reported before is forgotten.
+	// Parent returns the parent for a child, with a fresh token. Earlier reports are dropped.
 	Parent(node, spec string) (wire.Parent, error)
 	// Accepts says why a token is not one of this child, nil if it is. The error does not show it.
 	Accepts(node, token string) error
@@ -43,7 +43,7 @@ type Children interface {
 }
 
 const (
-	// noSpec is in the token of a child that has no spec: nobody fetches one with it.
+	// noSpec is in the token of a child without a spec.
 	noSpec = "agent"
 
 	defaultUpgrade = 5 * time.Minute
@@ -343,7 +343,7 @@ func isInside(addr model.Address) bool {
 	return addr.Kind == converge.KindName || addr.Kind == KindName
 }
 
-// wayOf is how what is wanted inside a guest is reached; nil if r is no such thing.
+// wayOf returns how to reach the guest of a resource inside one; nil for other resources.
 func wayOf(r *model.Resource) *way {
 	switch w := r.Private.(type) {
 	case *way:

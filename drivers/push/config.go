@@ -57,7 +57,7 @@ type Config struct {
 	Width   int           // how many guests are looked at side by side: 16
 	Locally guest.Machine // this machine, for containers of it: drivers/local
 
-	Parent  parent // of nodes in mode pull; nil if nobody serves them
+	Parent  parent // of nodes in mode pull; nil without a server
 	Program string // that they run, a file of this machine; the one that runs unless set
 }
 
@@ -196,7 +196,7 @@ func (converging) Apply(ctx context.Context, m guest.Machine, want *spec.Spec, o
 	return err
 }
 
-// lostError is a step of which nobody knows how it ended.
+// lostError is a step with an unknown outcome.
 type lostError struct{ error }
 
 // Unwrap gives it.

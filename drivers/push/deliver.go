@@ -15,14 +15,14 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// A container has no cloud-init that could name its parent. Where this program runs on its node, it gets the program, a
-// unit for the first run, and node.json by pct; from then on it is a node as any other in mode pull. What is wanted inside
-// is that it got them, and nothing else: its spec is its own business.
+// A container has no cloud-init that could name its parent. If this program runs on its node, it installs the
+// program, a unit for the first run, and node.json by pct; from then on it is a node like any other in mode pull.
+// Only that delivery is wanted inside: the container applies its spec itself.
 
 // parent serves nodes in mode pull their specs. Its methods may be called from any goroutine.
 type parent interface {
-	// NodeFile is the content of node.json for a node, with a token that nobody else has. What the node reported
-	// before is forgotten. Its error has no secret.
+	// NodeFile is the content of node.json for a node, with a token of its own. Earlier reports of the node are
+	// dropped. Its error has no secret.
 	NodeFile(node, spec string) (string, error)
 	// HasReported reports whether the node has reported since then.
 	HasReported(node string) bool
@@ -33,7 +33,7 @@ type parent interface {
 // viaDelivery is how a container in mode pull is entered: once, by pct.
 const viaDelivery = "delivery"
 
-// Where a node has what it gets.
+// Paths of delivered files on a node.
 const (
 	nodeFile     = wire.ParentFile
 	nodeProgram  = "/usr/local/bin/homestak-gitops"
@@ -103,8 +103,9 @@ func (d *Driver) observeDelivery(ctx context.Context, want *model.Resource, at m
 	return there, nil
 }
 
-// deliver lets a container get to know its parent. An old node.json goes first, since its
-// token is revoked. The unit starts before the new one is there, and waits for that, so an attempt that was cut off anywhere is either repeated or goes on by itself.
+// deliver gives a container its parent. An old node.json is removed first, since its token is revoked. The unit
+// starts before the new one exists, and waits for it, so an interrupted attempt is either repeated or completes on
+// its own.
 func (d *Driver) deliver(ctx context.Context, s plan.Step, m guest.Machine) error {
 	want := s.Want.Spec.(*spec.Spec)
 	if err := local.IsHere(ctx, d.cfg.Locally, s.Inside.VMID, s.Inside.Node, s.Want.Inside.Name); err != nil {

@@ -24,7 +24,7 @@ type Known struct {
 
 // hostKeys keeps the host keys of machines by name.
 type hostKeys interface {
-	// Of gives what is known of a machine; nothing if nobody entered it yet.
+	// Of returns the record of a machine; empty before its first login.
 	Of(name string) (Known, error)
 	// Learn replaces what is known of a machine.
 	Learn(name string, k Known) error

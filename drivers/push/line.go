@@ -29,8 +29,8 @@ type line struct {
 	d    *Driver
 	way  *way
 	at   model.Guest
-	turn chan struct{} // full while somebody uses conn
-	conn *ssh.Machine  // nil as long as nobody logged in
+	turn chan struct{} // full while conn is in use
+	conn *ssh.Machine  // nil before the first login
 }
 
 // line finds the line to a guest.
@@ -259,8 +259,8 @@ func (l *line) fresh(ctx context.Context, to netip.Addr, at func(Known) []int) (
 	}
 }
 
-// login makes a connection at one of these addresses. Where there are several, all are tried at once: one
-// that nobody answers at costs the whole time.
+// login connects to one of these addresses. Several are tried at once, because an unreachable one takes the whole
+// time.
 func (l *line) login(ctx context.Context, to []netip.Addr, at []int, known Known) (*ssh.Machine, error) {
 	type attempt struct {
 		m   *ssh.Machine
@@ -377,7 +377,7 @@ func (l *line) renewed(ctx context.Context, err error, known Known) []string {
 // keysTime is how long a guest agent may take to give the host keys of its guest.
 const keysTime = 5 * time.Second
 
-// vouched gives the host keys that the guest agent knows; nobody can be in between of that.
+// vouched returns the host keys that the guest agent knows; this channel cannot be intercepted.
 func (l *line) vouched(ctx context.Context) ([]string, error) {
 	m := l.d.Driver.Machine(l.way.guest, l.at, l.way.near)
 	if m == nil || l.way.guest.Kind == "ct" {

@@ -23,7 +23,7 @@ type way struct {
 	ip    netip.Addr   // that the spec gives it; not valid if it gives none
 	near  []netip.Addr // gateways that the files name for it
 	agent bool         // the files say that its guest agent answers
-	gone  bool         // the node has no spec any more: nobody enters it once nothing is left of that
+	gone  bool         // the node no longer has a spec: the guest is not entered again once nothing is left of it
 }
 
 const (
@@ -32,9 +32,9 @@ const (
 	lxc     = "ct"
 )
 
-// inside is what is wanted inside a node, as model.Kind.Inside gives it. A guest that shall be off
-// cannot be entered, so nothing is wanted there. Nor is one by SSH where nobody has a key to log in
-// with, unless the spec asks for SSH by name: see docs/decisions/0014-ways-into-guests.md.
+// inside is what is wanted inside a node, as model.Kind.Inside returns it. A guest that should be off cannot be
+// entered, so nothing is wanted there. Nor is one by SSH without a key for the login, unless the spec asks for SSH
+// by name: see docs/decisions/0014-ways-into-guests.md.
 func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
 	if in.Earlier != nil {
 		return c.withdrawn(of, in)
@@ -142,8 +142,8 @@ func origin(site *model.Site, of *model.Resource) string {
 	return strings.Join(words, " ")
 }
 
-// placeholder finds a key of a user that is something else, as those of the example are until somebody
-// puts in real ones; "" if all are keys.
+// placeholder finds an invalid key of a user, such as those of the example before they are replaced; "" if all are
+// valid.
 func placeholder(site *model.Site, declared *model.Spec) string {
 	if declared.Access == nil {
 		return ""
@@ -193,8 +193,8 @@ func (w *way) problems(declared *model.Spec) diag.List {
 	return nil
 }
 
-// lockout warns of a spec that takes the rights by which its guest is entered: it would be applied
-// once, and taken back when nobody can enter the guest any more.
+// lockout warns of a spec that removes the rights by which its guest is entered: it would be applied once, and
+// reverted when the guest can no longer be entered.
 func (w *way) lockout(declared *model.Spec, want *spec.Spec) diag.List {
 	u := want.User(w.user)
 	if w.via != model.ViaSSH || w.user == root || u == nil || u.Sudo == spec.SudoNoPasswd {

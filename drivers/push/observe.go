@@ -116,7 +116,7 @@ func startsFirst(w *model.Want, have model.Observed) (model.Observed, bool) {
 	return some, true
 }
 
-// addUnknown adds what could not be read. What is unknown for one reason that is not the guest's is one thing.
+// addUnknown adds a resource that could not be read. Those with one common reason outside of the guest are merged.
 func addUnknown(list []model.Unknown, u model.Unknown) []model.Unknown {
 	i := slices.IndexFunc(list, func(o model.Unknown) bool {
 		return o.Scope == u.Scope && o.Why == u.Why && o.Kind != "" && o.Only != nil
@@ -128,8 +128,8 @@ func addUnknown(list []model.Unknown, u model.Unknown) []model.Unknown {
 	return list
 }
 
-// remember keeps how the guests of this pass are entered. Where several things are wanted inside of one, they share its
-// connection: each knows all places where its sshd may answer, also those of a spec that the node has no more.
+// remember stores how the guests of this pass are entered. Several resources inside one guest share its connection:
+// each knows all addresses of its sshd, including those of a spec that the node no longer has.
 func (d *Driver) remember(w *model.Want) {
 	ways := map[model.Address]*way{}
 	shared := map[model.Address]*way{} // by SSH, of each guest
@@ -189,7 +189,7 @@ func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at mod
 		hidden.Why = why
 		return model.Observed{Unknown: []model.Unknown{hidden}}
 	}
-	if at.Unproven.Why != "" && !at.Unproven.MayChange { // it may be somebody else's, who would get secrets
+	if at.Unproven.Why != "" && !at.Unproven.MayChange { // it may be a foreign guest, which would get secrets
 		return unknown(at.Unproven.Why)
 	}
 	if !at.Running {
@@ -274,8 +274,8 @@ func denied(err error) bool {
 	return errors.As(err, &d) && d.Denied()
 }
 
-// left forgets the host keys of a node that has no spec any more, once nothing of that is left inside: nobody enters it
-// from then on, unless for something else inside of it. Any other is kept.
+// left forgets the host keys of a node without a spec, once nothing of it is left inside and the guest is not
+// entered for another reason. Any other is kept.
 func (d *Driver) left(addr model.Address) error {
 	d.mu.Lock()
 	w := d.ways[addr]

@@ -33,8 +33,8 @@ func (d *Driver) reconnects(w *model.Want, have model.State) []*model.Resource {
 	return out
 }
 
-// addReconnect takes in what was seen inside a child that is leaving: a step is wanted only where it does not find its parent. One that
-// cannot be entered is no reason to wait for anything, since it may be gone for good.
+// addReconnect adds what was seen inside a child that is leaving: a step is wanted only if it does not find its
+// parent. A child that cannot be entered delays nothing, since it may be gone for good.
 func addReconnect(have *model.Observed, r *model.Resource, seen model.Observed) {
 	switch at := seen.State[r.Addr]; {
 	case len(seen.Unknown) > 0:

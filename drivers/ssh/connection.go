@@ -24,7 +24,7 @@ type connection struct {
 	client *ssh.Client
 	prefix string // of every command: how the far shell becomes it, as root
 
-	once  sync.Once // ended is closed once, by whoever notices first
+	once  sync.Once // closes ended once
 	ended chan struct{}
 	why   error // it ended; set before ended is closed
 
@@ -281,7 +281,7 @@ type login struct {
 	ctx     context.Context
 	offered []string
 	agent   net.Conn
-	reason  string // what else is known, if nobody is let in
+	reason  string // details, if the login is refused
 	hostKey error  // what is wrong with the host key
 }
 

@@ -26,7 +26,7 @@ type HostKeyError struct {
 	Machine string   // user@host:port
 	Pinned  []string // fingerprints with types; none: no key was pinned
 	Shown   string   // fingerprint with type; "" if it has none of a pinned type
-	Err     error    // why the key was not learned; nil: nobody wanted to learn it
+	Err     error    // why the key was not learned; nil: learning was not requested
 }
 
 // Error says what was pinned, what was seen, and what to do.
@@ -51,8 +51,8 @@ func (e *HostKeyError) Unwrap() error { return e.Err }
 // Hopeless is true, except where the key could not be stored; see guest.Machine.
 func (e *HostKeyError) Hopeless() bool { return e.Err == nil }
 
-// ViaError is a machine that cannot be entered, on the way to others. What is wrong with it is not wrong with those, so it does
-// not unwrap to its reason.
+// ViaError is a jump host that cannot be entered. Its problem is not one of the machines behind it, so it does not
+// unwrap to its reason.
 type ViaError struct {
 	Machine string // user@host:port
 	Err     error

@@ -23,7 +23,7 @@ type Machine struct {
 	address string // host:port
 	signers []ssh.Signer
 
-	connecting chan struct{} // full while somebody connects
+	connecting chan struct{} // full while a connection is made
 	slots      chan struct{} // an entry for each session
 
 	// mu is for a moment only: commands come from many goroutines, and each reads these.
@@ -114,7 +114,7 @@ func (m *Machine) Run(ctx context.Context, c guest.Command) (guest.Output, error
 		case err == nil:
 			return out, nil
 		case errors.Is(err, errNotSent) && ctx.Err() == nil && !again:
-			// The connection was dead, which nobody had noticed. Nothing has run.
+			// The connection was dead, unnoticed. The command did not run.
 			again = true
 			err = m.acquire(ctx)
 		case errors.As(err, &refused):

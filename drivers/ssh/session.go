@@ -87,7 +87,7 @@ func (s *session) outcome(err error) (guest.Output, error) {
 	return guest.Captured(s.code, s.kill, &s.out.Capture, &s.errs.Capture), nil
 }
 
-// run gives nil if the command has ended by itself.
+// run returns nil if the command has exited.
 func (s *session) run() error {
 	ch, reqs, err := s.c.client.OpenChannel("session", nil)
 	if err != nil {

@@ -55,8 +55,8 @@ type Config struct {
 	Transport   http.RoundTripper // nil: TLS to Host.API
 	Concurrency int               // requests in flight at once; DefaultConcurrency if 0
 
-	// Sent is called from any goroutine after each request that was sent, also one that is repeated, with
-	// the status of the answer, 0 for none. Nil: nobody counts.
+	// Sent is called from any goroutine after each request, including retries, with the status of the response, 0
+	// for none. May be nil.
 	Sent func(method string, status int)
 }
 
@@ -168,8 +168,7 @@ func ReadList[T any](ctx context.Context, c *Client, path string, into *[]T) err
 // ErrNoList is null in place of a list, which does not mean that nothing exists.
 var ErrNoList = errors.New("the answer is null where a list was expected")
 
-// NewRequest makes a request to a path, with the token, for whoever sends it past the
-// client.
+// NewRequest creates a request to a path, with the token, to be sent without the client.
 func (c *Client) NewRequest(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
 	if err == nil {
@@ -276,7 +275,7 @@ func Text(raw json.RawMessage) string {
 		if text, err := jsontext.AppendUnquote(make([]byte, 0, len(s)), s); err == nil {
 			return string(text)
 		}
-		var out string // of what is no good text as much as can be read
+		var out string // as much as can be read of invalid text
 		if json.Unmarshal(raw, &out) != nil {
 			return ""
 		}

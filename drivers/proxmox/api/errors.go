@@ -135,7 +135,7 @@ func (e *Error) Class() Class {
 		return Exists
 	case has("does not exist", "unable to find configuration file"):
 		return NotFound
-	case has("failed - got timeout"): // QEMU or the guest did not answer in time; nobody has a lock
+	case has("failed - got timeout"): // QEMU or the guest did not respond in time; there is no lock
 		return Other
 	case has("is locked", "can't lock file", "got timeout"):
 		return Busy

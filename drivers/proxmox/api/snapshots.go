@@ -17,7 +17,7 @@ func InSnapshots(ctx context.Context, c *Client, at GuestRef) (map[string]string
 	}
 	out := map[string]string{}
 	for _, s := range list {
-		if s.Name == "current" { // PVE's word for what is no snapshot
+		if s.Name == "current" { // PVE's name for the present state
 			continue
 		}
 		var conf map[string]json.RawMessage

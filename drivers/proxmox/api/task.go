@@ -74,7 +74,7 @@ type tasks struct {
 type poller struct {
 	waiting map[*waiter]bool
 	lead    chan struct{}
-	bell    chan struct{} // of length 1: somebody began to wait
+	bell    chan struct{} // of length 1: signals a new waiter
 }
 
 type waiter struct {
@@ -90,10 +90,9 @@ type taskState struct {
 	exit  string // PVE's exit status
 }
 
-// Wait returns when the task has ended: nil for OK and for WARNINGS, a TaskError
-// otherwise. A task that nobody knows any more is an error of class OutcomeUnknown, since
-// some tasks die without a trace (seen in creates of a loaded host). An empty
-// UPID is work that was done at once.
+// Wait returns when the task has ended: nil for OK and for WARNINGS, a TaskError otherwise. An unknown task is an
+// error of class OutcomeUnknown, since some tasks die without a trace (seen in creates of a loaded host). An empty
+// UPID stands for work that was done synchronously.
 func (t *tasks) Wait(ctx context.Context, upid string) error {
 	if upid == "" {
 		return nil
@@ -148,10 +147,9 @@ func (t *tasks) recordDuration(kind string, took time.Duration) {
 	t.usual[kind] = took
 }
 
-// pollAfter is the pause until the next poll of a task that runs for age: short
-// while it is young, later a part of its age, so that the end is noticed soon
-// and a long one costs few requests. Where it is known how long its sort usually takes,
-// most polls are made around that time: what ends earlier has mostly failed.
+// pollAfter is the pause until the next poll of a task that runs for age: short at first, later a part of its age,
+// so that the end is noticed soon and a long task costs few requests. If the usual time of its type is known, most
+// polls are around that time: earlier ends are mostly failures.
 func pollAfter(age, usual time.Duration, shared bool) time.Duration {
 	part := age / 5
 	if shared {

@@ -42,7 +42,7 @@ func (t *tasks) cause(ctx context.Context, node, upid, status string) string {
 	var lines []struct {
 		Text string `json:"t"`
 	}
-	// All of it, since the cause is at its end (pve-common, Tools.pm, dump_logfile: 0 is no limit).
+	// All of it, since the cause is at its end (pve-common, Tools.pm, dump_logfile: 0 is unlimited).
 	if err := t.c.Get(ctx, Path("nodes", node, "tasks", upid, "log")+"?limit=0", &lines); err != nil {
 		return ""
 	}

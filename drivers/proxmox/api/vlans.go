@@ -50,7 +50,8 @@ func SortVLANs(list []VLANs, ranges bool) []string {
 	return out
 }
 
-// ParseTrunks reads the trunk of a network card, separated by semicolons, into the form of SortVLANs. What cannot be read stays as it is.
+// ParseTrunks converts the trunk of a network card, separated by semicolons, into the form of SortVLANs. Invalid
+// parts are kept unchanged.
 func ParseTrunks(s string) []string {
 	if s == "" {
 		return nil

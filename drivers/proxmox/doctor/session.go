@@ -21,7 +21,7 @@ type session struct {
 	*subject
 	transport http.RoundTripper // a simulator's; nil where there is a network
 	now       func() time.Time
-	refused   error // why there is no driver
+	refused   error // why the driver is missing
 
 	version string         // as PVE says it
 	skew    *time.Duration // how far the host's clock is ahead; nil if no answer has a time

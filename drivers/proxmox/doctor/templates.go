@@ -100,8 +100,8 @@ func (t *templates) template(ctx context.Context, at api.GuestRef, why string) {
 	}
 }
 
-// mayPlug asks for the right to a bridge that a template is plugged into: whoever
-// copies it plugs the copy in there first (Q, clone_vm, check_bridge_access).
+// mayPlug checks the right to a bridge of a template: cloning connects the clone to it first (Q, clone_vm,
+// check_bridge_access).
 func (t *templates) mayPlug(ctx context.Context, name, bridge string) bool {
 	need := kind.Need{Grant: kind.Grant{Path: "/sdn/zones/localnetwork/" + bridge, Priv: "SDN.Use"}, Role: kind.RoleNetwork}
 	if known, err := t.bridgesOf(ctx, t.host.PVENode()); err == nil && known[bridge].vnet {

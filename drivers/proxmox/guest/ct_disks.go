@@ -26,7 +26,7 @@ func (d CTDisk) Text(volume string) string {
 	return strings.Join(append(parts, memberTexts(d.Options)...), ",")
 }
 
-// NewValue orders a new volume. Without a size the root disk gets 4 GiB, as PVE does by itself.
+// NewValue requests a new volume. Without a size the root disk gets 4 GiB, PVE's default.
 func (d CTDisk) NewValue(string) string {
 	return d.Text(fmt.Sprintf("%s:%d", d.Storage, cmp.Or(d.Size, 4)))
 }

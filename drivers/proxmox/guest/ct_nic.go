@@ -9,10 +9,10 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
-// CTNICMembers are the members of a card's key that are attributes, or that the program sets. A
-// further member is managed like a further option of the container: once the files declare it. The
-// ownership tag lists those, so that one that leaves the files is removed. PVE sets some by itself,
-// such as host-managed for a container of an OCI image (pve-container 6.0.15, PVE/LXC/Create.pm).
+// CTNICMembers are the members of a card's key that are attributes, or that the program sets. Further members are
+// managed like further options of the container: once the files declare them. The ownership tag lists those, so
+// that one that leaves the files is removed. PVE sets some on its own, such as host-managed for a container of an
+// OCI image (pve-container 6.0.15, PVE/LXC/Create.pm).
 var CTNICMembers = []string{"name", "hwaddr", "type", "bridge", "tag", "ip", "gw", "ip6", "gw6", "firewall", "mtu", "rate", "link_down", "trunks"}
 
 // Text is the value of the card's key. The device in the container is eth and the number of the

@@ -6,9 +6,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Facts are what was read of a managed guest beside its configuration, each only where it may matter. Package
-// inventory reads them, and nobody changes them afterwards: what follows from them is decided where the plan
-// compares the guest.
+// Facts are what was read of a managed guest beside its configuration, each only if it may matter. Package
+// inventory reads them, and they are immutable afterwards: the comparison for the plan draws the conclusions.
 type Facts struct {
 	// Lock is what was read of the lock of the guest; nil if it has none, or more is not known of it.
 	Lock *Lock

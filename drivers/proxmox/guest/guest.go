@@ -133,7 +133,7 @@ type Resolution struct {
 	DriveStorage string    // the storage of the cloud-init drive
 	SeedStorage  string    // the storage of the seed image
 	SeedVolume   string    // the seed image; set only while the guest is created
-	Pulls        string    // the spec that the guest fetches and applies by itself; "" for a guest that does not
+	Pulls        string    // the spec that the guest fetches and applies itself; "" for none
 	RootKeys     []string  // SSH keys of root in a container; PVE writes them at creation only
 }
 

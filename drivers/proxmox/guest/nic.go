@@ -40,10 +40,9 @@ func (n NIC) members() map[string]string {
 	}
 }
 
-// Text is the value of the card's key. What old, the present value, has without an attribute for
-// it is kept, above all the MAC address that PVE made up: without it every write would make up
-// another one. Members whose meaning does not change keep their text, since PVE takes queues=0
-// and no queues for two different cards.
+// Text is the value of the card's key. Members of old, the present value, that are not attributes are kept, above
+// all the MAC address that PVE generated: without it every write would generate another one. Members whose meaning
+// does not change keep their text, since PVE takes queues=0 and an absent queues for two different cards.
 func (n NIC) Text(old string) string {
 	p := api.ParseProperty(old)
 	model, mac := api.CardModel(p)

@@ -28,7 +28,7 @@ type OptionKeys struct {
 	unsaid map[string]string
 	// sets are members whose parts have no order, separated by semicolons.
 	sets map[string]bool
-	// Invented are keys that PVE makes up by itself.
+	// Invented are keys that PVE generates.
 	Invented map[string]bool
 }
 

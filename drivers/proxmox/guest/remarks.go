@@ -39,8 +39,8 @@ func Remarks(host *model.Host, want, have *model.Resource) model.Remarks {
 	return out
 }
 
-// remarkNode warns of a guest on a node of the cluster that the host does not name. It stays managed and stays there:
-// no guest is moved by itself.
+// remarkNode warns of a guest on a node of the cluster that the host does not name. It stays managed, and is not
+// moved.
 func remarkNode(host *model.Host, have *model.Resource) diag.List {
 	if host == nil || slices.Contains(host.AllNodes(), have.Guest.Node) {
 		return nil
@@ -50,7 +50,7 @@ func remarkNode(host *model.Host, have *model.Resource) diag.List {
 		"add the node to nodes of the host, or migrate the guest back")}
 }
 
-// remarkLock reports a guest that stays locked until somebody clears the lock.
+// remarkLock reports a guest whose lock must be cleared by hand.
 func remarkLock(have *model.Resource) diag.List {
 	g := have.Guest
 	if !g.LockLeft {

@@ -20,7 +20,7 @@ func slots(devices []device, cfg api.GuestConfig, old map[string]string) map[str
 			used[key] = true
 		}
 	}
-	for _, d := range devices { // an empty slot whose device somebody detached is still taken
+	for _, d := range devices { // an empty slot whose device was detached by hand is still taken
 		used[old[d.name]] = true
 	}
 	for _, d := range devices {

@@ -126,17 +126,17 @@ func emptyOrCD(c api.GuestConfig, slot string) bool {
 	return c.Next[slot] == "" || api.HoldsCD(c.Next[slot])
 }
 
-// ignoreBootUpkeep is a configuration in which a pending boot order does not count if PVE changed
-// it by itself: it appends a CD drive of a running VM when its medium changes, and removes a drive
-// that is deleted (PVE/API2/Qemu.pm, $update_vm_api). That needs neither a restart nor a revert.
+// ignoreBootUpkeep is a configuration in which a pending boot order does not count if PVE caused the change: it
+// appends a CD drive of a running VM when its medium changes, and removes a drive that is deleted
+// (PVE/API2/Qemu.pm, $update_vm_api). That needs neither a restart nor a revert.
 func ignoreBootUpkeep(c api.GuestConfig) api.GuestConfig {
 	there := func(dev string) bool { return c.Next[dev] != "" }
 	c.BootUpkeep = c.IsPending("boot") && BootOrderFollows(c.Now["boot"], c.Next["boot"], there, func(dev string) bool { return api.HoldsCD(c.Next[dev]) })
 	return c
 }
 
-// BootOrderFollows reports whether PVE by itself makes then of a boot order: it removes the devices
-// that are not there any more, and appends CD drives.
+// BootOrderFollows reports whether PVE itself changes a boot order to then: it removes missing devices, and appends
+// CD drives.
 func BootOrderFollows(order, then string, there, disc func(dev string) bool) bool {
 	was, now := api.ParseProperty(order).Values["order"], api.ParseProperty(then).Values["order"]
 	left := slices.DeleteFunc(strings.Split(was, ";"), func(dev string) bool { return !there(dev) })

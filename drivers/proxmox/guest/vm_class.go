@@ -71,7 +71,7 @@ func (v VMState) plug(key, value string) model.Class {
 		hot = v.hotplugs("usb") && slices.Contains([]string{"l26", "win8", "win10", "win11"}, v.Config.Now["ostype"])
 	case "vcpus":
 		hot = v.hotplugs("cpu")
-	case "balloon": // 0 is no balloon device at all
+	case "balloon": // 0 means without a balloon device
 		hot = (old == "0") == (value == "0")
 	case "memory":
 		hot = v.hotplugs("memory") && v.Config.Now["numa"] == "1"

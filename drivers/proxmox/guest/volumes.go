@@ -93,7 +93,7 @@ func (c CTTarget) Volumes() *Volumes { return volumesOf(c.Resolution, nil, c.Dis
 // Volumes implements Guest.
 func (c CTState) Volumes() *Volumes { return volumesOf(nil, c.Observation, c.Disks, c.Protection) }
 
-// notObserved is the observation of what is only wanted. Nobody writes to it.
+// notObserved is the observation of a resource that is only wanted. It is read-only.
 var notObserved Observation
 
 // volumesOf joins the disks of a guest with its resolution or its observation; the other one is

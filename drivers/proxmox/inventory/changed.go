@@ -15,10 +15,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Changed reads the guests of want.Changed alone, two requests for each: its configuration, and its power as its node
-// sees it. That is enough to compare a guest with the files if it is there, is the one that it was, and nothing has to
-// be known of the host beside it. Otherwise enough is false, and the whole host is to be observed: that a guest does not
-// answer is no evidence of anything.
+// Changed reads only the guests of want.Changed, with two requests for each: its configuration, and its power as
+// its node sees it. That is enough to compare a guest with the files if it exists, is the same as before, and
+// nothing else of the host matters. Otherwise enough is false, and the whole host must be observed: a missing
+// response proves nothing.
 func Changed(ctx context.Context, h *kind.Host, want *model.Want) (seen model.Observed, enough bool, err error) {
 	d := finder{h}
 	addrs := make([]model.Address, 0, len(want.Changed))

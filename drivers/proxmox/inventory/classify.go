@@ -55,7 +55,7 @@ func (c *classifier) addAll(guests []api.ListedGuest, read map[api.GuestRef]*kin
 	}
 }
 
-// addUnread lists a guest as unmanaged that there is no reason to read.
+// addUnread lists a guest that need not be read as unmanaged.
 func (c *classifier) addUnread(g api.ListedGuest) {
 	f := model.Unmanaged{VMID: g.VMID, Name: g.Name, Kind: g.Kind(), Why: "no ownership tag", Node: g.Node}
 	if claims := c.wanted.vmids[g.VMID]; claims != (model.Address{}) {
@@ -116,7 +116,7 @@ func (c *classifier) add(g api.ListedGuest, read *kind.Reading) {
 		f.Fix = "if no task works on it any more: " + g.Ref().Rescue()
 	case claims != (model.Address{}):
 		f.Fix = "remove the ownership tag from the description of the copy, or the copy itself"
-	case found && !m.Readable() && (m.Site == "" || m.Site == c.id.Site): // managed before somebody, or a newer version, wrote into it
+	case found && !m.Readable() && (m.Site == "" || m.Site == c.id.Site): // managed before a person, or a newer version, edited the tag
 		f.Claims = cmp.Or(c.wanted.names[m.Node], c.wanted.names[name], c.wanted.vmids[g.VMID])
 		f.Fix = "put the last line of its description back from a backup; if a newer version of this program wrote it, use that one"
 	case c.wanted.vmids[g.VMID] != (model.Address{}):
@@ -252,8 +252,8 @@ func (c *classifier) otherPools(have model.State) diag.List {
 	}}
 }
 
-// convertedByHand lists a managed guest that somebody converted to a template: it cannot become a
-// guest again, and clones may use its disks.
+// convertedByHand lists a managed guest that was converted to a template by hand: it cannot become a guest again,
+// and clones may use its disks.
 func convertedByHand(g api.ListedGuest, name string, addr model.Address) model.Unmanaged {
 	return model.Unmanaged{
 		VMID: g.VMID, Name: name, Kind: g.Kind(), Node: g.Node, Claims: addr,

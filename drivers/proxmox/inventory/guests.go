@@ -279,8 +279,8 @@ func (w wanted) mayBeManaged(g api.ListedGuest) bool {
 	return byName || byID || inRange
 }
 
-// nameOf is the name of a guest that could not be read, if a wanted guest has it; else "", since
-// somebody may have given it to any managed guest by hand.
+// nameOf is the name of a guest that could not be read, if a wanted guest has it; else "", since any managed guest
+// may have been renamed by hand.
 func (w wanted) nameOf(g api.ListedGuest) string {
 	if _, known := w.names[g.Name]; known {
 		return g.Name

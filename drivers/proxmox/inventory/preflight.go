@@ -21,10 +21,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// What is newly wanted of a host (a guest that is not there yet, a further disk,
-// another bridge) is compared with what the host offers, so that the plan says what
-// would fail. What is as wanted already costs no question, and what the token may
-// not see is not called missing.
+// The check covers what is newly wanted: a guest that does not exist yet, a further disk, another bridge. Settings
+// that are already in place cost no request, and what the token may not see is not reported as missing.
 
 // Problems are what would make steps fail.
 type Problems struct {
@@ -197,10 +195,9 @@ func (p Problems) Unknown(all []model.Unknown) []model.Unknown {
 	})
 }
 
-// contentOf says what a storage takes on a node. The cluster's list shows it to who may
-// audit it; the node itself also to who may put something there. What cannot be seen may
-// exist: known is false unless the token would see it (pve-manager, API2/Cluster.pm,
-// resources; pve-storage, API2/Storage/Status.pm, index).
+// contentOf returns the content types of a storage on a node. The cluster's list shows it with the right to audit;
+// the node itself also with the right to allocate. An invisible storage may exist: known is false unless the token
+// would see it (pve-manager, API2/Cluster.pm, resources; pve-storage, API2/Storage/Status.pm, index).
 func (s *check) contentOf(ctx context.Context, node, storage string) (takes string, there, known bool, err error) {
 	if takes, there = s.obs.View.Storages[api.NodeStorage{Node: node, Storage: storage}]; there {
 		return takes, true, true, nil

@@ -23,9 +23,9 @@ const (
 	maxRestarts = 3
 )
 
-// readRestarts says why the last restarts of a guest by this token speak against another one now; "" if they do not, or
-// none is due. A restart whose worker was killed does not count. Only guests whose restart is due cost a request. What is
-// recent is so by the clock of the agent; see docs/limits.md.
+// readRestarts says why recent restarts of a guest by this token speak against another one; "" if they do not, or
+// none is due. A restart whose worker was killed does not count. Only guests whose restart is due cost a request.
+// Recent is by the clock of the agent; see docs/limits.md.
 func (d finder) readRestarts(ctx context.Context, want, have *model.Resource) (string, error) {
 	if !guest.RestartAsked(want, have) {
 		return "", nil

@@ -11,8 +11,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// What is done about a guest whose ownership tag is not proved. Anybody who may edit a description can write such a tag,
-// and earlier versions of this program wrote them.
+// Guests whose ownership tag is not authenticated. Every user who may edit a description can write such a tag, and
+// earlier versions of this program wrote them.
 
 // unproven says what the ownership tag of a guest does not prove; zero if it proves all.
 func (c *classifier) unproven(at api.GuestRef, m owner.Tag) model.Unproven {

@@ -8,9 +8,9 @@ type Role struct {
 	Or [][]string
 }
 
-// ChildRoles are the roles of the agent of a child, on the machine that it runs on. That machine has no guests but those of
-// the agent, so they are granted for all guests, storages and bridges of it. What needs privileges on / is not among them;
-// docs/permissions.md has the commands for that, and doctor prints them.
+// ChildRoles are the roles of the agent of a child, on its own machine. All guests on that machine are the agent's,
+// so the roles are granted for all guests, storages and bridges. They exclude privileges on /; docs/permissions.md
+// has the commands for those, and doctor prints them.
 func ChildRoles() []Role {
 	return []Role{
 		{

@@ -21,7 +21,7 @@ type Host struct {
 	Width int            // how many requests of one sort are sent side by side
 	Files fs.FS          // the site's files, for images that are uploaded; may be nil
 
-	Parent   Parent                     // of nodes in mode pull; nil if nobody serves them
+	Parent   Parent                     // of nodes in mode pull; nil without a server
 	Delivers func(context.Context) bool // whether containers get to know it; nil: they do not
 
 	Copies turns
@@ -31,8 +31,8 @@ type Host struct {
 
 // Parent serves nodes in mode pull their specs. Its methods may be called from any goroutine.
 type Parent interface {
-	// FirstBoot is the user-data of a node that is about to be created, with a token that nobody else
-	// has, and with what the site says as user_data. Its error has no secret.
+	// FirstBoot is the user-data of a node that is about to be created, with a token of its own, and with the
+	// site's user_data. Its error has no secret.
 	FirstBoot(node, spec, userData string) (string, error)
 	// HasReported reports whether the node has reported since then.
 	HasReported(node string) bool

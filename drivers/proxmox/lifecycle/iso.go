@@ -33,13 +33,11 @@ type ImageFile struct {
 	Data []byte
 }
 
-// NewImage builds an ISO 9660 image in memory with the files in its root folder, under
-// their own names both as Rock Ridge (which Linux prefers) and as Joliet. The same
-// label and files give the same bytes whenever and wherever it is called, so there
-// is no date in it. A name has 1 to 64 of the characters a-z, 0-9, dot and dash;
-// no two may be equal in their ISO form (upper case, with _ for dot and dash), and
-// all must fit into one sector of records (about a dozen).
-// Sources: ECMA-119, the Joliet specification, RRIP 1.09 and SUSP 1.09.
+// NewImage builds an ISO 9660 image in memory with the files in its root folder, under their own names both as Rock
+// Ridge (which Linux prefers) and as Joliet. It has no dates: the same label and files always give the same bytes.
+// A name has 1 to 64 of the characters a-z, 0-9, dot and dash; no two may be equal in their ISO form (upper case,
+// with _ for dot and dash), and all must fit into one sector of records (about a dozen). Sources: ECMA-119, the
+// Joliet specification, RRIP 1.09 and SUSP 1.09.
 func NewImage(label string, files []ImageFile) ([]byte, error) {
 	if label == "" || len(label) > 16 || strings.ContainsFunc(label, func(c rune) bool { return c < ' ' || c > '~' }) {
 		return nil, fmt.Errorf("volume label %q is not possible: Joliet takes 1 to 16 characters of ASCII", label)

@@ -100,8 +100,7 @@ func document(head string, v any) []byte {
 	return b.Bytes()
 }
 
-// vendor is what the site says of every machine. cloud-init takes it where
-// user-data is silent, so whoever writes user-data has the last word.
+// vendor is what the site declares for every machine. In cloud-init user-data overrides it.
 func (s Seed) vendor() map[string]any {
 	out := map[string]any{"package_upgrade": false, "manage_etc_hosts": true}
 	if s.Domain != "" {

@@ -15,8 +15,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// What a guest's ownership tag may demand before it goes. The tag counts and not the files:
-// they are gone when a guest is removed.
+// Conditions of a guest's ownership tag for its removal. The tag counts and not the files: they are gone when a
+// guest is removed.
 
 // RefuseRemoval says in the plan what would be refused by the step: all that can be known
 // without asking the host once more.
@@ -194,7 +194,7 @@ var quiet = []string{"vzdump", "qmshutdown", "qmstop", "vzshutdown", "vzstop", "
 // takes the right to see other people's tasks; else another backup is made.
 func (f *finalBackup) found(ctx context.Context) (string, error) {
 	for _, a := range slices.Backward(f.before) {
-		// One from the future shows that our clock is behind, so that nobody knows how old it is.
+		// A time in the future shows that our clock is behind, so its age is unknown.
 		if time.Since(time.Unix(int64(api.Number(a.CTime)), 0)).Abs() > recent {
 			continue
 		}

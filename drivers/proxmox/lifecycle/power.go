@@ -17,8 +17,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 )
 
-// shutdownGrace is how much longer than the guest's own time a shutdown may take
-// before it counts as hanging: PVE then stops the guest by itself (forceStop).
+// shutdownGrace is how much longer than the guest's own time a shutdown may take before it counts as hanging: PVE
+// then stops the guest (forceStop).
 const shutdownGrace = time.Minute
 
 // Guest is a guest of a host that can be started and stopped.
@@ -66,12 +66,11 @@ func (g Guest) State(ctx context.Context) (GuestState, error) {
 	}, nil
 }
 
-// Start starts a guest and waits until it runs; one that runs already is success, one that
-// is paused is resumed. Where the HA manager has it, PVE files a request with it in place of
-// starting (API2/Qemu.pm, vm_start). Otherwise nothing is read back: a start is refused where
-// the guest runs, and its task ends well only when QEMU answered its monitor, or LXC reported
-// the container as running (PVE/QemuServer.pm, vm_start_nolock; PVE/LXC.pm, vm_start). So it
-// runs then, with a newer start than before.
+// Start starts a guest and waits until it runs; a running one is success, a paused one is resumed. If the HA
+// manager has it, PVE files a request with it instead of starting (API2/Qemu.pm, vm_start). Otherwise nothing is
+// read back: a start is refused if the guest runs, and its task succeeds only when QEMU responded on its monitor,
+// or LXC reported the container as running (PVE/QemuServer.pm, vm_start_nolock; PVE/LXC.pm, vm_start). So it runs
+// then, with a newer start than before.
 func (g Guest) Start(ctx context.Context) error {
 	upid, err := g.whenUnlocked(ctx, func() (string, error) { return g.Host.API.Post(ctx, g.Ref.Path("status", "start"), nil) })
 	switch {
@@ -90,12 +89,12 @@ func (g Guest) Start(ctx context.Context) error {
 	}
 }
 
-// Stop shuts a guest down within its own time (shutdown, in seconds) and stops it hard when that is over:
-// PVE does so by forceStop. Where the shutdown itself fails or hangs (no agent, no
-// ACPI, a monitor that does not answer), the plug is pulled by a call of its own.
+// Stop shuts a guest down within its own time (shutdown, in seconds), after which PVE stops it hard (forceStop). If
+// the shutdown itself fails or hangs (no agent, no ACPI, a monitor that does not respond), it sends a separate
+// stop.
 //
-// A VM that is down in the middle of a restart is awaited first: for PVE its shutdown
-// would be done at once, and the start that follows would undo it.
+// It first waits for a VM that is down in the middle of a restart: for PVE its shutdown would be done at once, and
+// the start that follows would undo it.
 func (g Guest) Stop(ctx context.Context, shutdown int) error {
 	if !g.Ref.LXC {
 		if now, err := g.State(ctx); err == nil && !now.Running {

@@ -38,7 +38,7 @@ func Destroy(ctx context.Context, h *kind.Host, s plan.Step) error {
 	case errors.Is(err, errGone):
 		return r.mustBeGone(ctx, err)
 	case errors.Is(err, errNotOurs) && undo:
-		return nil // it did not get far: what stands there is somebody else's
+		return nil // the creation did not get far: this guest is another one
 	case err != nil:
 		return err
 	}
@@ -110,9 +110,9 @@ func (r target) departing(ctx context.Context, addr model.Address, undo bool) (a
 	return cfg, is, nil
 }
 
-// takeLeave does what the policy demands and shuts the guest down. A backup is made
-// of the stopped guest: nothing it wrote is missing. Where it fails the guest stays
-// stopped, since the files want it gone and the next pass would stop it again.
+// takeLeave does what the policy demands and shuts the guest down. A backup is made of the stopped guest, so that
+// it is complete. On failure the guest stays stopped, since the files want it gone and the next pass would stop it
+// again.
 func (r target) takeLeave(ctx context.Context, m owner.Tag, policy string, cfg api.GuestConfig) error {
 	switch policy {
 	case owner.RemoveAtOnce:
@@ -230,8 +230,8 @@ func (r target) mustBeGone(ctx context.Context, why error) error {
 	return nil
 }
 
-// mustHaveNoClones asks once more before a template goes. What the token may not see
-// PVE still knows, and refuses itself.
+// mustHaveNoClones checks once more before a template is removed. PVE itself refuses if there are clones that the
+// token may not see.
 func (r target) mustHaveNoClones(ctx context.Context, cfg api.GuestConfig) error {
 	ids, err := api.ClonesOfVolume(ctx, r.host.API, r.at.Node, api.VolumeOf(cfg.Now[TemplateSlot]))
 	switch {

@@ -114,9 +114,9 @@ func (g Guest) runsAgain(ctx context.Context, before GuestState, reboot string) 
 				if now, err = g.State(ctx); err == nil && now.newerThan(before) {
 					return nil
 				}
-			case strings.Contains(err.Error(), noLock): // nobody tries that start again
+			case strings.Contains(err.Error(), noLock): // that start is not retried
 				return g.Start(ctx)
-			case ctx.Err() != nil || !before.Managed: // the HA manager tries again by itself
+			case ctx.Err() != nil || !before.Managed: // the HA manager retries
 				return err
 			}
 		}

@@ -60,9 +60,8 @@ func startsAgain(upid string) bool {
 	return id.Type == "qmstart" && id.User == "root@pam"
 }
 
-// LockText describes the lock of a guest, and what clears it. Such an error is not temporary on
-// purpose: a backup may take hours, and the lock of a task that died stays until somebody at the
-// node takes it away (no token may).
+// LockText describes the lock of a guest, and what clears it. Such an error is deliberately not temporary: a backup
+// may take hours, and the lock of a task that died stays until it is removed on the node (no token may).
 func LockText(at api.GuestRef, lock string, tasks []string) string {
 	switch {
 	case len(tasks) > 0:

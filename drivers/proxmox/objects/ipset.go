@@ -168,8 +168,8 @@ func readEntries(ctx context.Context, h *kind.Host, name string) (called map[str
 	return called, nil
 }
 
-// setEntries changes the entries of a set to the wanted ones: it adds before it removes, so that
-// nobody is locked out in between.
+// setEntries changes the entries of a set to the wanted ones: it adds before it removes, so that access is never
+// interrupted.
 func setEntries(ctx context.Context, h *kind.Host, name string, want []string) error {
 	sets, err := readIPSets(ctx, h)
 	if err != nil {
@@ -215,8 +215,8 @@ func setEntries(ctx context.Context, h *kind.Host, name string, want []string) e
 	return nil
 }
 
-// listIPSets reads the sets and the entries of those that are ours. A token without Sys.Audit
-// on / sees none, and cannot have made one: nobody is asked for that privilege who has no set.
+// listIPSets reads the sets and the entries of those that are ours. A token without Sys.Audit on / sees none, and
+// cannot have created one: sites without sets do not need that privilege.
 func listIPSets(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
 	h := obs.Host
 	out := model.Observed{State: model.State{}}

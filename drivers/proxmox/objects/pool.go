@@ -83,9 +83,8 @@ func readPools(ctx context.Context, h *kind.Host) ([]map[string]json.RawMessage,
 	return list, err
 }
 
-// isManaged classifies a pool by the ownership tag in its comment. A pool has no identity besides
-// its name, so the tag must name it. Its owner is the host, whoever created it: guests of a test
-// join it too.
+// isManaged classifies a pool by the ownership tag in its comment. A pool has no identity besides its name, so the
+// tag must name it. Its owner is the host, independent of its creator: guests of a test join it too.
 func isManaged(h *kind.Host, e map[string]json.RawMessage) (comment string, ok bool) {
 	comment, m, found := owner.ParseDescription(api.Text(e["comment"]))
 	return comment, found && m.Site == h.ID.Site && m.Owner == h.Model.Name && m.Type == "pool" && m.Node == api.Text(e["poolid"])

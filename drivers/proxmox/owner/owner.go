@@ -50,7 +50,7 @@ type Tag struct {
 	Options      []string          `json:"options,omitempty"`
 	Removes      []string          `json:"removes,omitempty"`  // disks whose data go when they leave the files
 	Detached     map[string]string `json:"detached,omitempty"` // disks that left them → the volume that each had
-	Volumes      map[string]string `json:"volumes,omitempty"`  // disks that it has → their volumes, as last written: which one somebody detached by hand
+	Volumes      map[string]string `json:"volumes,omitempty"`  // its disks → their volumes, as last written: identifies one that was detached by hand
 	Seeded       int64             `json:"seeded,omitempty"`   // Unix time of the last write for cloud-init to a guest that ran
 	Seed         *NocloudISO       `json:"seed,omitempty"`
 	Begun        int64             `json:"begun,omitempty"` // Unix time at which its creation began; only until the guest is complete
@@ -186,10 +186,9 @@ func UUID(smbios1 string) string {
 // Provisional reports whether a tag is that of a clone whose identity is not written yet.
 func (t Tag) Provisional() bool { return t.UUID == "" && t.MAC == "" }
 
-// matches reports whether a guest has the identity that the tag was written for: a
-// VM its uuid, which a copy does not have; a container the MAC address of a card,
-// since PVE keeps nothing else of it that a clone does not take over. What is in force
-// proves it as well as what waits for a restart: a clone takes over neither.
+// matches reports whether a guest has the identity that the tag was written for: a VM its uuid, which a copy does
+// not have; a container the MAC address of a card, the only such value that a clone does not copy. Current and
+// pending values count: a clone takes over neither.
 func (t Tag) matches(cfg api.GuestConfig) (ok bool, what string) {
 	if t.Type != "ct" {
 		now, next := UUID(cfg.Now["smbios1"]), UUID(cfg.Next["smbios1"])

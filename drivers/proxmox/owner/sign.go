@@ -18,7 +18,7 @@ import (
 type Trust int
 
 const (
-	// Unsigned says that nobody but its writer vouches for the tag. Its signature is missing, or is not one for this guest.
+	// Unsigned says that the tag is not authenticated. Its signature is missing, or is not one for this guest.
 	Unsigned Trust = iota
 	// Begun says that it is signed by us for a creation that began within creationLasts, and nothing shows that this guest
 	// came from it: another one may have the VMID by now.
@@ -56,9 +56,9 @@ func (id Identity) keys(owner string) [][]byte {
 	return id.Keys(owner)
 }
 
-// Describe joins notes and tag, signed for a guest. cfg is the guest's present configuration; that of a
-// guest that does not exist yet is empty, and its tag has Begin applied. A site without a key signs nothing.
-// Of a guest with very many disks there is no room to say which volume each has.
+// Describe joins notes and tag, signed for a guest. cfg is the guest's present configuration; for a guest that does
+// not exist yet it is empty, and its tag has Begin applied. A site without a key signs nothing. A guest with very
+// many disks has no room for the volume of each.
 func (id Identity) Describe(notes string, m Tag, at api.GuestRef, cfg api.GuestConfig) string {
 	text := Describe(notes, id.Sign(m, at, cfg))
 	if len(m.Volumes) == 0 || utf8.RuneCountInString(text) <= MaxDescription {

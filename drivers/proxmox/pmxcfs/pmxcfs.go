@@ -78,8 +78,8 @@ type groups struct {
 	buffer []byte
 }
 
-// Read reads the files. What is in them and in the folders is read only where something shows that it is not as
-// before, and is shared by the States until then.
+// Read reads the files. It reads their content and the folders only if a change shows, and States share them until
+// then.
 func (r *Reader) Read() (State, error) {
 	now, err := r.read()
 	if err != nil {
@@ -116,7 +116,7 @@ func (r *Reader) guests() (map[int]Guest, error) {
 	if err := json.Unmarshal(data, &list); err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
-	if list.IDs == nil { // there is no guest
+	if list.IDs == nil { // without guests
 		return map[int]Guest{}, nil
 	}
 	return list.IDs, nil

@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is here runs every other second on each node, so it uses the calls of the kernel as they are: package os makes twice
-// as many of them.
+// This runs every other second on each node, so it uses system calls directly: package os makes twice as many.
 
 // readFresh appends the contents of a file as they are now. pmxcfs makes those of its files when their attributes are read
 // (src/pmxcfs/cfs-plug-func.c, cfs_plug_func_getattr), which the kernel does of itself only after a second. No file stays

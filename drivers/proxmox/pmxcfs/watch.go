@@ -26,7 +26,7 @@ type Watcher struct {
 	err     error
 }
 
-// Ignore names the guests that do not matter: those of somebody else. One that is new matters until then.
+// Ignore names the guests that do not matter: unmanaged ones. A new guest matters until then.
 func (w *Watcher) Ignore(vmids []int) {
 	ignored := make(map[int]bool, len(vmids))
 	for _, id := range vmids {
@@ -44,8 +44,8 @@ func (w *Watcher) Err() error {
 	return w.err
 }
 
-// Run reads the files until ctx ends. What cannot be read now may be there later: as long as there are no files, each pause is
-// twice as long as the one before, up to Absent.
+// Run reads the files until ctx ends. Missing files may appear later: until then each pause is twice as long as the
+// one before, up to Absent.
 func (w *Watcher) Run(ctx context.Context) {
 	r := &Reader{Root: w.Root}
 	var before State

@@ -12,9 +12,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 )
 
-// A disk that somebody detaches by hand is one of perhaps several unused volumes of its guest. PVE
-// does not record where one was attached, so only the ownership tag can say which volume it is. The
-// tag therefore lists the volumes of a guest with more than its root disk.
+// A disk that is detached by hand becomes one of perhaps several unused volumes of its guest. PVE does not record
+// its former slot, so only the ownership tag can tell which volume it is. The tag therefore lists the volumes of a
+// guest with more than its root disk.
 
 // knownVolumes are the volumes of the disks after the change, as far as they are known before it.
 func (c *change) knownVolumes() map[string]string {

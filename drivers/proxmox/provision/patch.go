@@ -112,13 +112,12 @@ func (p patch) partition(other func(key string) bool) (rest, taken patch) {
 	return rest, taken
 }
 
-// sequence splits a patch of a VM into requests, in this order. What is detached goes together with
-// the ownership tag that records it, and with nothing else that PVE might refuse. Volumes are
-// created last, for slots that the tag names by then. A boot order goes last, too: PVE refuses one
-// with a device that neither exists nor is in the same request ("invalid bootorder",
-// $update_vm_api), and when it changes a CD drive it writes the old order over a new one in the
-// same request. So do the features of hotplug: PVE plugs what a request changes by those in force
-// before it (PVE/QemuServer.pm, vmconfig_hotplug_pending), as the plan says.
+// sequence splits a patch of a VM into requests, in this order. Detached disks go together with the ownership tag
+// that records them, and with nothing else that PVE might refuse. Volumes are created last, for slots that the tag
+// names by then. A boot order goes last, too: PVE refuses one with a device that neither exists nor is in the same
+// request ("invalid bootorder", $update_vm_api), and when it changes a CD drive it writes the old order over a new
+// one in the same request. So do the features of hotplug: PVE plugs what a request changes by those in force before
+// it (PVE/QemuServer.pm, vmconfig_hotplug_pending), as the plan says.
 func (p patch) sequence() []patch {
 	disc := p.setsCD()
 	if p.set["description"] == nil {

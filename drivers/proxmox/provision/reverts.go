@@ -34,7 +34,7 @@ func (p patch) preferReverts(old api.GuestConfig, lxc bool, same func(key, a, b 
 			p.revert[key] = true
 		}
 	}
-	for key := range p.revert { // a write replaces the pending change by itself
+	for key := range p.revert { // a write replaces the pending change
 		if p.set[key] != nil || p.del[key] && (!lxc || old.Next[key] == "") {
 			delete(p.revert, key)
 		}

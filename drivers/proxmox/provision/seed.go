@@ -98,7 +98,7 @@ func (d vmCreator) prepareSeed(ctx context.Context, at api.GuestRef, m owner.Tag
 		return guest.VMTarget{}, m, fmt.Errorf("seeding %s: %w", at, err)
 	}
 	err = lifecycle.UploadSeed(ctx, d.Host, at.Node, v.SeedVolume, image)
-	if errors.Is(err, api.ErrOutcomeLost) && len(left) == 0 { // there was no image before, so this is the new one
+	if errors.Is(err, api.ErrOutcomeLost) && len(left) == 0 { // the image did not exist before, so this is the new one
 		now, readErr := lifecycle.SeedsOn(ctx, d.Host, at.Node, v.SeedStorage)
 		if readErr == nil && slices.ContainsFunc(now, func(n lifecycle.SeedFile) bool { return n.VolID == v.SeedVolume && n.Size == len(image) }) {
 			err = nil
@@ -123,7 +123,7 @@ func (d vmCreator) userData() (string, error) {
 	}
 }
 
-// NoParent is what is wrong with the creation of a VM in mode pull where nobody serves its spec.
+// NoParent is the error for creating a VM in mode pull without a server for its spec.
 const NoParent = "it is in mode pull, and no server for its spec runs here"
 
 // isCreated reports whether an earlier order of the VM was carried out completely. If that cannot

@@ -88,8 +88,8 @@ func (d updater) writeInTwo(ctx context.Context, s plan.Step, ch *change) error 
 		}
 	}
 	first.set["description"] = d.ID.Describe(ch.notes, on, ch.lastSeen.at, ch.lastSeen.cfg)
-	// A digest does not show that somebody has started the VM since it was read, and PVE would
-	// remove the disk from the running VM.
+	// The digest does not show that the VM was started since it was read, and PVE would remove the disk from the
+	// running VM.
 	if now, err := lifecycle.GuestAt(d.Host, ch.lastSeen.at).State(ctx); err != nil {
 		return fmt.Errorf("checking whether it is stopped: %w", err)
 	} else if now.Running {

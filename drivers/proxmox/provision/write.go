@@ -46,7 +46,7 @@ func (d writer) write(ctx context.Context, at api.GuestRef, w, later patch, have
 	return w.pendingAfterHotplug(err)
 }
 
-// errChanged says that somebody else changed the guest between plan and step.
+// errChanged says that the guest was changed between plan and step.
 var errChanged = errors.New("it was changed since the plan was made; plan again")
 
 // configuredAttrs are the attributes that the configuration alone decides. Power and pending
@@ -55,8 +55,7 @@ func configuredAttrs(spec any) []model.Attr {
 	return slices.DeleteFunc(model.Attrs(spec), func(a model.Attr) bool { return a.Path == "power" || a.Path == "pending" })
 }
 
-// withVolumes sends a patch by several requests, as long as nobody else changes the keys that are
-// still to come.
+// withVolumes sends a patch in several requests, as long as the remaining keys are not changed meanwhile.
 func (d writer) withVolumes(ctx context.Context, l *lastSeen, w patch, have *model.Resource, old api.GuestConfig) error {
 	split := w.sequence
 	if l.at.LXC {

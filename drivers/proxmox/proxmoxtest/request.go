@@ -16,8 +16,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 )
 
-// maxBody is what PVE reads of a request that is no upload, in bytes
-// ($limit_max_post in PVE/APIServer/AnyEvent.pm).
+// maxBody is PVE's limit for a request that is not an upload, in bytes ($limit_max_post in
+// PVE/APIServer/AnyEvent.pm).
 const maxBody = 512 << 10
 
 // ValidateRequest is for tests of a client: it says what PVE would object to in

@@ -29,8 +29,7 @@ func expression(pattern string) func(word string) bool {
 	}
 }
 
-// What counts as a number in PVE/JSONSchema.pm, and other expressions that more
-// than one file needs.
+// Numbers as in PVE/JSONSchema.pm, and other expressions that more than one file needs.
 var (
 	isNumber  = numberAfter(expression(`[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?`))
 	isDNSName = expression(dnsName)

@@ -9,10 +9,9 @@ import (
 // calendarWords are the calendar events that are a single word.
 const calendarWords = " minutely hourly daily weekly monthly yearly annually quarterly semiannually semi-annually "
 
-// checkCalendarEvent is pve_verify_calendar_event in PVE/CalendarEvent.pm: times as
-// systemd writes them, read by proxmox-time (src/calendar_event.rs), whose remarks tell
-// what was not understood and where it begins. What follows the last part that can be read
-// is the end that is missing; a first word has to be a day.
+// checkCalendarEvent is pve_verify_calendar_event in PVE/CalendarEvent.pm: times as systemd writes them, parsed by
+// proxmox-time (src/calendar_event.rs), whose messages name the unparsed part. Text after the last valid part is
+// reported as a missing end; a first word has to be a day.
 func checkCalendarEvent(word string) error {
 	refused := func(text string) error { return died("invalid calendar event '" + word + "' - " + text + "\n") }
 	event := strings.TrimSpace(word)

@@ -107,17 +107,14 @@ func (r *Rule) unmarshal(parts []json.RawMessage, fixed ...any) error {
 	return nil
 }
 
-// Permitted evaluates the declared check for somebody whose privileges has
-// knows; values are the parameters of the request and of its path, which fill
-// the placeholders. When the answer is no, the path and the privileges are those
-// that PVE's 403 names ("Permission check failed (/vms/100, VM.Audit)"; several
-// privileges mean any of them); both are empty where PVE names none, which is
-// so behind an "or".
+// Permitted evaluates the declared check for a caller whose privileges has knows; values are the parameters of the
+// request and of its path, which fill the placeholders. If it is denied, the path and the privileges are those that
+// PVE's 403 names ("Permission check failed (/vms/100, VM.Audit)"; several privileges mean any of them); both are
+// empty if PVE names none, as behind an "or".
 //
-// A Perm without Check permits everybody if User is set, and otherwise nobody.
-// has knows neither who asks nor which user is in which group: a rule that is
-// about one's own user counts as not met, and one about the groups of a user is
-// asked about /access/groups as a whole.
+// A Perm without Check permits every caller if User is set, and otherwise none. has knows neither the user nor the
+// members of groups: a rule about the caller's own user counts as not met, and one about the groups of a user is
+// evaluated for /access/groups as a whole.
 func (p Perm) Permitted(values map[string]any, has func(path, priv string) bool) (ok bool, failedPath string, failedPrivs []string) {
 	if p.Check == nil {
 		return p.User != "", "", nil
@@ -214,9 +211,8 @@ func check(path string, privs []string, anyOf bool, has func(path, priv string) 
 
 var isACLPath = expression(`[\p{L}\p{N}.\-_/]+`)
 
-// fill puts the parameters into the placeholders of a path and makes it regular,
-// as normalize_path in PVE/AccessControl.pm; a path with characters that no ACL
-// path has becomes empty, on which nobody has a privilege.
+// fill puts the parameters into the placeholders of a path and normalizes it, as normalize_path in
+// PVE/AccessControl.pm; a path with characters that ACL paths cannot have becomes empty, which denies everything.
 func fill(path string, values map[string]any) string {
 	var parts []string
 	for segment := range strings.SplitSeq(path, "/") {

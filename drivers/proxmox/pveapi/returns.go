@@ -8,15 +8,13 @@ import (
 	"strings"
 )
 
-// CheckReturn lists where an answer's data, as decoded from JSON, deviates from
-// what the method promises: a value of another type, a member missing that is not
-// optional, a member the description excludes. Values themselves (enumerations,
-// patterns) are not looked at; PVE does not check its own answers either.
+// CheckReturn lists deviations of a response's data, as decoded from JSON, from the description of the method: a
+// value of another type, a missing member that is not optional, a member that the description excludes. Values
+// themselves (enumerations, patterns) are not checked; PVE does not check its own responses either.
 //
-// What Perl does with numbers is tolerated: any scalar may come as a string that
-// reads as such ("cpulimit":"0.5"), a string that reads as a number may come as
-// one, and a boolean is 0, 1, true or false. Members beyond the description, where
-// it does not exclude them, are no deviation: see Extra.
+// Perl's numbers are tolerated: any scalar may be a string that reads as such ("cpulimit":"0.5"), a string that
+// reads as a number may be one, and a boolean is 0, 1, true or false. Additional members are allowed unless the
+// description excludes them: see Extra.
 func (m *Method) CheckReturn(data any) []string {
 	return m.walk(data).deviations
 }

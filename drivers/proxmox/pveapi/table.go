@@ -53,7 +53,7 @@ type Value struct {
 // Additional is what PVE says of members of an object beyond those that it names.
 type Additional struct {
 	Allowed bool
-	Value   *Value // What they are; nil where PVE does not say.
+	Value   *Value // The type of the members; nil if PVE declares none.
 }
 
 // Method is one method of one path.

@@ -36,7 +36,7 @@ func before9(version string) bool { return version != "" && compareVersions(vers
 // atLeast92 says whether a version is 9.2 or newer.
 func atLeast92(version string) bool { return version == "" || compareVersions(version, "9.2") >= 0 }
 
-// compareVersions compares dotted numbers; what is no number ends them.
+// compareVersions compares dotted numbers, up to the first part that is not a number.
 func compareVersions(a, b string) int {
 	for a != "" || b != "" {
 		var partA, partB string

@@ -68,8 +68,7 @@ func (r *resolver) spec() *model.Spec {
 	return r.in.Site.Specs[r.in.Node.Spec]
 }
 
-// pulls is the spec that the guest fetches and applies by itself; "" if it does not, or if there is
-// nothing to fetch.
+// pulls is the spec that the guest fetches and applies itself; "" if it does not, or without a spec.
 func (r *resolver) pulls() string {
 	if r.in.Node == nil || r.in.Node.Mode != model.ModePull {
 		return ""

@@ -81,9 +81,8 @@ func (s *source) lines() ([]string, error) {
 	for path, verbs := range s.Paths {
 		for verb, method := range verbs {
 			name := verb + " " + path
-			// What a newer PVE dropped or changed stands beside the methods in
-			// the table; here it belongs to the method it is about. A dropped
-			// parameter's description is gone, so any text passes for it.
+			// The table lists what a newer PVE dropped or changed beside the methods; here it belongs to its
+			// method. A dropped parameter's description is gone, so it accepts any text.
 			if gone, ok := s.Dropped[name].([]any); ok {
 				method["dropped"] = gone
 			}
