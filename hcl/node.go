@@ -34,7 +34,7 @@ type nodeDecl struct {
 	at        hclv2.Range // type and label
 	instances []instance
 	many      bool // made by count or for_each, so node.NAME is a list
-	invalid   bool // nobody knows how many there are
+	invalid   bool // the number of instances is unknown
 	duplicate bool // a duplicate: it is decoded for its findings only
 }
 

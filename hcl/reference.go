@@ -77,7 +77,7 @@ func (p *page) variable(doc string) {
 	})
 }
 
-// kind writes a block that is a resource by itself.
+// kind writes a block that is a resource of its own.
 func (p *page) kind(k *model.Kind, name string) {
 	doc := k.Doc
 	if k.Everywhere {

@@ -202,7 +202,7 @@ func (l *load) readFiles(b *lang.Block, spec *model.Spec) {
 	}
 }
 
-// decodeObject decodes a block that is a resource by itself.
+// decodeObject decodes a block that is a resource of its own.
 func (l *load) decodeObject(b *lang.Block, k *model.Kind, site *model.Site) {
 	spec := k.New()
 	d := l.decodeBlock(b, spec, true)

@@ -16,9 +16,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Apart answers questions to the rules of a site in another process. A call of a function cannot be
-// stopped from within a process, and what it takes cannot be freed; a process can be ended. An error
-// says why there is no answer: it becomes a denial.
+// Apart evaluates the rules of a site in another process. A function call cannot be interrupted and its memory
+// cannot be freed, but a process can be killed. An error says why there is no result, and becomes a denial.
 type Apart interface {
 	Ask(ctx context.Context, q Question) (Answer, error)
 }

@@ -25,9 +25,8 @@ func secretsOf(sensitive []string) func(path string) bool {
 	}
 }
 
-// describe writes the attributes of a struct under their names in the language:
-// blocks with a label as an object by label, others as an object or null. What is
-// optional and not declared is null, but for lists, maps and truth values.
+// describe writes the attributes of a struct under their names in the language: blocks with a label as an object by
+// label, others as an object or null. Undeclared optional attributes are null, except lists, maps and booleans.
 func describe(v reflect.Value, prefix string, secret func(path string) bool) map[string]any {
 	fields := model.Fields(v.Type())
 	d := make(map[string]any, len(fields)+4)

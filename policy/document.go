@@ -213,8 +213,7 @@ func nodeDocument(m *model.Manifest, n *model.Node) map[string]any {
 	return d
 }
 
-// resolved gives the complete form of a node's resource. What is wrong with it, the
-// loader has reported.
+// resolved returns the complete form of a node's resource. The loader has reported its problems.
 func resolved(s *model.Site, w *model.Want, m *model.Manifest, n *model.Node) *model.Resource {
 	r, on := n.Resource, m.On(n)
 	if r == nil {
@@ -292,7 +291,7 @@ func postureDocument(p *model.Posture) map[string]any {
 // each step also says whether what it deletes or replaces is protected.
 func planDocument(p *plan.Plan) (any, error) {
 	if p == nil {
-		return nil, nil //nolint:nilnil // null is what the document has where there is no plan
+		return nil, nil //nolint:nilnil // null in the document: there is no plan
 	}
 	b, err := json.Marshal(p)
 	if err != nil {

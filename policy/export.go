@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// seal begins the last line of an exported file. It holds the hash of all before it,
-// so that a file which nobody has changed can be distinguished from any other.
+// seal begins the last line of an exported file. It has the hash of everything before it, which shows that the file
+// is unmodified.
 const seal = "# exported by homestak-gitops policy export, sha256:"
 
 // Export writes the shipped rules and their tests to a folder, which it creates if necessary, for

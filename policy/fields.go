@@ -11,12 +11,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// checkFields finds references to fields that no input has. It follows the input through the
-// variables that rules give to parts of it, and into functions. What it cannot follow may be
-// anything, so it reports no false problems.
+// checkFields finds references to fields that no input has. It follows the input through variables of rules and
+// into functions. Other values may be anything, so it reports no false problems.
 //
-// It reads the compiled rules: there "some k, v in xs" is v = xs[k], and a variable has
-// one name in one rule.
+// It reads the compiled rules: there "some k, v in xs" is v = xs[k], and a variable has one name in one rule.
 func (c *checker) checkFields(known shapes) diag.List {
 	w := c.walker(known)
 	var found diag.List

@@ -7,19 +7,18 @@ import (
 	"github.com/open-policy-agent/opa/v1/ast"
 )
 
-// functions lists the built-in functions that policies may call: those whose result
-// follows from their arguments alone, in time and space that grow with them. Who
-// wants another one finds it missing when the policy is compiled.
+// functions lists the built-in functions that policies may call: those whose result depends only on their
+// arguments, with time and space that grow with them. Others are unknown to the compiler.
 //
-// Left out are, with what they would bring in:
+// Excluded, with the reason:
 //
 //	http.send, net.lookup_ip_addr, json.*_schema (fetches references)          the network
 //	opa.runtime                                                                 the environment
-//	time.now_ns, rand.intn, uuid.rfc4122, io.jwt.encode_*, providers.aws.*     clocks and chance; now is in the input
+//	time.now_ns, rand.intn, uuid.rfc4122, io.jwt.encode_*, providers.aws.*     clocks and randomness; now is in the input
 //	strings.render_template, yaml.* (aliases), json.marshal_with_options       output of any size from little text
 //	bits.lsh, net.cidr_expand, graph.reachable_paths, regex.globs_match        the same in numbers, sets, paths, automata
-//	crypto.x509.*, crypto.parse_*, io.jwt.*, graphql.*, rego.parse_module      parsers of what no input holds
-//	trace                                                                      output that nobody reads
+//	crypto.x509.*, crypto.parse_*, io.jwt.*, graphql.*, rego.parse_module      parsers of formats that no input has
+//	trace                                                                      unused output
 const functions = `
 	abs array.concat array.flatten array.reverse array.slice assign
 	base64.decode base64.encode base64.is_valid base64url.decode base64url.encode base64url.encode_no_pad

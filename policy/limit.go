@@ -20,15 +20,14 @@ const (
 	defaultMemory = 256 << 20
 )
 
-// patience is how many times its processor time an evaluation may take by the clock on the wall: a
-// machine that is busy with other work is no fault of the rules. It has a minute at least.
+// patience is the limit of an evaluation in wall-clock time, as a multiple of its processor time: the rules are not
+// to blame for a busy machine. It is a minute at least.
 const (
 	patience  = 12
 	leastWall = time.Minute
 )
 
-// checkEvery is how often a running evaluation is checked. What it can allocate in
-// between adds to its limit.
+// checkEvery is how often a running evaluation is checked. Its allocations in between add to its limit.
 const checkEvery = 10 * time.Millisecond
 
 // grace is how long an evaluation may take to notice that it was stopped, and to say
@@ -199,8 +198,8 @@ func (l *limits) exceeded(used, took time.Duration, base uint64, stop *brake) er
 	return err
 }
 
-// heap is how many bytes the objects of this process take, those that are dropped and
-// not yet freed included. What other goroutines keep meanwhile is charged to the policy.
+// heap is the size of the objects of this process in bytes, including garbage that is not yet freed. Allocations of
+// other goroutines meanwhile are charged to the policy.
 func heap() uint64 {
 	s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	metrics.Read(s)

@@ -20,7 +20,7 @@ import (
 //go:embed shipped/*.rego
 var shippedFiles embed.FS
 
-// Where policies are, and how much of them is read.
+// Paths and limits of policy files.
 const (
 	siteFolder    = "policy"
 	shippedFolder = "shipped"

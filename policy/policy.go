@@ -57,9 +57,8 @@ type Options struct {
 	Limit  time.Duration // for one evaluation; 0: 5 s
 	Memory int64         // by which the heap may grow in one evaluation, in bytes; 0: 256 MiB
 
-	// Last is a Set that was compiled with the same options but for Site. It is given
-	// again if the policies are the same; not if it is broken, since that may have been
-	// for want of time or memory. May be nil.
+	// Last is a Set that was compiled with the same options except Site. If the policies are the same it is returned
+	// again, unless it is broken: it may have lacked time or memory. May be nil.
 	Last *Set
 
 	// Apart evaluates the site's own rules; nil: they are evaluated here.
@@ -110,7 +109,7 @@ func Compile(ctx context.Context, o Options) (*Set, diag.List) {
 		return o.Last, slices.Clone(o.Last.found)
 	}
 	if err != nil {
-		// What is left behind may still write to s.
+		// The abandoned goroutine may still write to s.
 		found = diag.List{denial(diag.FromPolicy, "the policies of the site cannot be compiled: "+diag.FirstLine(err.Error()), "Make them smaller or simpler.")}
 		return &Set{broken: found}, found
 	}
@@ -258,8 +257,7 @@ func (s *Set) Plan(ctx context.Context, site *model.Site, p *plan.Plan, r Reques
 	return s.evaluate(ctx, []string{planPackage, guardPackage}, site, p, r)
 }
 
-// denied is a verdict where no rule has answered: one of them is to blame, and of the
-// others nobody knows what they would have said.
+// denied is a verdict without results: one rule is to blame, and the results of the others are unknown.
 func denied(found diag.List) (diag.List, plan.Rules) { return found, plan.Rules{Denied: 1} }
 
 func (s *Set) evaluate(ctx context.Context, packages []string, site *model.Site, p *plan.Plan, r Request) (diag.List, plan.Rules) {

@@ -13,7 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// What rules may say.
+// Results of rules.
 const (
 	denyRule = "deny"
 	warnRule = "warn"
@@ -22,8 +22,8 @@ const (
 	maxMessage = 500  // characters of a message
 )
 
-// errUndefined is an answer that is none: a deny or warn that is no set, and does not
-// hold. It must not be taken for consent.
+// errUndefined is a missing result: a deny or warn that is not a set, and does not hold. It must not be taken for
+// consent.
 var errUndefined = errors.New("the rules returned nothing")
 
 func stringOf(t *ast.Term) (string, bool) {
@@ -138,8 +138,8 @@ func (rs *ruleset) entry(pkg, name string, t *ast.Term) (f diag.Finding, label s
 	return f, said["rule"]
 }
 
-// say puts a message into a finding: its first line is the summary. What it says and
-// who says it are kept apart, so that no message can pass for another rule's.
+// say puts a message into a finding: its first line is the summary. Message and source are separate, so that a
+// message cannot imitate another rule's.
 func say(f *diag.Finding, message, who, fix string) {
 	summary, rest, _ := strings.Cut(strings.TrimSpace(message), "\n")
 	f.Summary = diag.Line(clip(summary))

@@ -30,9 +30,9 @@ func (x *request) identify() error {
 	return nil
 }
 
-// proven reports whether the request has a provisioning token that is good, and of the node that it is about.
-// Who has one is not guessing, and so need not wait because somebody behind the same address did. The check is
-// one HMAC; nothing that could be guessed is compared, and no rule is evaluated.
+// proven reports whether the request has a valid provisioning token of the node that it is about. A client with a
+// valid token is not rate-limited by failures from the same address. The check is one HMAC; it compares nothing
+// that could be guessed, and evaluates no rule.
 func (x *request) proven() bool {
 	if x.endpoint != "" && strings.HasPrefix(x.endpoint, serve.RepositoryPrefix) {
 		x.takePassword()

@@ -69,7 +69,7 @@ type Node struct {
 	Name    string
 	Spec    string         // name of its spec, "" for none
 	Posture *model.Posture // nil: the site has none for it
-	Run     *spec.Run      // when it applies its spec by itself; nil: it does not
+	Run     *spec.Run      // when it applies its own spec; nil: it does not
 	Child   bool           // it is a host of its own, which follows the repository
 	Removed bool           // it has left the site, and is still there
 

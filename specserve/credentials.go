@@ -29,8 +29,8 @@ const (
 // shortest is how many characters a token of the site should have at least, to be beyond guessing.
 const shortest = 20
 
-// credentials are those that a site gives out. Tokens are found by a keyed hash: how long that takes
-// depends on a key that nobody knows, and says nothing of a token.
+// credentials are those that a site declares. Tokens are found by a keyed hash: the time of a lookup depends on a
+// secret key, and says nothing of a token.
 type credentials struct {
 	key         []byte
 	owners      map[[sha256.Size]byte][]owner
@@ -147,9 +147,8 @@ func (c *Catalog) Verify(text string, signingKeys keys.Keys, book keys.TokenBook
 	return slices.Concat(signingKeys, c.credentials.predecessor).VerifyBy(book, text, claims.Node, now)
 }
 
-// Authorize decides by the rules of the site whether a request is allowed. Of in, the posture and
-// the credential are filled in. Where it is not allowed, the error says how to answer, and the
-// reason is for the log.
+// Authorize decides by the rules of the site whether a request is allowed. It sets the posture and the credential
+// of in. If the request is denied, the error is the response, and the reason is for the log.
 func (c *Catalog) Authorize(ctx context.Context, in policy.AuthInput, shown Credential) (reason string, err *wire.Error) {
 	in.Credential = shown.Credential
 	if n := c.nodes[in.Identity]; n != nil {

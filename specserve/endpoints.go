@@ -15,13 +15,13 @@ type endpoint struct {
 	path   string                 // {identity} stands for the name of a node
 	under  string                 // what its paths begin with, where it reads the rest itself; else ""
 	body   int64                  // the largest body in bytes
-	early  bool                   // it answers also as long as there is no commit
-	signed bool                   // it checks by itself what a client may do that was refused too often
+	early  bool                   // it also responds before there is a commit
+	signed bool                   // it limits clients with many failures itself
 	access func(x *request) error // who may ask; required, so that it is not forgotten
 	do     func(x *request) error
 }
 
-// Who may ask. A handler that decides by more than one key, as by the rules of the site, checks its requests.
+// Access checks. A handler that decides by more than one key, as by the rules of the site, checks its requests.
 func anyone(*request) error           { return nil }
 func checkedByHandler(*request) error { return nil }
 func readers(x *request) error        { return x.keyed(x.view.Access.Read, "read") }

@@ -34,7 +34,7 @@ func NewHistogram(name, help string, limits []float64, labels ...string) *Histog
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: limits}, labels)
 }
 
-// CurrentFigures are figures that are found out when somebody asks. It calls add for each: all samples of a name have the
+// CurrentFigures are figures that are computed on request. It calls add for each: all samples of a name have the
 // same help and the same labels, which are pairs of name and value.
 type CurrentFigures func(add func(name, help string, value float64, labels ...string))
 

@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// keyed lets whoever shows a key through. What kind it is goes to the log.
+// keyed admits a client with the key. kind names the key in the log and in errors.
 func (x *request) keyed(key []byte, kind string) error {
 	values := x.Header.Values("Authorization")
 	if len(values) == 0 {
@@ -51,8 +51,8 @@ func (x *request) checkAll() error {
 	return x.done(http.StatusAccepted, string(wire.AskedChecking))
 }
 
-// awaitPass answers when the pass has ended that somebody asked for, for as long as the client stays. The status
-// is sent at once, since a pass may take longer than anybody waits for it: an error comes in the body, too.
+// awaitPass responds when the requested pass has ended, as long as the client stays. The status is sent at once,
+// since a pass may take longer than clients wait: an error comes in the body, too.
 func (x *request) awaitPass() error {
 	select {
 	case x.streams <- struct{}{}:

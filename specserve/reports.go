@@ -179,7 +179,7 @@ func (e *WaitingError) Error() string {
 	return "waits for its first report since " + e.Since.UTC().Format(time.TimeOnly+" UTC")
 }
 
-// Waiting is true: nobody has to do anything.
+// Waiting is true: no action is required.
 func (*WaitingError) Waiting() bool { return true }
 
 // Reported says what a node reported last: that it is ready, or an error why it is not, a *WaitingError as long as its first

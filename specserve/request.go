@@ -146,8 +146,8 @@ func (x *request) tooMany() error {
 	return x.later(x.limited, "")
 }
 
-// unread ends the connection with the answer if there is a body that nobody reads: else the answer would wait
-// for it. A stream of HTTP/2 ends by itself.
+// unread closes the connection with the response if a body is left unread: else the response would wait for it. A
+// stream of HTTP/2 ends anyway.
 func (x *request) unread() {
 	if x.ContentLength != 0 && x.ProtoMajor < 2 {
 		x.w.Header().Set("Connection", "close")
@@ -226,7 +226,7 @@ func (x *request) fail(err error) {
 			h.Add("WWW-Authenticate", `Basic realm="homestak-gitops", charset="UTF-8"`) // what git can do
 		}
 	}
-	_ = x.send(status, "application/json", p.Body()) // if the client is gone, nobody misses it
+	_ = x.send(status, "application/json", p.Body()) // fails only if the client is gone
 }
 
 // log writes the line of a request. It has nothing that a client wrote, but for the name of a node

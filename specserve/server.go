@@ -29,18 +29,17 @@ type Options struct {
 	Log     *slog.Logger
 	Now     func() time.Time // nil: time.Now
 
-	// Check is called when somebody asks for a check of what is served. It returns immediately.
-	// Nil: nothing is checked.
+	// Check is called on a request for a check of what is served. It returns immediately. May be nil.
 	Check func()
 
 	// The rest is for the server of an agent.
 	Identity string            // of the agent; "": it is none
 	Reports  *wire.ReportStore // of its nodes; nil: a new one
 	Status   func() any        // the answer of /status, as JSON; nil: what nodes reported
-	// Reconcile makes the agent check, and says as JSON how that pass ended. It returns early when ctx ends.
+	// Reconcile makes the agent check, and returns the result of that pass as JSON. It returns early when ctx ends.
 	// Nil: there are no passes.
 	Reconcile func(ctx context.Context) (any, error)
-	// Reported is called when a node reported something else than before. It returns immediately. Nil: nobody asks.
+	// Reported is called when the report of a node changed. It returns immediately. May be nil.
 	Reported func(wire.Report)
 	// Events writes the stream of events until the client leaves, or ending is closed. Nil: there is none.
 	Events  func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
@@ -49,7 +48,7 @@ type Options struct {
 
 // View is what requests see. It is not changed after it was published.
 type View struct {
-	Catalog *Catalog   // nil as long as there is no commit: then only operators and hooks are answered
+	Catalog *Catalog   // nil before the first commit: then only operators and hooks are served
 	Keys    keys.Keys  // the first one signs
 	Book    *keys.Book // which of their tokens count; nil: those that have not expired
 	Access  keys.Access
@@ -88,7 +87,7 @@ type Server struct {
 
 	refusals, perNode *limit.Rates  // requests that were refused, by client, and by client and node
 	noted             *limit.Rates  // lines of the log about a client
-	listing           chan struct{} // whoever lists all specs has the one slot
+	listing           chan struct{} // one slot for listing all specs
 	repository        *serve.Handler
 	underWay          sync.WaitGroup // requests
 
@@ -97,7 +96,7 @@ type Server struct {
 	reports   *wire.ReportStore
 	reporting *limit.Rates      // reports, by node
 	hooks     *keys.HookChecker // of notifications
-	streams   chan struct{}     // whoever reads events has a slot
+	streams   chan struct{}     // slots for readers of events
 	waiting   *waiters
 	ending    chan struct{} // closed when it takes no more requests
 }
@@ -185,7 +184,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer cancel()
 	defer time.AfterFunc(l.Shutdown/4, silent.Close).Stop() // Shutdown alone gives them seconds
 	if h.Shutdown(end) != nil {
-		_ = h.Close() // somebody is silent, or does not take the answer
+		_ = h.Close() // a client is silent, or does not read its response
 	}
 	s.underWay.Wait()
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {

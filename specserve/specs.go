@@ -21,7 +21,7 @@ const (
 
 // healthAnswer is the answer of /health.
 type healthAnswer struct {
-	Status  string `json:"status"` // ok, or starting as long as there is no commit
+	Status  string `json:"status"` // ok, or starting before the first commit
 	Version string `json:"version"`
 	Commit  string `json:"commit"`
 	Uptime  int64  `json:"uptime_seconds"`
@@ -86,7 +86,7 @@ func listSpecs(x *request) error {
 	return x.document(out)
 }
 
-// serveSpec sends the spec of a node. Who may not have it does not learn whether it exists.
+// serveSpec sends the spec of a node. Unauthorized clients do not learn whether it exists.
 func serveSpec(x *request) error {
 	if err := x.identify(); err != nil {
 		return err

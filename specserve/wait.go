@@ -15,7 +15,7 @@ import (
 const (
 	toFetch     = "spec"      // there is another spec for it
 	toConfigure = "config"    // there is another commit or configuration for a child
-	toReconcile = "reconcile" // somebody wants it to check itself now
+	toReconcile = "reconcile" // a check of the node was requested
 	toRenew     = "token"     // its token is to be replaced: it fetches, and has nothing else to do
 )
 
@@ -27,7 +27,7 @@ type waiter struct {
 	asked     *inquiry // that it was woken for, and has not answered yet; guarded as all of waiters
 }
 
-// inquiry is that somebody wants a node to check itself.
+// inquiry is a request that a node checks itself.
 type inquiry struct {
 	below []string // nodes that a child manages, and that are to check themselves in turn
 }
@@ -44,8 +44,8 @@ func (q *inquiry) add(more *inquiry) {
 	}
 }
 
-// waiters are those who wait now, and what is kept for those who do not. A mutex guards them: they come and go in many
-// goroutines, and whoever publishes wakes them all.
+// waiters are the waiting clients, and what is kept for those that are not. A mutex guards them: they come and go
+// in many goroutines, and publishing wakes them all.
 type waiters struct {
 	mutex sync.Mutex
 	all   map[*waiter]bool
@@ -74,7 +74,7 @@ func (w *waiters) enter(identity string, l Limits) *waiter {
 	return one
 }
 
-// leave takes a waiter out. What it was asked for, and could not answer, is kept for the next one of its node.
+// leave takes a waiter out. Its unanswered requests are kept for the next one of its node.
 func (w *waiters) leave(one *waiter) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -130,7 +130,8 @@ func (w *waiters) askAll() {
 	}
 }
 
-// ask asks those who wait for a node, or for the child that manages it, to check. If nobody waits it is kept, and false.
+// ask requests a check from the waiters of a node, or of the child that manages it. Without a waiter it keeps the
+// request and returns false.
 func (w *waiters) ask(identity, node string) (waits bool) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -192,7 +193,7 @@ func wait(x *request) error {
 		return x.later(x.o.Limits.Wait/4, "too many requests wait for this node, or for all")
 	}
 	defer x.waiting.leave(one)
-	// It may take longer than other requests. Where that cannot be said, it ends earlier.
+	// It may take longer than other requests. If the deadline cannot be extended, it ends earlier.
 	control, end := http.NewResponseController(x.w), time.Now().Add(x.o.Limits.Wait+x.o.Limits.Write)
 	_ = control.SetReadDeadline(end)
 	_ = control.SetWriteDeadline(end)

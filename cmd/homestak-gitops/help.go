@@ -8,7 +8,7 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 )
 
-// helpVerb takes the place of that of cobra, which succeeds where there is no such verb.
+// helpVerb replaces cobra's, which succeeds for unknown verbs.
 func helpVerb() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [VERB]",

@@ -26,10 +26,9 @@ func main() {
 	os.Exit(run(context.Background(), os.Args[1:], ui.ThisProcess()))
 }
 
-// boundMemory lets the garbage collector run as often as needed where a site is so
-// large that memory counts. Below that the pace stays Go's own: half as often would save
-// a twentieth of the CPU of a plan, and take a quarter more memory. Who sets GOMEMLIMIT
-// knows better.
+// boundMemory lets the garbage collector run as often as needed for a very large site. Below that it keeps Go's
+// default: half as often would save a twentieth of the CPU of a plan, and take a quarter more memory. GOMEMLIMIT
+// takes precedence.
 func boundMemory() {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(256 << 20)

@@ -8,7 +8,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/site"
 )
 
-// sandboxName is the verb of the processes that evaluate commits. Nobody types it.
+// sandboxName is the hidden verb of the processes that evaluate commits.
 const sandboxName = "evaluate"
 
 // sandbox evaluates commits in processes of this program.

@@ -9,8 +9,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// Position is where an evaluation is. Whoever ends one that takes too long reads it, from another
-// goroutine. The zero Position is ready to use, and a nil one keeps nothing.
+// Position is where an evaluation is. Another goroutine reads it to report an evaluation that takes too long. The
+// zero Position is ready to use, and a nil one keeps nothing.
 type Position struct {
 	mutex sync.Mutex
 	expr  hclsyntax.Expression

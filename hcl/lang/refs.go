@@ -271,7 +271,7 @@ func (ev *Evaluator) secretValues() cty.Value {
 		values, tokens := map[string]cty.Value{}, map[string]cty.Value{}
 		for key, text := range ev.Inputs.Secrets.Values[section] {
 			if section == "auth" && model.IsOwnershipSecret(key) {
-				continue // it is no value of the language
+				continue // not a value of the language
 			}
 			v := cty.StringVal(text)
 			if text == "" {

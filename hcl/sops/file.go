@@ -368,8 +368,8 @@ func comments(texts ...string) []string {
 	return out
 }
 
-// walkMap goes over a map in the order of SOPS. Outer are the comments that the map is under, and
-// before those at its beginning. What is before an entry holds until that entry.
+// walkMap walks a map in the order of SOPS. outer are the comments above the map, and before those at its
+// beginning. Comments before an entry apply to that entry.
 func (p *parser) walkMap(n *yaml.Node, path, outer, before []string) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, child := n.Content[i], n.Content[i+1]

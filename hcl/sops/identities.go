@@ -77,7 +77,7 @@ func FindKeys(s Sources) (*Keys, diag.List) {
 type source struct {
 	prefix string // before its name, in messages
 	name   string
-	named  bool // somebody named it, so it should be there
+	named  bool // given explicitly, so it should exist
 }
 
 // files are the files that may have identities.

@@ -40,8 +40,8 @@ func pauses() []time.Duration {
 	return []time.Duration{0, 10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second}
 }
 
-// maxRetryAfter is the longest pause that a server may ask for. With a longer one the attempts end,
-// and whoever started them comes back later.
+// maxRetryAfter is the longest pause that a server may ask for. With a longer one the attempts end, and the caller
+// retries later.
 const maxRetryAfter = 2 * time.Minute
 
 // Client asks one parent. The zero values of Limits and Dial are the usual ones.
@@ -104,7 +104,7 @@ var (
 	errTooLong = errors.New("the server took too long to answer")
 )
 
-// reportLimits are those of a report unless others are set: nobody waits for it.
+// reportLimits are the default limits of a report, which delays nothing.
 func reportLimits() Limits {
 	l := Usual()
 	l.Total, l.Body = 15*time.Second, wire.MaxError

@@ -30,7 +30,7 @@ var script string
 //go:embed firstboot.service
 var unit string
 
-// Where the first boot has its script and unit. Both are gone when it is done.
+// Paths of the script and unit of the first boot. It removes both when it is done.
 const (
 	FirstBootScript   = "/var/lib/homestak-gitops/firstboot.py"
 	FirstBootUnit     = "homestak-gitops-firstboot.service"
@@ -60,8 +60,8 @@ const header = "#cloud-config\n"
 // (cloudinit/handlers/cloud_config.py).
 const merge = "list(append)+dict(recurse_list,no_replace)+str()"
 
-// FirstBootUserData is the user-data of a new node. What the site says as its user_data, "" for nothing, is
-// done as well. It has the token in it, and so is a secret.
+// FirstBootUserData is the user-data of a new node, including the site's user_data ("" for none). It is secret,
+// because it contains the token.
 func FirstBootUserData(p wire.Parent, site string) (string, error) {
 	if err := p.Check(); err != nil {
 		return "", fmt.Errorf("making the first boot of a node: %w", err)

@@ -15,7 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// kept is what a child keeps of its parent. What it points to is not changed.
+// kept is what a child stores of its parent. Its fields point to immutable values.
 type kept struct {
 	given  string // sums up what the administrator wrote: with that changed, what was renewed counts no more
 	token  string // sums up the token of that: as long as it is the same, its successor counts
@@ -74,7 +74,8 @@ func load(file string, given wire.Parent) (kept, error) {
 	return k, nil
 }
 
-// ParentSum sums up a parent as somebody wrote it. What a child keeps holds as long as its file has this sum as given.
+// ParentSum is a checksum of a parent's configuration. The stored state is valid while its file has the same
+// checksum.
 func ParentSum(p wire.Parent) string {
 	sum := sha256.Sum256([]byte(strings.Join(append([]string{p.Identity, p.Server, p.Token}, wire.PinTexts(p.Pins)...), "\n")))
 	return hex.EncodeToString(sum[:])

@@ -18,12 +18,11 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// ErrNotServing is why nobody can be given the address of the server.
+// ErrNotServing says that the server has no address for nodes yet.
 var ErrNotServing = errors.New("the server for nodes does not run")
 
-// Parent is what a new node or child gets to know of this server: where it is reached, its pins, and a
-// token that was just minted. What it has reported before is forgotten. The error is ErrNotServing as long as
-// the server does not serve.
+// Parent returns this server for a new node or child: its URL, its pins, and a new token. Earlier reports of the
+// node are dropped. The error is ErrNotServing while the server does not serve.
 func (s *Server) Parent(node, spec string) (wire.Parent, error) {
 	p, err := s.Known()
 	if err != nil {
@@ -43,8 +42,8 @@ func (s *Server) Parent(node, spec string) (wire.Parent, error) {
 	return p, p.Check()
 }
 
-// Known is what children know of this server now, without identity and token. The error is ErrNotServing as long as the
-// server does not serve. It may take a moment, in which nobody else waits: a name may have to be resolved.
+// Known is what children know of this server now, without identity and token. The error is ErrNotServing while the
+// server does not serve. It may block, without holding a lock, to resolve a name.
 func (s *Server) Known() (wire.Parent, error) {
 	s.mutex.Lock()
 	serving, site, state := s.server != nil, s.commit.Site, s.state

@@ -27,7 +27,7 @@ type Options struct {
 	Host string // only its nodes; "" for those of all hosts
 
 	Dir               string // of keys and certificate
-	CertFile, KeyFile string // a certificate that somebody else keeps; "" for one of its own
+	CertFile, KeyFile string // an external certificate; "" for one of its own
 	Listen            string // address; a socket of the service manager comes first
 
 	Version string // of the program

@@ -21,7 +21,7 @@ type follower struct {
 	opened
 
 	catalog *specserve.Catalog
-	asked   chan struct{} // somebody wants a check now
+	asked   chan struct{} // requests a check now
 	history history
 
 	repository *serve.Snapshot // at the commit of catalog; nil: none
@@ -67,8 +67,7 @@ func (f *follower) publish() {
 	f.opened.publish(specserve.View{Catalog: f.catalog, Repository: f.repository, NoRepository: f.absent})
 }
 
-// show makes the repository be at the commit of the catalog. Where that is not possible the specs are
-// served nevertheless.
+// show sets the repository to the commit of the catalog. If that fails the specs are served nevertheless.
 func (f *follower) show(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, loadPatience)
 	defer cancel()

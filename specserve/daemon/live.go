@@ -61,7 +61,7 @@ type State struct {
 	Pins    []string // of its key and the next one
 	Commit  string   // that it serves; "" for none yet
 	Nodes   int      // that it serves
-	// What is wrong: with listening, and with what is served. Nil: nothing.
+	// Errors of listening, and of the served content; nil if all is well.
 	Listening, Serving error
 	Since              time.Time // when it began
 }

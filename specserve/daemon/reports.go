@@ -18,10 +18,10 @@ import (
 // reportsFile is in the folder of the keys.
 const reportsFile = "reports.json"
 
-// keepEvery is how often the file is written. What was reported since is lost with a crash, and reported again.
+// keepEvery is how often the file is written. Later reports are lost with a crash, and sent again.
 const keepEvery = time.Minute
 
-// restoreReports reads the file, for a server that starts. A file that cannot be read is no reason not to serve.
+// restoreReports reads the file, for a server that starts. An unreadable file does not keep it from serving.
 func (s *Server) restoreReports() {
 	data, err := durable.ReadPrivate(filepath.Join(s.o.Access.Dir, reportsFile))
 	if errors.Is(err, fs.ErrNotExist) {

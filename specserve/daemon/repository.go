@@ -25,8 +25,8 @@ const (
 // gets the commits since the one that it has.
 const remembered = 256
 
-// history is the copy of the repository that the site folder is a checkout of. What is served is read
-// from the copy, so nothing that git does not track can be, and git may work in the checkout.
+// history is the copy of the repository that the site folder is a checkout of. The server reads only from the copy,
+// so untracked files are never served, and git may work in the checkout.
 type history struct {
 	dir    string
 	log    *slog.Logger

@@ -66,7 +66,7 @@ func add(sum hash.Hash, name string) error {
 	if target, err := os.Stat(name); err == nil {
 		return addInfo(sum, name, target)
 	}
-	fmt.Fprintf(sum, "%q leads nowhere", name) // whoever needs it says what is wrong
+	fmt.Fprintf(sum, "%q leads nowhere", name) // its reader reports the error
 	return nil
 }
 
@@ -85,8 +85,8 @@ type watched struct {
 	pending []byte // state at the last check, where it differs
 }
 
-// changed reports whether there is something to load: the state differs from the one that was loaded,
-// and did not change since the last check, so that nobody is in the middle of writing.
+// changed reports whether there is something to load: the state differs from the one that was loaded, and did not
+// change since the last check, so that no write is in progress.
 func (w *watched) changed(state []byte) bool {
 	switch {
 	case bytes.Equal(state, w.served):

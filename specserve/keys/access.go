@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/durable"
 )
 
-// The files of the keys of those who are no nodes, in the folder of a server, mode 0600. Each has one line.
+// The key files of clients that are not nodes, in the folder of a server, mode 0600. Each has one line.
 const (
 	ReadFile       = "read.key"       // status and metrics
 	OperatorFile   = "operator.key"   // asks for a check
@@ -34,10 +34,10 @@ func HookFileOf(provider string) string {
 	return "hook-" + provider + ".key"
 }
 
-// shortest is how many bytes such a key has at least. Somebody may write one by hand.
+// shortest is the minimum length of such a key in bytes. Keys may be written by hand.
 const shortest = 16
 
-// Access is the keys of those who are no nodes. It is not changed after it was read.
+// Access is the keys of clients that are not nodes. It is immutable.
 type Access struct {
 	Read, Operator, Repository []byte
 

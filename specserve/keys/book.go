@@ -15,8 +15,8 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// The files of a book in the folder of a server, mode 0600. The first is written by whoever mints or revokes tokens, the
-// second by the server.
+// The files of a book in the folder of a server, mode 0600. Minting and revoking tokens writes the first, the
+// server the second.
 const (
 	IssuedFile = "tokens.json"
 	UsedFile   = "tokens-used.json"
@@ -238,7 +238,7 @@ func (b *Book) Admit(c Claims, now time.Time) error {
 	}
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
-	_ = b.refresh() // its error is reported by whoever calls Refresh
+	_ = b.refresh() // callers of Refresh report its error
 	if b.clock.tick(now, now.Sub(b.clock.Seen)); b.clock.Seen.Sub(b.clock.kept).Abs() > missing/2 {
 		b.changed = true
 	}

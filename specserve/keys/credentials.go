@@ -15,7 +15,7 @@ import (
 // CredentialsOptions say where the files are.
 type CredentialsOptions struct {
 	Access            Files  // Access.Dir is the folder of signing keys and certificate, too
-	CertFile, KeyFile string // a certificate that somebody else keeps; "" for one of its own
+	CertFile, KeyFile string // an external certificate; "" for one of its own
 	Log               *slog.Logger
 }
 
@@ -55,7 +55,7 @@ func (k *CredentialsKeeper) Certificate() *CertKeeper { return k.certificate }
 // Ring is the signing keys.
 func (k *CredentialsKeeper) Ring() Ring { return k.ring }
 
-// Access is the keys of those who are no nodes.
+// Access is the keys of clients that are not nodes.
 func (k *CredentialsKeeper) Access() Access { return k.access }
 
 // Book knows which tokens of nodes count.
@@ -64,12 +64,12 @@ func (k *CredentialsKeeper) Book() *Book { return k.book }
 // Close keeps what is known of the tokens for the next start.
 func (k *CredentialsKeeper) Close() { k.report("tokens in use", k.book.Save()) }
 
-// keepEvery is how often it is written which tokens are in use. What changed since is lost with a crash, until the nodes
-// show their tokens again.
+// keepEvery is how often the tokens in use are written. Later changes are lost with a crash, until the nodes show
+// their tokens again.
 const keepEvery = 50 * time.Second // a server checks once in a minute
 
-// Check reads files that changed, renews the certificate if that is due, and reports whether anything
-// is new. What cannot be read changes nothing, and is logged.
+// Check reads files that changed, renews the certificate if that is due, and reports whether anything is new.
+// Unreadable files change nothing, and are logged.
 func (k *CredentialsKeeper) Check() (changed bool) {
 	changed, err := k.certificate.Check()
 	k.report("certificate", err)

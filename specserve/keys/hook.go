@@ -198,8 +198,8 @@ func (d delivery) verify(text, before string) (given string, err error) {
 	return string(signature), nil
 }
 
-// deliveryID distinguishes two pushes that have the same body. It is not signed: whoever has a
-// delivery can send it again under another one, and the repository is asked once more.
+// deliveryID distinguishes two pushes that have the same body. It is not signed: a replay under another one only
+// makes the server fetch the repository once more.
 func deliveryID(h http.Header) string {
 	for _, name := range []string{"X-Github-Delivery", "X-Gitea-Delivery", "X-Forgejo-Delivery", "X-Gitlab-Event-Uuid", "Idempotency-Key"} {
 		if id := h.Get(name); id != "" {
@@ -224,9 +224,8 @@ func signedTime(d delivery) (string, error) {
 	return given, inTime(at, d.now)
 }
 
-// gitlab has two schemes. The newer one signs as Standard Webhooks does
-// (https://www.standardwebhooks.com); the older one sends the secret itself. Where a delivery
-// is signed the signature counts.
+// gitlab has two schemes. The newer one signs as Standard Webhooks does (https://www.standardwebhooks.com); the
+// older one sends the secret itself. If a delivery is signed, the signature counts.
 func gitlab(d delivery) (string, error) {
 	id, at, signatures := d.header.Get("Webhook-Id"), d.header.Get("Webhook-Timestamp"), d.header.Get("Webhook-Signature")
 	token := d.header.Get("X-Gitlab-Token")

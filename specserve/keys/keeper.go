@@ -21,7 +21,7 @@ const CertFile = "server.pem"
 // CertOptions say where a certificate is.
 type CertOptions struct {
 	Dir               string // of server.pem; it is made if it is not there
-	CertFile, KeyFile string // a pair that somebody else keeps, instead
+	CertFile, KeyFile string // an external pair, instead
 	Log               *slog.Logger
 
 	Names func() Names     // nil: HostNames
@@ -160,7 +160,7 @@ func readOwn(names []string) (*identity, error) {
 	return nil, fmt.Errorf("%s is not usable: %w\nrestore it from a backup; if you remove it, the server makes another one, and every node must be given its pin", names[0], err)
 }
 
-// readPair reads the files of somebody else.
+// readPair reads an external pair.
 func readPair(names []string) (*identity, error) {
 	if info, err := os.Stat(names[1]); err == nil && info.Mode().Perm()&0o007 != 0 {
 		return nil, fmt.Errorf("every user of this machine can use the key %s\nchmod o= %[1]s", names[1])

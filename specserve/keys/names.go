@@ -10,8 +10,8 @@ import (
 // mostIPs bounds a certificate on a machine with very many bridges.
 const mostIPs = 64
 
-// HostNames are the names and addresses of this machine. What cannot be read is left out: clients
-// pin the key, so names help people and tools that check them.
+// HostNames are the names and addresses of this machine. Failures are ignored: clients pin the key, so names only
+// help people and tools that check them.
 func HostNames() Names {
 	out := Names{DNS: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}}
 	if name, err := os.Hostname(); err == nil {

@@ -23,7 +23,8 @@ type Minted struct {
 	Token   string     `json:"token,omitempty"` // "" after MoveTo
 }
 
-// MoveTo writes the token to a file that only its owner can read, and returns the rest. What the file had before is gone.
+// MoveTo writes the token to a file that only its owner can read, and returns the rest. It replaces the file's
+// content.
 func (m Minted) MoveTo(file string) (Minted, error) {
 	if err := durable.Replace(file, []byte(m.Token+"\n")); err != nil {
 		return m, fmt.Errorf("write the token of node %s: %w", m.Node, err)

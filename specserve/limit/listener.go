@@ -20,9 +20,9 @@ type Bounds struct {
 	Idle       time.Duration // how long an unverified one stays between two requests
 }
 
-// Listener accepts a bounded number of connections at once. Where there are too many, one that is of least use is closed
-// in favor of the new one: of the client with the most unverified connections the oldest on which no request is under way,
-// else the oldest; and only then a verified one, which has to be idle. If there is none, the new one is closed.
+// Listener accepts a bounded number of connections at once. At the limit it closes the least useful one in favour
+// of the new one: of the client with the most unverified connections the oldest without a running request, else the
+// oldest; and only then a verified one, which has to be idle. If there is none, it closes the new one.
 //
 // Its server has to use Track as http.Server.ConnState and Context as http.Server.ConnContext.
 type Listener struct {

@@ -34,8 +34,7 @@ func NewRates(rate Rate, most int) *Rates {
 	return &Rates{rate: rate, most: most, full: map[Key]time.Time{}}
 }
 
-// Take counts an occurrence of a key. Where it comes too early it is not counted, and wait says when
-// to try again.
+// Take counts an occurrence of a key. If it comes too early it is not counted, and wait says when to try again.
 func (r *Rates) Take(key Key, now time.Time) (wait time.Duration, ok bool) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
@@ -83,8 +82,8 @@ func (r *Rates) count(key Key, now time.Time) {
 	r.full[key] = full
 }
 
-// forget makes room for a key. Where all are in use, some key gets its burst back early: that a
-// client from very many addresses is limited less is better than that new clients are locked out.
+// forget makes room for a key. If all are in use, some key gets its burst back early: limiting a client with very
+// many addresses less is better than locking out new clients.
 func (r *Rates) forget(now time.Time) {
 	if now.Sub(r.swept) >= time.Second { // not at each request: it goes over all keys
 		r.swept = now

@@ -61,9 +61,9 @@ type Failed struct {
 	Last     time.Time `json:"last"`
 }
 
-// Store keeps a document as the spec of the node. It reports whether it is another one than before;
-// then the old one becomes spec.prev.json, and the new one is not complete. A document that is no
-// spec is refused, and nothing is written.
+// Store stores a document as the spec of the node. It reports whether it differs from the one before; then the old
+// one becomes spec.prev.json, and the new one is not complete. An invalid document is refused, and nothing is
+// written.
 func (f Folder) Store(document []byte) (changed bool, err error) {
 	if _, err := spec.Read(document); err != nil {
 		return false, err
@@ -129,8 +129,8 @@ func (f Folder) Complete() (*Complete, error) { return readJSON[Complete](f.file
 // Failed reads why the last run failed; nil if it did not.
 func (f Folder) Failed() (*Failed, error) { return readJSON[Failed](f.file(failedFile)) }
 
-// Applied records that the stored spec is applied. Where that is recorded and nothing was changed, it
-// writes nothing.
+// Applied records that the stored spec is applied. If that is already recorded and nothing was changed, it writes
+// nothing.
 func (f Folder) Applied(of *spec.Spec, changed int, now time.Time) error {
 	if before, err := f.Complete(); err == nil && before != nil && changed == 0 {
 		return nil

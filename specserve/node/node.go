@@ -35,9 +35,9 @@ func (e *StaleError) Error() string {
 
 func (e *StaleError) Unwrap() error { return e.Cause }
 
-// Run fetches the spec and applies it. Without an answer it applies the one that is here, so that
-// what somebody changed by hand is reverted also while the parent is away; the error is then a
-// *StaleError. With drift = "report" a spec is applied once, and then only compared. It returns the spec that was applied, and how many settings differed at first.
+// Run fetches the spec and applies it. Without a response it applies the stored one, so that manual changes are
+// reverted even while the parent is unreachable; the error is then a *StaleError. With drift = "report" a spec is
+// applied once, and then only compared. It returns the applied spec, and how many settings differed at first.
 func (n Node) Run(ctx context.Context, fetch func(context.Context) error) (want *spec.Spec, changed int, err error) {
 	fetchErr := fetch(ctx)
 	if fetchErr != nil && ctx.Err() != nil {
@@ -61,7 +61,7 @@ func (n Node) Run(ctx context.Context, fetch func(context.Context) error) (want 
 	if err == nil {
 		err = &StaleError{fetchErr}
 	}
-	if ctx.Err() != nil { // somebody stopped it: that is no failure
+	if ctx.Err() != nil { // a stop is not a failure
 		return want, changed, err
 	}
 	return want, changed, errors.Join(err, n.Folder.Fail(err, time.Now()))

@@ -11,8 +11,8 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Wait waits for news of the parent, again and again, and starts the unit that fetches the spec and applies it. It
-// ends with ctx, and at once where there is nobody to wait for: without a parent, or a token for it.
+// Wait waits for news of the parent in a loop, and starts the unit that fetches the spec and applies it. It ends
+// with ctx, and at once without a parent, or without a token for it.
 func (r Run) Wait(ctx context.Context, from Source) error {
 	switch s, err := r.open(from); {
 	case errors.Is(err, wire.ErrNoParent):

@@ -18,7 +18,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Source is a parent: the one that a file names, or another one that somebody wrote.
+// Source is a parent: from a file, or given by the user.
 type Source struct {
 	File string // as wire.LoadParent reads it
 
@@ -46,7 +46,7 @@ func (r Run) machine() converge.Machine {
 	return r.Machine
 }
 
-// open gives the parent. What it renews is kept where a file names it.
+// open returns the parent. Its renewals are stored if a file names it.
 func (r Run) open(s Source) (Server, error) {
 	var p wire.Parent
 	var err error
@@ -135,19 +135,19 @@ func (r Run) Apply(ctx context.Context, from *Source, file string) (want *spec.S
 		r.report(ctx, f, *from)
 		return want, changed, err
 	}
-	if want, err = f.Wanted(file, true); err != nil { // it is kept once nobody else is at work
+	if want, err = f.Wanted(file, true); err != nil { // it is stored under the lock
 		return want, 0, err
 	}
 	changed, err = n.Apply(ctx, want)
 	return want, changed, err
 }
 
-// report sends the report to the parent, as it is known by now. Where that fails the next run does it: what was
-// applied is applied.
+// report sends the report to the parent, as it is known by now. If that fails the next run does it; the spec stays
+// applied.
 func (r Run) report(ctx context.Context, f Folder, to Source) {
 	s, err := r.open(to)
 	if err != nil || s.Client.Parent.Token == "" || ctx.Err() != nil {
-		return // no report without a token, and whoever could not read the file has said so
+		return // no report without a token; a failed read was reported before
 	}
 	if err := f.Report(ctx, s, time.Now()); err != nil {
 		r.Note("the parent has no report of this run: %s", err)

@@ -7,9 +7,9 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Wait asks the parent, by long polls, whether there is something to do for the node: another spec, or somebody who wants it
-// to check itself. Then it calls start, which returns when that is done. Open gives the parent as it is known by now; what is
-// wrong goes to note, once for each error in a row. It ends with ctx.
+// Wait asks the parent, by long polls, whether there is work for the node: another spec, or a requested check. Then
+// it calls start, which returns when that is done. Open returns the parent as it is known by now; note gets errors,
+// once for each in a row. It ends with ctx.
 func (f Folder) Wait(ctx context.Context, open func() (Server, error), start func(context.Context) error, note func(error)) error {
 	var pause wire.Backoff
 	said := ""

@@ -3,9 +3,9 @@ package wire
 // Asked is what became of the request to check a node.
 type Asked string
 
-// What may become of it.
+// Results of a request.
 const (
-	AskedUnknown  Asked = ""         // there is no such node
+	AskedUnknown  Asked = ""         // the node does not exist
 	AskedChecking Asked = "checking" // the node hears it at once
 	AskedKept     Asked = "kept"     // the node hears it when it asks its parent next
 	AskedPushed   Asked = "pushed"   // the agent here applies the spec of the node, and checks it with everything else

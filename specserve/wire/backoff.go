@@ -39,7 +39,7 @@ func (b *Backoff) Reset() { b.next = 0 }
 
 // Jitter makes a pause up to a fifth shorter or longer, so that clients which lost their parent together do not come back together.
 func Jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64())) //nolint:gosec // nobody gains by knowing it
+	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64())) //nolint:gosec // jitter is not a secret
 }
 
 // Sleep waits for a time, or until something comes before; nil: nothing does. It is false when ctx ended.

@@ -24,7 +24,7 @@ type Config struct {
 	// Secrets are all names that the site has, by section as in model.Secrets, with the values that the
 	// subtree needs. Null: the name is known, and its value is for others.
 	Secrets map[string]map[string]*string `json:"secrets,omitempty"`
-	// PrivateKeys are names among the ssh_keys that nobody logs in to a node by.
+	// PrivateKeys are names among the ssh_keys that are not for logins to nodes.
 	PrivateKeys []string `json:"private_keys,omitempty"`
 
 	Pins  []string          `json:"pins"`            // as in Spec

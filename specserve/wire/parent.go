@@ -47,11 +47,11 @@ type document struct {
 	Token    string   `json:"token,omitempty"`
 }
 
-// ErrNoParent is that there is no file: nobody made this machine a node in mode pull.
+// ErrNoParent says that the file does not exist: this machine is not a node in mode pull.
 var ErrNoParent = errors.New("this machine has no parent to fetch from")
 
-// LoadParent reads the file. It is refused if anybody but its owner may read it: whoever had the token
-// could fetch the spec with its secrets.
+// LoadParent reads the file. It is refused if users other than its owner may read it: the token gives access to the
+// spec with its secrets.
 func LoadParent(name string) (Parent, error) {
 	err := private(name)
 	switch {
@@ -167,8 +167,8 @@ func (p Parent) String() string { return p.Identity + " at " + p.Server }
 // GoString is as String.
 func (p Parent) GoString() string { return p.String() }
 
-// ParentByHand is a parent by what somebody wrote: the token is in a file, so that it is in no list of
-// processes; "" for none.
+// ParentByHand is a parent given by the user: the token is in a file, so that it is not visible in process lists;
+// "" for none.
 func ParentByHand(identity, server, tokenFile string, pins []string) (Parent, error) {
 	p := Parent{Identity: identity, Server: server}
 	var err error

@@ -23,7 +23,7 @@ import (
 // ReportVersion is that of the document.
 const ReportVersion = 1
 
-// Limits of a report. What is beyond them is cut by Fold, and refused by Read.
+// Limits of a report. Fold cuts what exceeds them, and Read refuses it.
 const (
 	MaxReport         = 4 << 20
 	MaxLeafReport     = 64 << 10 // bytes of the report of a node that has none below it

@@ -102,8 +102,8 @@ func (s *ReportStore) AwaitedSince(identity string, now time.Time) time.Time {
 	return s.awaited[identity]
 }
 
-// Through is the child whose subtree has a node, as it reported; "" if none has. Where several claim the node,
-// the one that manages it itself counts, rather than one that heard of it from further down.
+// Through is the child whose subtree has a node, as it reported; "" if none has. If several claim the node, the one
+// that manages it itself counts, rather than one that heard of it from further down.
 func (s *ReportStore) Through(name string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,14 +143,14 @@ func (s *ReportStore) Keep(served func(identity string) bool) {
 	maps.DeleteFunc(s.awaited, func(identity string, _ time.Time) bool { return !served(identity) })
 }
 
-// FoldReports puts what children reported below the report of their parent: the nodes of each behind the
-// child's own line, which the parent has from its host. Where a child does not report any more, or
-// never did, its line says so and is not ready; what is below a stale one is stale, too. Every is how
-// often a child reports that does not say so itself, 0 for one that does so only when it boots. Own is not changed.
+// FoldReports adds the reports of children to that of their parent: the nodes of each after the child's own line,
+// which the parent has from its host. If a child stopped reporting or never did, its line says so and is not ready;
+// the nodes below a stale one are stale, too. every is the interval of a child that does not report its own, 0 for
+// one that reports only at boot. own is not changed.
 //
-// A node is there once: as the agent nearest to it says. The nodes of the parent itself come first, then those
-// that its children manage, and so on, so that nobody's claim about a node further down takes its name or
-// its room. What has none is counted in Cut.
+// Each node is listed once, as reported by the nearest agent. The nodes of the parent itself come first, then those
+// that its children manage, and so on, so that claims from further down cannot take a name or room. Nodes without
+// room are counted in Cut.
 func FoldReports(own Report, children []ReceivedReport, every func(identity string) time.Duration, now time.Time) Report {
 	f := folding{out: own, reports: make(map[string]ReceivedReport, len(children)), taken: map[string]string{own.Identity: own.Identity}}
 	for _, c := range children {

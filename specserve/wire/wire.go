@@ -89,8 +89,8 @@ func (s Spec) Document() ([]byte, error) {
 	return b, nil
 }
 
-// ETag is the tag of the answer (RFC 9110, 8.8.3): a hash of it without the token, since a new
-// token is no new spec.
+// ETag is the tag of the response (RFC 9110, 8.8.3): a hash of it without the token, since a new token is not a new
+// spec.
 func (s Spec) ETag() (string, error) {
 	s.Token = ""
 	b, err := s.Document()

@@ -144,8 +144,8 @@ func (f *AgentFlags) Status(ctx context.Context) (agent.Status, error) {
 	return r.Status(ctx)
 }
 
-// CompleteAddress completes an address with those of the agent's nodes. Where no
-// agent answers, nothing is completed or reported: the verb itself does that.
+// CompleteAddress completes an address with those of the agent's nodes. Without a response it completes nothing;
+// the verb itself reports the error.
 func (f *AgentFlags) CompleteAddress(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp

@@ -64,8 +64,8 @@ func (f *Flags) Change(u *ui.UI, c *cobra.Command) {
 	c.Flags().BoolVarP(&f.Yes, "yes", "y", false, "do not ask")
 }
 
-// Grant adds the flags of verbs whose plans may remove many guests. What a destroy
-// removes was asked for by name: it needs no such grant.
+// Grant adds the flags of verbs whose plans may remove many guests. A destroy names what it removes, so it needs no
+// such flags.
 func (f *Flags) Grant(c *cobra.Command) {
 	c.Flags().IntVar(&f.AllowDeletes, "allow-deletes", 0, "allow up to `N` deletions of guests, above the cap")
 	f.GrantOrphans(c)

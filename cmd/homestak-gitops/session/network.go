@@ -50,7 +50,7 @@ func (n Network) End() {
 	}
 }
 
-// Ways says how guests are entered: as the network says, else as whoever runs the program may.
+// Ways returns how guests are entered: as the network says, else with the current user's keys.
 func (n Network) Ways(own push.Config) push.Config {
 	if n.Guests != nil {
 		return *n.Guests

@@ -36,8 +36,8 @@ func (s *Session) Observe(ctx context.Context, p *engine.Pass) engine.Report {
 	return p.Run(ctx)
 }
 
-// PolicyDocument is what rules get of this site and, with planned, of a plan for its host. That
-// they deny it is no reason not to look at it.
+// PolicyDocument is the input of rules for this site and, with planned, for a plan of its host. It is returned even
+// if the rules deny it.
 func (s *Session) PolicyDocument(ctx context.Context, planned bool) (map[string]any, error) {
 	if err := s.CheckLoaded(); err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func (s *Session) PolicyDocument(ctx context.Context, planned bool) (map[string]
 
 // Change is how a pass that changes a host is agreed to.
 type Change struct {
-	// Kept is a plan that was shown before: the pass does exactly that, and nobody is asked. Nil: there is none.
+	// Kept is a plan that was reviewed before: the pass does exactly that, without confirmation. May be nil.
 	Kept *plan.Plan
 	// Agreed is called once the plan is agreed to, and before anything is done. An error keeps it from being done. May be nil.
 	Agreed func(context.Context) error
@@ -97,7 +97,7 @@ func (s *Session) CarryOut(ctx context.Context, h *model.Host, p *engine.Pass, c
 	progress.Waits(view.Observing(h.Name))
 	r := p.Run(ctx)
 	progress.Close()
-	if r.Denied && r.Plan != nil { // nobody was asked, so nobody has seen it
+	if r.Denied && r.Plan != nil { // without a confirmation it was not shown yet
 		s.ui.Findings(r.Findings)
 		s.ui.Planned(p, r.Plan)
 	}
@@ -106,7 +106,7 @@ func (s *Session) CarryOut(ctx context.Context, h *model.Host, p *engine.Pass, c
 
 // agree returns nil if a plan may be carried out.
 func (s *Session) agree(ctx context.Context, p *engine.Pass, made *plan.Plan, c Change) error {
-	if c.Kept != nil { // whoever kept it has seen it
+	if c.Kept != nil { // it was reviewed when it was saved
 		if moved := c.Kept.Moved(made); len(moved) > 0 {
 			return ui.WithExitCode(ui.ExitRefused, fmt.Errorf("the plan is out of date, so nothing was done:\n%s\nmake a new one: homestak-gitops plan --out FILE", strings.Join(moved, "\n")))
 		}

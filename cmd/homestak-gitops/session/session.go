@@ -46,9 +46,8 @@ func (s *Session) Close() {
 	s.Folder.Close()
 }
 
-// Open loads the site of a verb and checks it with its policies. What is wrong with the
-// site is in its findings; an error means that there is no such folder, or flags that make
-// no sense.
+// Open loads the site of a verb and checks it with its policies. Problems of the site are in its findings; an error
+// means that the folder does not exist, or invalid flags.
 func (o *Opener) Open(ctx context.Context, f *Flags) (*Session, error) {
 	var net Network
 	if f.Sim {

@@ -165,8 +165,8 @@ func (a *agents) note(identity string, s *service.Service) {
 	}
 }
 
-// configuration reads the settings of a machine, with copies of the files that they name. What the user of the process
-// may not read is not there, but for secrets, which the service manager hands over.
+// configuration reads the settings of a machine, with copies of the files that they name. Files that the user of
+// the process may not read are missing, except secrets, which the service manager passes on.
 func configuration(m *debian.Machine, p *machine.Process, lent string) (*service.Config, error) {
 	fs := m.K.FS
 	list, err := fs.ReadDir(machine.Cred{}, service.Etc)
@@ -236,8 +236,8 @@ func copyOut(m *debian.Machine, p *machine.Process, name, to string, anyone bool
 	return os.WriteFile(to, []byte(text), perm)
 }
 
-// dataOf is the data folder of the agent on a disk, beside a folder that was lent. Who removes the one on the machine
-// loses it.
+// dataOf is the data folder of the agent on a disk, beside a folder that was lent. It is lost if the one on the
+// machine is removed.
 func dataOf(machine *machine.FS, lent string) (string, error) {
 	if name, err := machine.ReadFile(keeps); err == nil {
 		return strings.TrimSpace(name), nil

@@ -56,7 +56,7 @@ const (
 	every      = 20 * time.Millisecond  // how often it is checked then
 )
 
-// secrets are those of the site: the key of somebody, who logs in to all guests.
+// secrets are those of the site: the key of a user who logs in to all guests.
 const secrets = "ssh_keys:\n  ops@laptop: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKs0yWTTQ3pjiPkvS4Q2CKfWwvVbmQYgxfuGKZJT0cJy ops@laptop\n"
 
 // demo is the story under way. It belongs to one goroutine; the agent and the simulated

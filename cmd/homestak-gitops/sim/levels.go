@@ -115,8 +115,7 @@ func (d levels) grow(ctx context.Context, message string, nodes int) error {
 	return nil
 }
 
-// checkOwn checks that a child made a node by itself, when its machine was ready: the step of the parent that made it so had
-// ended.
+// checkOwn checks that a child created a node itself once its machine was ready, after the parent's step had ended.
 func (d levels) checkOwn(child, node, ready string) error {
 	host, own := d.world.Hosts.Find(child), d.world.Running(child)
 	if host == nil || own == nil {

@@ -51,7 +51,7 @@ func (w *World) server(listen string) (url, program string, err error) {
 	return "https://" + parentAddress, programIn(dir), nil
 }
 
-// ways says how simulated guests are entered. What is learned of them ends with the run.
+// ways returns how simulated guests are entered. Learned keys are dropped at the end of the run.
 func (*World) ways(dial dial, keys ...string) push.Config {
 	return push.Config{Dial: dial, Direct: true, Runs: sim.RunsDebian, PrivateKeys: keys, HostKeys: &push.KnownHosts{}}
 }
@@ -62,7 +62,7 @@ type lazyParent struct {
 	parent *Parent
 }
 
-// Serve is as session.specs wants it. What is not simulated inside is taken to report that it is ready.
+// Serve implements session.specs. Guests that are not simulated inside count as ready.
 func (l *lazyParent) Serve(d engine.Desired, policies *policy.Set, guests push.Config) (drivers.Parent, error) {
 	pulls, silent := false, map[string]bool{}
 	for _, m := range d.Site.Manifests {
@@ -76,7 +76,7 @@ func (l *lazyParent) Serve(d engine.Desired, policies *policy.Set, guests push.C
 		}
 	}
 	if !pulls {
-		return nil, nil //nolint:nilnil // nobody asks for it
+		return nil, nil //nolint:nilnil // not used
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

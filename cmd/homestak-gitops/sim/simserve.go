@@ -33,7 +33,7 @@ type Simulator struct {
 	HostKey     string `json:"host_key"`
 }
 
-// Serve serves a new host until ctx ends, which is no error.
+// Serve serves a new host until ctx ends, which is not an error.
 func Serve(ctx context.Context, o ServeOptions) error {
 	host, err := sim.NewHost(o.HostOptions)
 	if err != nil {

@@ -38,8 +38,7 @@ func (d *demo) create(ctx context.Context) error {
 	return d.checkQuiet(ctx)
 }
 
-// inside runs a line of shell in a guest, as somebody at its console would, and reports whether it
-// succeeds.
+// inside runs a line of shell in a guest, as from its console, and reports whether it succeeds.
 func (d *demo) inside(name, line string) bool {
 	m := d.guests.Machine(strconv.Itoa(d.managed()[name].VMID))
 	if m == nil {
@@ -49,7 +48,7 @@ func (d *demo) inside(name, line string) bool {
 	return code == 0
 }
 
-// handwork: somebody changes the inside of a guest by hand.
+// handwork changes the inside of a guest by hand.
 func (d *demo) handwork(ctx context.Context) error {
 	d.title("A colleague edits sshd in ns-a: root can no longer log in")
 	const file = "/etc/ssh/sshd_config.d/00-homestak-gitops.conf"
@@ -123,7 +122,7 @@ func (d *demo) edit(ctx context.Context) error {
 	return d.checkQuiet(ctx)
 }
 
-// drift: somebody changes the host by hand, and nobody pushes anything.
+// drift changes the host by hand, without a push.
 func (d *demo) drift(ctx context.Context) error {
 	d.title("A colleague changes the host by hand: web-2 deleted, ns-a stopped, db renamed")
 	before := d.managed()
@@ -228,7 +227,7 @@ func (d *demo) forbidden(ctx context.Context) error {
 	return d.replace("postures.hcl", after, before)
 }
 
-// accident: a commit that takes away too much is held back until somebody means it.
+// accident pushes a commit that removes too much: it is held back until it is confirmed.
 func (d *demo) accident(ctx context.Context) error {
 	d.title("An accident: a merge loses all manifests")
 	kept, folder := filepath.Join(filepath.Dir(d.dir), "kept"), filepath.Join(d.dir, "manifests")

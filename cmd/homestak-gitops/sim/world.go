@@ -42,10 +42,10 @@ type Hosts = sim.Hosts
 
 // WorldOptions are what a world is made of.
 type WorldOptions struct {
-	Hosts   sim.Hosts    // that are there already; the others are made when somebody opens them
+	Hosts   sim.Hosts    // existing ones; others are created when they are opened
 	Log     *slog.Logger // of the agents
 	Version string       // of the program, as reports have it
-	// Record sees the requests to all hosts, at any depth; see pve.Config. Nil: nobody does.
+	// Record sees the requests to all hosts, at any depth; see pve.Config. May be nil.
 	Record func(r *http.Request, body []byte, status int)
 }
 
@@ -78,7 +78,7 @@ func (w *World) Transport(site *model.Site, h *model.Host) (http.RoundTripper, s
 	return w.Hosts.TransportWith(func(c *pve.Config) { c.Systems, c.BootTime, c.Record = w.guests(), bootTime, w.o.Record })(site, h)
 }
 
-// Key is by which whoever runs the simulation enters guests.
+// Key is the user's key for guests.
 func (w *World) Key() string { return w.key }
 
 // Dial connects to an agent, to a guest, or to something else.

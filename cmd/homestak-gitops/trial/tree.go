@@ -166,7 +166,7 @@ func serverOf(h *model.Host) string {
 	return net.JoinHostPort(at.String(), "44443")
 }
 
-// write makes the checkout the site, in which only this manifest is deployed; "" for none. Secrets are no part of it.
+// write makes the checkout the site, with only this manifest deployed; "" for none. Secrets are not part of it.
 func (g *growing) write(manifest, host string) error {
 	return fs.WalkDir(g.Files, ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
@@ -298,7 +298,7 @@ func (g *growing) destroy(ctx context.Context) error {
 	if err := g.write("", ""); err != nil {
 		return err
 	}
-	g.o.Stop = nil // cleaning up is finished, whoever wants to leave
+	g.o.Stop = nil // clean-up cannot be interrupted
 	letGo := g.unable()
 	err := g.remove(ctx, began, letGo)
 	if left := g.left(); err != nil && len(left) > 0 && !slices.Equal(left, letGo) {
@@ -307,7 +307,7 @@ func (g *growing) destroy(ctx context.Context) error {
 	return err
 }
 
-// remove pushes the site without the manifest. What is in these children goes with them.
+// remove pushes the site without the manifest. The contents of these children are removed with them.
 func (g *growing) remove(ctx context.Context, began time.Time, letGo []string) error {
 	message := fmt.Sprintf("End of the test\n\nAllow-Deletes: %d", len(g.o.Manifest.Nodes))
 	if len(letGo) > 0 {
@@ -334,8 +334,8 @@ func (g *growing) remove(ctx context.Context, began time.Time, letGo []string) e
 	})
 }
 
-// unable lists the children that were never ready: nobody is there to empty them, or nothing that is in them was ever as the
-// commit says, and a trailer grants nothing there.
+// unable lists the children that were never ready: they have no agent to empty them, or never matched the commit,
+// so a trailer grants nothing there.
 func (g *growing) unable() []string {
 	var out []string
 	for i, n := range g.o.Manifest.Nodes {

@@ -22,7 +22,7 @@ func AddLogins(site *model.Site, manifest string, h *model.Host) diag.List {
 		return nil
 	}
 	if h.SSH == nil || h.SSH.Key == "" {
-		return nil // nobody spoke of a key
+		return nil // the error is not about a key
 	}
 	var found diag.List
 	for _, n := range m.Nodes {

@@ -225,8 +225,8 @@ func ErrorFindings(err error) diag.List {
 	return engine.FindingOf(err)
 }
 
-// ExitOfAgent is the ending of a verb that waited for a pass of an agent, as apply would have ended. Where the
-// newest commit was refused the pass was made with the last good one, and the refusal counts.
+// ExitOfAgent is the exit status of a verb that waited for a pass of an agent, the same as apply's. If the newest
+// commit was refused, the pass used the last good one, and the refusal counts.
 func ExitOfAgent(l agent.PassStatus, after agent.Status) error {
 	switch r := after.Refused; {
 	case r != nil && r.Outcome == engine.Refused:

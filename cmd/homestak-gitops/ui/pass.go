@@ -55,8 +55,8 @@ func (u *UI) Report(r engine.Report) error {
 	return ExitOfPass(r)
 }
 
-// Confirm asks on the terminal whether to carry out the plan of a pass; only "yes" agrees.
-// Where nobody can answer it refuses. It returns the cause of ctx if that ends first.
+// Confirm asks on the terminal whether to carry out the plan of a pass; only "yes" agrees. Without a terminal it
+// refuses. It returns the cause of ctx if that ends first.
 func (u *UI) Confirm(ctx context.Context, p *engine.Pass, made *plan.Plan) error {
 	if !u.InTerminal {
 		wayOn := "check the plan above, then run it with --yes"

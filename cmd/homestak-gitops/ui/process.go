@@ -26,8 +26,8 @@ type Process struct {
 	Width                                int // columns of the terminal, 0 if unknown
 }
 
-// ThisProcess is the process that runs. From here on the first two signals to end are for whoever reads Signals; the
-// third one kills.
+// ThisProcess is the current process. From here on Signals receives the first two termination signals; the third
+// one kills.
 func ThisProcess() Process {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)

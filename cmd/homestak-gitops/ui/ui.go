@@ -27,8 +27,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
-// UI prints. It belongs to the goroutine of the verb; only view.Progress writes from
-// another one, and takes turns by itself.
+// UI prints. It belongs to the goroutine of the verb; only view.Progress writes from another one, and synchronizes
+// itself.
 type UI struct {
 	Process
 	JSON    bool // --json: stdout carries a document
@@ -110,7 +110,7 @@ func (u *UI) Wrapf(format string, args ...any) {
 	u.Printf("%s", diag.Wrap(fmt.Sprintf(format, args...), u.columns(!u.Data && u.OutTerminal || u.Data && u.ErrTerminal)))
 }
 
-// columns is how wide a stream is: that of the terminal, 0 for what is no terminal.
+// columns is the width of a stream: that of the terminal, else 0.
 func (u *UI) columns(terminal bool) int {
 	if !terminal {
 		return 0
