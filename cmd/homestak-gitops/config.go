@@ -18,7 +18,7 @@ func configVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
 		Short: "Run pull mode by hand, on the node itself",
-		Long:  `A node in pull mode fetches and applies its own spec. These commands do the same by hand.` + node.DefaultFolder + `.`,
+		Long:  `A node in pull mode fetches and applies its own spec. These commands do the same by hand.`,
 		Args:  cobra.NoArgs,
 	}
 	c.AddCommand(configFetchVerb(a), configApplyVerb(a), configWaitVerb(a))

@@ -22,10 +22,8 @@ func configFetchVerb(a *app) *cobra.Command {
 		Short: "Fetch the spec of a node for config apply",
 		Long: `Fetches the resolved spec of a node and stores it on this machine for "config apply".
 
-Without NODE it asks the parent in /etc/homestak-gitops/node.json for this machine's spec,
-with --server that server. Otherwise it resolves the spec of NODE from a copy of the site.` + wire.ParentFile + `
-defines. With --server it asks that server. Otherwise it resolves the spec of NODE from a
-copy of the site.`,
+Without NODE it asks the parent in ` + wire.ParentFile + ` for this machine's spec,
+with --server that server. Otherwise it resolves the spec of NODE from a copy of the site.`,
 		Args: ui.TakesArgs(0, 1),
 	}
 	r := a.nodeFlags(c, from)

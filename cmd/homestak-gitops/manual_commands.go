@@ -14,7 +14,7 @@ import (
 )
 
 // commandsPage is one page about all verbs, with the table of exit codes. Flags that mean the
-// same for three verbs or more have one list for all of them.
+// same for two verbs or more have one list for all of them.
 func commandsPage(root *cobra.Command) []byte {
 	shared := sharedFlags(root)
 	var b bytes.Buffer
@@ -42,7 +42,7 @@ func sharedFlags(root *cobra.Command) map[string]string {
 		of.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
 			if row := flagRow(f); row != "" {
 				uses[row]++
-				if uses[row] >= 3 && uses[row] > uses[rows[f.Name]] {
+				if uses[row] >= 2 && uses[row] > uses[rows[f.Name]] {
 					rows[f.Name] = row
 				}
 			}
