@@ -74,8 +74,8 @@ func showAsked(a *app, r *control.Client, f *session.AgentFlags) error {
 	return a.ui.Show(struct{}{}, f.Name(r)+" checks now\n")
 }
 
-// showPass prints the result of the agent's pass, and returns it. If the newest commit was refused, the pass used
-// the last good one; that is reported, and counts as an error.
+// showPass prints the result of the agent's pass, and returns its exit status. If the newest commit was refused, the
+// pass used the last good one; that is reported, and counts as an error.
 func showPass(a *app, l agent.PassStatus, after agent.Status) error {
 	a.ui.Findings(l.Findings)
 	if after.Refused != nil {
