@@ -2,13 +2,12 @@
 // (guests.go).
 package sim
 
-// A guest that was created from an image or a template of Debian boots a simulated Debian,
-// applies its cloud-init configuration, and is reached by SSH and by the guest agent. Other
-// guests have an address that does not answer. A guest from an image of Proxmox VE is a
-// simulated host in turn, whose guests boot, at any depth.
+// A guest that was created from an image or a template of Debian boots a simulated Debian, applies its cloud-init
+// configuration, and is reached by SSH and by the guest agent. Other guests have an address that does not respond.
+// A guest from an image of Proxmox VE is a simulated host itself, whose guests boot, at any depth.
 //
-// Guests is what a host of package pve gets as its Systems. hypervisor.go is the Proxmox VE of a guest, pveum.go
-// its program of that name, and key.go the key by which whoever runs a simulation logs in.
+// A host of package pve gets Guests as its Systems. hypervisor.go is the Proxmox VE of a guest, pveum.go its
+// program of that name, and key.go the login key of the simulation's user.
 
 import (
 	"context"
@@ -32,7 +31,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
-// Programs are programs that somebody else brings, by the files that they are run by.
+// Programs are additional programs, by the files that they are run by.
 type Programs = map[string]debian.Program
 
 // Guests are the systems of the guests of one host. The zero value has none yet. Safe for concurrent use.
@@ -64,8 +63,8 @@ type disk struct {
 	pve *hypervisor // nil: it has no Proxmox VE, or that did not run yet
 }
 
-// running is a guest that was switched on. It boots when somebody first wants something of it, and by
-// itself if there is a disc in it: what is on that may make it do something. So does a host, which has guests.
+// running is a guest that was switched on. It boots on first use, or at once with a disc in it, whose content may
+// act. So does a host, which has guests.
 type running struct {
 	asked   pve.Machine
 	machine *debian.Machine // nil before

@@ -152,8 +152,7 @@ func ConfigOf(site *model.Site, h *model.Host) pve.Config {
 	return c
 }
 
-// holding adds a storage, unless it is there, and the types of content that it takes. No
-// name is no storage.
+// holding adds a storage, unless it exists, and the types of content that it takes. It ignores an empty name.
 func holding(list []pve.Storage, name, kind string, content ...string) []pve.Storage {
 	if name == "" {
 		return list

@@ -56,7 +56,7 @@ func (g *Guests) newHypervisor(node string) *hypervisor {
 	return h
 }
 
-// The files of a machine with Proxmox VE that somebody may ask for.
+// Paths of files of a machine with Proxmox VE.
 const (
 	pveumFile   = "/usr/sbin/pveum"
 	authority   = "/etc/pve/pve-root-ca.pem"
@@ -123,7 +123,7 @@ func (h *hypervisor) on(m *debian.Machine, busy *sync.WaitGroup) {
 	h.network.inside.Store(m, h)
 	ln, err := m.Listen(apiPort)
 	if err != nil {
-		return // somebody else listens there
+		return // the port is in use
 	}
 	busy.Go(func() {
 		_ = h.host.Serve(m.Life(), ln) // it ends with the machine

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// GuestKey is by which whoever runs a simulation logs in to its guests, and its private half as ssh-keygen
-// writes it. It is the same in every program, and no secret: only simulated guests let it in.
+// GuestKey is the login key for all simulated guests, and its private half as ssh-keygen writes it. It is the same
+// in every program, and not a secret: only simulated guests accept it.
 func GuestKey() (public ssh.PublicKey, private string, err error) {
 	seed := sha256.Sum256([]byte("homestak-gitops: key of simulated sites"))
 	key := ed25519.NewKeyFromSeed(seed[:])

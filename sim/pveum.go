@@ -13,8 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
-// pveumCommand is a command of pveum(1): the request of the API that it makes. Words of the command line that are
-// no options are the parameters, in their order.
+// pveumCommand is a command of pveum(1): its API request. Positional arguments are the parameters, in their order.
 type pveumCommand struct {
 	words      string
 	method     string

@@ -71,7 +71,8 @@ func (m *Machine) accountLines(name string) (accounts, nis []string) {
 	return accounts, nis
 }
 
-// write replaces the accounts of a file. What it has of NIS stays behind them (add_one_entry_nis in lib/commonio.c of shadow-utils).
+// write replaces the accounts of a file. Its NIS entries stay after them (add_one_entry_nis in lib/commonio.c of
+// shadow-utils).
 func (m *Machine) write(name string, t table) {
 	var b strings.Builder
 	for _, line := range t {
@@ -104,7 +105,7 @@ func (t table) byNumber(n string) []string {
 	return nil
 }
 
-// free is a number from 1000 on that nobody has.
+// free is the lowest unused number from 1000 on.
 func (t table) free() int {
 	n := 1000
 	for _, line := range t {

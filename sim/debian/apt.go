@@ -13,8 +13,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
-// The repository of Debian, as far as it is simulated: popular names, each with a version that is
-// made from the name. A repository that somebody else declares has whatever is asked of it.
+// The repository of Debian, as far as it is simulated: popular names, each with a version that is derived from the
+// name. Other declared repositories have every package.
 
 // popular are packages without anything in them but a program of their name.
 //
@@ -186,7 +186,7 @@ func (m packages) available(name string) (Package, bool) {
 	if p, ok := debianPackage(plain); ok {
 		return p, fromDebian
 	}
-	if others && validPackage(plain) && len(m.disk.more) == 0 { // whatever somebody else may have
+	if others && validPackage(plain) && len(m.disk.more) == 0 { // other repositories may have it
 		return complete(Package{Name: plain, Files: map[string]string{"/usr/share/doc/" + plain + "/copyright": "simulated\n"}}), true
 	}
 	return Package{}, false
@@ -353,7 +353,7 @@ func (d *database) dependents(names []string) []string {
 	return out
 }
 
-// unneeded are automatic packages that nothing needs which somebody asked for.
+// unneeded are automatic packages that no manually installed one depends on.
 func (d *database) unneeded() []string {
 	needed := map[string]bool{}
 	var keep func(name string)

@@ -14,7 +14,7 @@ import (
 
 // Birth is what cloud-init gets at the first boot, or what Proxmox VE writes into a new container.
 type Birth struct {
-	Instance   string // another one than at the last boot: all of it is done again; "": nobody says anything
+	Instance   string // if it differs from the last boot, all of it is done again; "": unknown
 	Hostname   string
 	User       string   // made with sudo without a password; "" or root: keys are those of root
 	Keys       []string // lines of authorized_keys
@@ -36,7 +36,7 @@ type Network struct {
 	Gateway string
 }
 
-// lan is what is at the other end of the card: unless somebody says it, the subnets of its address and of a lease, each with a router.
+// lan is the network of the card: unless declared, the subnets of its address and of a lease, each with a router.
 func (n Network) lan() device.LAN {
 	out := n.LAN
 	if n.Address == "" || len(out.Routers) > 0 {
@@ -55,7 +55,7 @@ func (n Network) lan() device.LAN {
 	return out
 }
 
-// Where the card is configured: in a container by ifupdown, as Proxmox VE writes it, and where ifupdown2 is; else by
+// Network managers: in a container ifupdown, as Proxmox VE writes it, and with ifupdown2 installed; else
 // systemd-networkd, as cloud-init does.
 const (
 	interfacesFile = "/etc/network/interfaces"
@@ -77,8 +77,8 @@ func (d *Disk) attach(b Birth) {
 	}
 }
 
-// setUp configures the network: at each boot the name servers, and a card as far as its first boot, or Proxmox VE, does it. Where
-// cloud-init is forbidden to touch the network nothing happens.
+// setUp configures the network: at each boot the name servers, and a card as far as its first boot, or Proxmox VE,
+// does it. It does nothing if cloud-init may not touch the network.
 func (d *Disk) setUp(b Birth, fresh bool) {
 	list, _ := d.fs.ReadDir(machine.Cred{}, "/etc/cloud/cloud.cfg.d")
 	for _, f := range list {

@@ -19,7 +19,7 @@ type Package struct {
 	Component           string // of that repository; "": any
 	Depends             []string
 	Files               map[string]string // by path; what begins as a program or a script may be executed
-	Conffiles           []string          // those of Files that stay when it is removed, and as somebody edited them
+	Conffiles           []string          // those of Files that stay when it is removed, with local changes
 	Scripts             map[string]string // postinst, prerm, postrm
 }
 
@@ -262,7 +262,7 @@ func (m packages) erase(p *machine.Process, d *database, name string) bool {
 		if file = strings.TrimSpace(file); slices.Contains(one.Conffiles, file) {
 			continue
 		}
-		_ = fs.Remove(machine.Cred{}, file) // somebody else may have removed it
+		_ = fs.Remove(machine.Cred{}, file) // it may have been removed already
 		for dir := path.Dir(file); strings.Count(dir, "/") > 2; dir = path.Dir(dir) {
 			if fs.Remove(machine.Cred{}, dir) != nil {
 				break // something else is in it

@@ -139,7 +139,7 @@ func systemPrograms() map[string]string {
 	return out
 }
 
-// inImage are the packages of the image that somebody may ask for.
+// inImage are the installable packages of the image.
 func inImage() []string {
 	return []string{
 		"adduser", "apt", "base-files", "base-passwd", "bash", "ca-certificates", "cloud-init", "coreutils", "cron", "dash", "dbus", "debianutils", "diffutils", "dpkg",
@@ -149,7 +149,7 @@ func inImage() []string {
 	}
 }
 
-// imageUnits are those of the image that somebody may ask for.
+// imageUnits are the units of the image.
 func imageUnits() map[string]string {
 	service := func(text, run string) string {
 		return "[Unit]\nDescription=" + text + "\n[Service]\nExecStart=" + run + "\n[Install]\nWantedBy=multi-user.target\n"

@@ -61,7 +61,7 @@ func (r *journalOf) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// failed notes that a program did not begin, as systemd-executor does. What a real machine could run says so.
+// failed notes that a program did not start, as systemd-executor does, and says so if a real machine could run it.
 func (r *journalOf) failed(program string, err error) {
 	why := err.Error()
 	if no, is := errors.AsType[syscall.Errno](err); is {

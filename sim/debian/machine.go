@@ -33,7 +33,7 @@ type Disk struct {
 // Dial opens a connection from a machine to another one.
 type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Program is a program of a machine that somebody else brings. It gives the exit code.
+// Program is an additional program of a machine. It returns the exit code.
 type Program func(m *Machine, p *machine.Process) int
 
 // Options say what a new disk holds.
@@ -167,8 +167,7 @@ type zero struct{ null }
 // ReadAt gives zeros.
 func (zero) ReadAt(size int, _ int64) []byte { return make([]byte, size) }
 
-// Shell runs a line of shell as root, as somebody at the console would, and gives what it wrote and its
-// exit code.
+// Shell runs a line of shell as root, as from the console, and returns its output and exit code.
 func (m *Machine) Shell(line string) (out string, code int) {
 	var b strings.Builder
 	s := m.Root("sh", "-c", line+" 2>&1")

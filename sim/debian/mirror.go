@@ -8,7 +8,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
-// What a machine fetches from elsewhere: it needs names for that.
+// Downloads of a machine, which need name resolution.
 
 // Unnamed makes the machine unable to resolve any name, as with a name server that is away, or able again.
 func (m *Machine) Unnamed(yes bool) {

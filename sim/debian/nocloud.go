@@ -84,7 +84,7 @@ func (c *command) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// readSeed finds the seed among discs; nil if none has one. What is wrong with it is an error.
+// readSeed finds the seed among discs; nil if none has one. An invalid seed is an error.
 func readSeed(discs [][]byte) (*seed, error) {
 	for _, disc := range discs {
 		label, files, err := readDisc(disc)

@@ -42,7 +42,7 @@ func portOf(unit string) uint16 {
 	}
 }
 
-// serve lets a unit listen as long as its program runs. What looks like HTTP gets an answer that says so; any other
+// serve lets a unit listen as long as its program runs. HTTP requests get a response that says so; any other
 // connection stays open.
 func (m systemd) serve(name string, of *machine.Process) {
 	port := portOf(name)

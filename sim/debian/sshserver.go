@@ -22,8 +22,8 @@ import (
 // Server is the sshd of one machine.
 type Server struct {
 	Machine *Machine
-	// Trusts is a key that logs in wherever any key of the user does: that of whoever runs the
-	// simulation, who has no private key to the keys that a site names. Nil: no such key.
+	// Trusts is a key that logs in like any key of the user: that of the simulation's user, who lacks the private
+	// keys of the site. Nil: no such key.
 	Trusts ssh.PublicKey
 	// Anybody may log in, by any key.
 	Anybody bool
@@ -41,7 +41,7 @@ func (s Server) Serve(ctx context.Context, conn net.Conn) {
 	}
 	gone := make(chan struct{})
 	defer close(gone)
-	go func() { // a machine that halts answers nobody any more
+	go func() { // a halting machine stops responding
 		select {
 		case <-s.Machine.Down():
 			_ = conn.Close()
@@ -74,7 +74,7 @@ func (s Server) Serve(ctx context.Context, conn net.Conn) {
 	c.all.Wait()
 }
 
-// connection is one that somebody has logged in by.
+// connection is one after a login.
 type connection struct {
 	Server
 

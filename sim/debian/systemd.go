@@ -13,8 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
-// unit is what systemd knows of a unit that it has started, or that systemd-run made. What its files
-// say is read from them whenever it is asked.
+// unit is the state of a unit that systemd has started, or that systemd-run made. Its files are read when needed.
 type unit struct {
 	active    string // active, inactive, failed, activating
 	result    string
@@ -323,7 +322,7 @@ func (m systemd) runLine(of *journalOf, line string, main int) int {
 	return p.Wait()
 }
 
-// watch notes the end of a service that nobody has stopped.
+// watch notes the end of a service that was not stopped.
 func (m systemd) watch(name string, p *machine.Process) {
 	m.busy.Go(func() {
 		code, signal := p.Ended()

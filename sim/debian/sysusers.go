@@ -79,7 +79,7 @@ func (m accounts) member(user, group string) {
 	m.write("group", all)
 }
 
-// freeSystem is a number below those of people that nobody has.
+// freeSystem is an unused number below those of people.
 func (t table) freeSystem() int {
 	for n := 999; ; n-- {
 		if t.byNumber(itoa(n)) == nil {

@@ -224,7 +224,7 @@ func (f *FS) touch(n *node) {
 	n.ctime = n.mtime
 }
 
-// write gives the bytes of a node to whoever is about to change them.
+// own gives a node its own copy of its bytes before a change.
 func (n *node) own() {
 	if n.shared {
 		n.data, n.shared = slices.Clone(n.data), false

@@ -118,7 +118,7 @@ func (h *Handle) Stat() FileInfo {
 	return h.n.info("")
 }
 
-// What follows is for the machine itself, as root; it makes folders where there are none.
+// The following is for the machine itself, as root; it creates missing folders.
 
 // ReadFile reads a whole file.
 func (f *FS) ReadFile(name string) (string, error) {

@@ -21,8 +21,8 @@ import (
 // Program is what an executable file does. It gives the exit code.
 type Program func(p *Process) int
 
-// Clock is the time of a machine, which may run faster than that of whoever looks at it. The zero
-// value is the time of the process.
+// Clock is the time of a machine, which may run faster than that of the process. The zero value is the time of the
+// process.
 type Clock struct {
 	Begin time.Time // when both showed the same
 	Speed int       // as many times as fast; 0 is 1
@@ -49,7 +49,7 @@ func (c Clock) Timer(d time.Duration) *time.Timer {
 type Kernel struct {
 	FS       *FS
 	Clock    Clock
-	Programs map[string]Program // by the name that an executable file has in it; nobody changes it
+	Programs map[string]Program // by the name in the executable file; immutable
 
 	// mu is for a moment only: processes come and go side by side.
 	mu     sync.Mutex
@@ -68,8 +68,8 @@ func NewKernel(fs *FS, clock Clock, programs map[string]Program) *Kernel {
 	return &Kernel{FS: fs, Clock: clock, Programs: programs, procs: map[int]*Process{}, last: 300, locks: map[uint64]*OpenFile{}, freed: make(chan struct{}), name: "localhost"}
 }
 
-// Watch calls a function with the arguments and the environment of each program that starts from now on, as
-// whoever lists the processes of the machine sees them. It may be called from several goroutines.
+// Watch calls a function with the arguments and the environment of each program that starts from now on, as a
+// process list shows them. It may be called from several goroutines.
 func (k *Kernel) Watch(seen func(args, env []string)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

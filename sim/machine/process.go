@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Process is one process. What is not said to be safe belongs to its own goroutine.
+// Process is one process. Unless documented as safe, its methods belong to its own goroutine.
 type Process struct {
 	K         *Kernel
 	PID, PPID int
@@ -65,8 +65,7 @@ type Start struct {
 // ErrHalted is a machine that runs no programs any more.
 var ErrHalted = errors.New("the machine does not run")
 
-// Start runs a program of the machine that nobody else on it has started. Its end is waited for by
-// Wait.
+// Start runs a program of the machine without a parent process. Wait waits for its end.
 func (k *Kernel) Start(s Start) (*Process, error) {
 	p := k.process(nil)
 	p.Env, p.Cred, p.Dir, p.Umask = s.Env, s.Cred, s.Dir, 0o022
@@ -396,7 +395,7 @@ func (s stream) Read(b []byte) (int, error) {
 	return o.r.Read(b)
 }
 
-// Write is as io.Writer wants it. Who writes to a pipe that nobody reads is killed.
+// Write implements io.Writer. Writing to a pipe without a reader kills the process.
 func (s stream) Write(b []byte) (int, error) {
 	o := s.p.fds[s.n]
 	switch {
@@ -436,8 +435,8 @@ func (p *signalled) Died() syscall.Signal {
 	return p.signal
 }
 
-// StartWithInput is Start for a program that reads what somebody else sends: a pipe is in between, so
-// that who ends the program need not wait for the sender. What nobody reads is taken and dropped.
+// StartWithInput is Start for a program that reads external input: a pipe is in between, so that ending the program
+// does not wait for the sender. Unread input is dropped.
 func (k *Kernel) StartWithInput(s Start, in io.Reader) (*Process, error) {
 	r, w := k.Pipe()
 	feeder := k.process(nil)

@@ -29,8 +29,8 @@ func (d *volumes) All() map[string]Volume {
 	return out
 }
 
-// Set changes what a disk is and holds, and adds one that is not there. What is in its file system stays if v is
-// what All gave.
+// Set changes the size and content of a disk, and adds a missing one. The content of its file system stays if v is
+// a result of All.
 func (d *volumes) Set(name string, v Volume) {
 	d.f.mu.Lock()
 	defer d.f.mu.Unlock()

@@ -101,7 +101,7 @@ func (e *end) LocalAddr() net.Addr { return net.TCPAddrFromAddrPort(e.local) }
 // RemoteAddr is that of the other one.
 func (e *end) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(e.remote) }
 
-// SetDeadline is for what is read; nobody waits to write.
+// SetDeadline only affects reads; writes never block.
 func (e *end) SetDeadline(t time.Time) error { return e.SetReadDeadline(t) }
 
 // SetReadDeadline is as net.Conn wants it.

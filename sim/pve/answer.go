@@ -186,7 +186,7 @@ func errorAnswer(err error) *answer {
 		return a
 	}
 	message := strings.TrimSuffix(e.Error(), "\n")
-	if e.Status != http.StatusNotImplemented && e.Status != http.StatusFailedDependency { // Which are no die, so they have no line break.
+	if e.Status != http.StatusNotImplemented && e.Status != http.StatusFailedDependency { // These do not die, so they have no line break.
 		message += "\n"
 	}
 	body := map[string]any{"data": nil, "message": message}

@@ -5,10 +5,9 @@ import (
 	"time"
 )
 
-// clock is that of a simulated host. It shows the time of this machine when the host is
-// made, and then runs as many times as fast as [Config.Speed] says. Whatever the host
-// measures, it measures by this clock; only connections, whose other end is no part of
-// the simulation, have their limits by the clock of this machine.
+// clock is that of a simulated host. It shows the time of this machine when the host is made, and then runs as many
+// times as fast as [Config.Speed] says. Everything on the host uses it; only connections, whose other end is
+// outside of the simulation, have their limits by the clock of this machine.
 type clock struct {
 	begin time.Time
 	speed int

@@ -12,9 +12,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// Edit changes a host behind the API's back, as somebody at the console of the
-// node would: no rights, locks or digests are asked about. It is valid inside
-// the function that Host.Edit calls.
+// Edit changes a host without the API, as from the console of the node: no rights, locks or digests are checked. It
+// is valid inside the function that Host.Edit calls.
 type Edit struct{ w *core.World }
 
 // Edit lets do change the host, at one moment.
@@ -112,8 +111,8 @@ func (e *Edit) Delete(vmid int) {
 	e.w.Remove(g)
 }
 
-// Add puts a guest there that nobody made through this API. Node and Kind
-// default to the entry node and qemu; an existing guest is replaced.
+// Add adds a guest that was not made through this API. Node and Kind default to the entry node and qemu; an
+// existing guest is replaced.
 func (e *Edit) Add(g Guest) {
 	g.Node = cmp.Or(g.Node, e.w.Cfg.Node)
 	g.Kind = cmp.Or(g.Kind, "qemu")
@@ -183,7 +182,7 @@ func (e *Edit) Fill(storage string, full bool) {
 	}
 }
 
-// RemoveVolume deletes a volume from all nodes, whoever needs it.
+// RemoveVolume deletes a volume from all nodes, even one in use.
 func (e *Edit) RemoveVolume(volid string) {
 	storage, name, _ := core.VolumeID(volid)
 	if s := e.w.Stores[storage]; s != nil {

@@ -259,8 +259,8 @@ func admit(w *core.World, nodeName string, now time.Time) admission {
 	return a
 }
 
-// busyAt counts the workers of all nodes that serve somebody at a time not
-// before now. Each is busy from now until it is free: there are no gaps.
+// busyAt counts the workers of all nodes that are busy at a time not before now. Each is busy from now until it is
+// free: there are no gaps.
 func busyAt(w *core.World, t time.Time) int {
 	busy := 0
 	for _, n := range w.Nodes {

@@ -5,7 +5,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 )
 
-// What a host is made from, by the names that programs use for it.
+// Names of the parts of a host for importers of this package.
 type (
 	// Config says what a host is like.
 	Config = core.Config

@@ -93,7 +93,7 @@ func (h *Host) serveConn(ctx context.Context, conn *tls.Conn) {
 			}
 		}
 		a := h.serve(ctx, r)
-		_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, 1<<20)) // What a refused request still sends.
+		_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, 1<<20)) // The rest of a refused request.
 		if a.dropped {
 			return
 		}

@@ -45,7 +45,7 @@ type Guest struct {
 	Digest  string
 
 	Snapshots []string // In the order in which they were taken.
-	HA        string   // What the HA manager shall do with it; empty if it is not managed.
+	HA        string   // State requested from the HA manager; empty if it is not managed.
 }
 
 // Name is the guest's name, as PVE shows it.

@@ -18,7 +18,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
-// What is mounted and what is swapped to is in these tables, as proc(5) has them, and nowhere else.
+// The tables of mounts and swap, as in proc(5); there is no other record.
 const (
 	mountTable = "/proc/self/mountinfo"
 	swapTable  = "/proc/swaps"
@@ -48,7 +48,7 @@ func (d Disks) Programs() map[string]machine.Program {
 	}
 }
 
-// Boot shows the disks, and does what /etc/fstab says. What fails stays as it is.
+// Boot shows the disks, and applies /etc/fstab. Failed mounts are ignored.
 func (d Disks) Boot() error {
 	d.FS.Volumes.Unmount("")
 	all := map[string]string{mountTable: "1 0 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n", swapTable: swapHeader}

@@ -152,7 +152,7 @@ func (n *Network) remove(name string) error {
 
 func noDevice(name string) error { return fmt.Errorf("Cannot find device %q", name) } //nolint:staticcheck // as ip says it
 
-// settings are what somebody configures an interface with.
+// settings are the configuration of an interface.
 type settings struct {
 	dhcp    bool
 	addr    netip.Prefix // the zero value: none
@@ -177,7 +177,7 @@ func (n *Network) set(name string, s settings) bool {
 	return true
 }
 
-// configure makes an interface what somebody wants, and bridges too.
+// configure applies settings to an interface or a bridge.
 func (n *Network) configure(name string, s settings) error {
 	if n.link(name) == nil && s.bridge {
 		if err := n.add(name, &link{bridge: true}); err != nil {
@@ -260,7 +260,7 @@ func (n *Network) Answers(ip netip.Addr) bool {
 	})
 }
 
-// ip is the program of iproute2, as far as scripts call it. There are no addresses of IPv6.
+// ip is the program of iproute2, as far as scripts call it, without IPv6.
 func (n *Network) ip(p *machine.Process) int {
 	args := p.Args[1:]
 	six, short := false, false

@@ -74,9 +74,9 @@ func withOptions() map[string]program {
 	}
 }
 
-// Program is one whose options are read in the usual way, as those of this package are: options lists them,
-// those with a colon behind take a value, and the equals sign gives the name by which one is known. What is
-// not listed, and fewer than least other words, is an error with the exit code wrong.
+// Program parses options in the usual way, as the programs of this package do: options lists them, a colon after
+// one means that it takes a value, and the equals sign gives its name. An unlisted option, or fewer than least
+// other words, is an error with the exit code wrong.
 func Program(options string, least, wrong int, run func(p *machine.Process, o Options) int) machine.Program {
 	return program{options: options, least: least, wrong: wrong, run: run}.main
 }

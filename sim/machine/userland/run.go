@@ -202,7 +202,7 @@ func (s compound) while(c *syntax.WhileClause) {
 }
 
 func (s compound) forEach(c *syntax.ForClause) {
-	iter, ok := c.Loop.(*syntax.WordIter) // there is no other in the language of POSIX
+	iter, ok := c.Loop.(*syntax.WordIter) // POSIX has no other loop
 	if !ok {
 		return
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
-// What works on processes, users and the machine.
+// Programs for processes, users and the machine.
 
 // table is the lines of /etc/passwd or /etc/group, each with at least so many fields.
 func table(p *machine.Process, name string, least int) [][]string {

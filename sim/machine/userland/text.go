@@ -16,7 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
-// What works on texts.
+// Programs for texts.
 
 // input is one file to read.
 type input struct {
@@ -24,8 +24,8 @@ type input struct {
 	io.Reader
 }
 
-// inputs opens files, and standard input for none and for "-". What cannot be opened is complained
-// about, and code is then not 0.
+// inputs opens files, and standard input for none and for "-". Files that cannot be opened are reported, and code
+// is then not 0.
 func inputs(p *machine.Process, names []string) (list []input, code int) {
 	if len(names) == 0 {
 		names = []string{"-"}

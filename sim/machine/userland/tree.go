@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
-// What works on the tree of files: names, modes, owners.
+// Programs for the tree of files: names, modes, owners.
 
 // eachName does something for each name, as seen from the root, and complains about those where it
 // fails, in the words of the program.

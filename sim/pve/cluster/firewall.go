@@ -115,9 +115,8 @@ func copyFirewall(w *core.World, from, to *core.Guest) {
 	firewallsOf(w)[core.VMPath(to.Vmid)] = copied
 }
 
-// fileOfCall is that of a call: of the guest or node of its path, else the cluster's. A
-// guest's is a file of its number, and nobody asks whether the guest is there
-// (load_vmfw_conf in PVE/Firewall.pm).
+// fileOfCall is that of a call: of the guest or node of its path, else the cluster's. A guest's is a file of its
+// number, without a check that the guest exists (load_vmfw_conf in PVE/Firewall.pm).
 func fileOfCall(c *core.Call) (*firewall, error) {
 	w := c.W
 	key := "cluster"

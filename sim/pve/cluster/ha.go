@@ -63,7 +63,7 @@ type haManager struct {
 	resources map[string]*haResource // By sid.
 	groups    map[string]perl.Config // Until PVE 8.
 	rules     map[string]perl.Config // Since PVE 9.
-	alone     bool                   // No manager runs: nobody acts on what is written.
+	alone     bool                   // No manager runs: requests stay unprocessed.
 }
 
 // haResource is one managed guest.
@@ -71,8 +71,8 @@ type haResource struct {
 	sid    string // vm:100 or ct:100.
 	vmid   int
 	opts   perl.Config // As written: state, comment, group, max_restart, …
-	crm    string      // What the manager thinks of it: queued, started, stopped, …
-	target string      // Where it has to go, if anywhere.
+	crm    string      // State in the manager: queued, started, stopped, …
+	target string      // Node to move to, if any.
 	away   time.Time   // Since when its node is gone.
 	tries  int         // Starts without success.
 	due    bool        // An event is planned.
@@ -106,7 +106,7 @@ func managerOf(w *core.World) *haManager { return w.HA.(*haManager) }
 // of is the resource of a guest; nil if it has none.
 func (h *haManager) of(g *core.Guest) *haResource { return h.resources[haSID(g)] }
 
-// State is what a guest shall be; empty if it is no resource.
+// State is the requested state of a guest; empty if it is not a resource.
 func (h *haManager) State(g *core.Guest) string {
 	if r := h.of(g); r != nil {
 		return r.State()
@@ -200,7 +200,7 @@ func haAct(w *core.World, r *haResource, g *core.Guest) {
 		return
 	}
 	if !w.Quorum {
-		return // Whoever gives the quorum back lets it look again.
+		return // Restoring the quorum triggers the next round.
 	}
 	if w.Nodes[g.Node].Offline {
 		haRecover(w, r, g)

@@ -92,8 +92,7 @@ func rrdStep(frame string) time.Duration {
 	}
 }
 
-// series makes points up to now, the oldest first. What was not measured, because
-// nothing was there yet, is only a time.
+// series makes points up to now, the oldest first. A point before the first measurement has only a time.
 func series(w *core.World, c *core.Call, since time.Time, measure func(at time.Time) map[string]any) []map[string]any {
 	step := rrdStep(c.In["timeframe"])
 	last := w.Now.Truncate(step)
@@ -128,8 +127,8 @@ func apiNodeSeries(w *core.World, c *core.Call) (any, error) {
 	}), nil
 }
 
-// apiGuestSeries is GET …/{vmid}/rrddata. A guest that is not there has none, which
-// is no error: only the file of its figures is looked for.
+// apiGuestSeries is GET …/{vmid}/rrddata. A missing guest has an empty series, which is not an error: only the file
+// of its figures is looked for.
 func apiGuestSeries(w *core.World, c *core.Call) (any, error) {
 	g := w.Guests[c.Vmid()]
 	if g == nil || g.Node != c.In["node"] {

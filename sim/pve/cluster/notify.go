@@ -20,8 +20,8 @@ func NotificationArea() core.Area {
 	}
 }
 
-// Notifications (PVE/API2/Cluster/Notifications.pm; what it calls is Rust, the crate
-// proxmox-notify): endpoints that could be told, matchers that say which. Nobody is told.
+// Notifications (PVE/API2/Cluster/Notifications.pm, which calls the Rust crate proxmox-notify): endpoints, and
+// matchers that select them. Notifications are not sent.
 
 const notifications = "/mapping/notifications"
 

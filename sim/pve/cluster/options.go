@@ -14,8 +14,8 @@ import (
 // (parse_datacenter_config in PVE/DataCenterConfig.pm); bwlimit stays text.
 var partedOptions = []string{"crs", "ha", "migration", "next-id", "notify", "tag-style", "u2f", "user-tag-access", "webauthn"}
 
-// apiOptions is GET /cluster/options. Who may not audit the cluster sees but two of
-// them, and the tags that he may use.
+// apiOptions is GET /cluster/options. Without the right to audit the cluster it only returns two of them, and the
+// tags that the caller may use.
 func apiOptions(w *core.World, c *core.Call) (any, error) {
 	tags := guests.AllowedTags(c)
 	entry := map[string]any{}

@@ -75,7 +75,7 @@ func sdnFile(what string, f core.SectionFile) core.SectionFile {
 	return f
 }
 
-// sdnOnly lets see what somebody may audit or allocate below a path.
+// sdnOnly filters by the right to audit or allocate below a path.
 func sdnOnly(path string) func(*core.Call, string, map[string]any, bool) error {
 	return func(c *core.Call, id string, _ map[string]any, write bool) error {
 		if write {

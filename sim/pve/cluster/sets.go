@@ -86,7 +86,7 @@ func apiSetAlias(_ *core.World, c *core.Call, f *firewall) (any, error) {
 	return nil, nil
 }
 
-// apiDeleteAlias is DELETE …/aliases/{name}; one that is not there is no mistake.
+// apiDeleteAlias is DELETE …/aliases/{name}; a missing one is not an error.
 func apiDeleteAlias(_ *core.World, c *core.Call, f *firewall) (any, error) {
 	delete(f.aliases, strings.ToLower(c.In["name"]))
 	return nil, nil
@@ -200,8 +200,7 @@ func setOfCall(c *core.Call) (member, error) {
 	return member{}, perl.Fail("no such IPSet '%s'", c.In["name"])
 }
 
-// memberOfCall finds the address of a call in its set. One that is not there is no mistake of
-// who deletes it.
+// memberOfCall finds the address of a call in its set. Deleting a missing one is not an error.
 func memberOfCall(c *core.Call) (member, error) {
 	m, err := setOfCall(c)
 	if err == nil && c.Req.Method != http.MethodGet {

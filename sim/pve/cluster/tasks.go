@@ -63,8 +63,8 @@ func identity(t *core.Task) map[string]any {
 	return result
 }
 
-// apiTaskLog is GET /nodes/{node}/tasks/{upid}/log. Of an unknown task it
-// answers one line that is no list; that is PVE's own mistake.
+// apiTaskLog is GET /nodes/{node}/tasks/{upid}/log. For an unknown task it returns one line that is not a list;
+// that is a bug of PVE.
 func apiTaskLog(_ *core.World, c *core.Call) (any, error) {
 	t, err := taskCall(c, "Sys.Audit")
 	if err != nil {

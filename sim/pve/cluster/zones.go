@@ -173,8 +173,8 @@ func pendingView(f *core.SectionFile, running, written perl.Config) map[string]a
 	return entry
 }
 
-// sdnUnlocked fails while somebody else holds the lock of the software networks
-// (lock_sdn_config in PVE/Network/SDN.pm of PVE 9).
+// sdnUnlocked fails while another caller holds the lock of the software networks (lock_sdn_config in
+// PVE/Network/SDN.pm of PVE 9).
 func sdnUnlocked(w *core.World, c *core.Call) error {
 	if lockOf(w).token != "" && c.In["lock-token"] != lockOf(w).token {
 		return perl.Fail("invalid lock token provided!")

@@ -84,11 +84,10 @@ func (f *FileContent) DiskSize() int64 {
 // Sectors is a size as qemu-img tells it: in whole sectors of 512 bytes.
 func Sectors(size int64) int64 { return (size + 511) / 512 * 512 }
 
-// Check looks at a file that is to be kept as an import, as PVE does before: what is no
-// image of the sort that its name tells is refused, and so is one that refers to another
-// file (upload and download_url in PVE/API2/Storage/Status.pm: file_size_info of an
-// untrusted file, which is what qemu-img says of it, and assert_ova_contents). The file
-// still has a temporary name. Lines before the error are those of tar.
+// Check checks a file that is to be kept as an import, as PVE does: it rejects a file that is not an image of the
+// type in its name, or that refers to another file (upload and download_url in PVE/API2/Storage/Status.pm:
+// file_size_info of an untrusted file, which is the output of qemu-img, and assert_ova_contents). The file still
+// has a temporary name. Lines before the error are those of tar.
 func (f *FileContent) Check(name, temporary string, logf func(string, ...any)) error {
 	refused := func(why string) error { return perl.Fail("qemu-img: Could not open '%s': %s", temporary, why) }
 	switch path.Ext(name) {

@@ -95,7 +95,7 @@ func (fs RootFS) resolve(name string) *rootFile {
 	return fs[done]
 }
 
-// rootReader looks into an archive while somebody writes it.
+// rootReader inspects an archive while it is written.
 type rootReader struct {
 	*io.PipeWriter
 	found chan *RootSystem
@@ -125,7 +125,7 @@ type RootSystem struct {
 	Arch    string // empty: not found out
 	Notes   []string
 	Failure string // why PVE cannot work with it; empty if it can
-	Guessed bool   // by the name of the template, for nobody here has its content
+	Guessed bool   // by the name of the template, whose content is not known
 }
 
 // SystemByName guesses what is in a template whose content the simulator does not have:

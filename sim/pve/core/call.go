@@ -26,8 +26,8 @@ type Call struct {
 	Null   []string          // Parameters that JSON gave as null.
 }
 
-// Handler does what a method is for. What it returns shares nothing with the
-// world, for it is encoded after the world was let go.
+// Handler implements a method. Its result shares nothing with the world, because it is encoded after the lock is
+// released.
 type Handler func(*World, *Call) (any, error)
 
 // On makes a handler of what is done with the thing that a call is about, once it is found.
@@ -41,8 +41,8 @@ func On[T any](find func(*Call) (T, error), do func(*World, *Call, T) (any, erro
 	}
 }
 
-// Gather puts together the parameters of path, query and body. What stands in the path
-// may be said again, if it is the same (rest_handler in PVE/HTTPServer.pm).
+// Gather collects the parameters of path, query and body. A parameter of the path may be repeated with the same
+// value (rest_handler in PVE/HTTPServer.pm).
 func (c *Call) Gather(vars map[string]string) error {
 	c.Values = maps.Clone(c.Req.Params)
 	for name, value := range perl.Sorted(vars) {
@@ -98,8 +98,7 @@ func (c *Call) Take(name string) string {
 // List splits a parameter as PVE::Tools::split_list does.
 func (c *Call) List(name string) []string { return perl.SplitList(c.In[name]) }
 
-// Root says whether root@pam itself asks, with a ticket. A token of root@pam is
-// somebody else.
+// Root reports whether the caller is root@pam with a ticket. A token of root@pam does not count.
 func (c *Call) Root() bool { return c.Who == Identity{User: "root@pam"} }
 
 // Can says whether the caller has a privilege.
@@ -125,8 +124,8 @@ func (c *Call) NeedAny(path string, privs ...string) error {
 	return perl.Forbidden(ShownPath(path) + ", " + strings.Join(privs, "|"))
 }
 
-// NeedModify is the check that somebody may change who has access to a path: by
-// Permissions.Modify, or as one who allocates such things (check_perm_modify).
+// NeedModify checks the right to change access to a path: by Permissions.Modify, or by the right to allocate such
+// things (check_perm_modify).
 func (c *Call) NeedModify(path string) error {
 	privs := []string{"Permissions.Modify"}
 	for prefix, priv := range map[string]string{"/storage/": "Datastore.Allocate", "/vms/": "VM.Allocate", "/pool/": "Pool.Allocate"} {
@@ -177,8 +176,8 @@ func (c *Call) Permitted() error {
 	return err
 }
 
-// meets evaluates a rule; a quiet one that does not hold is no failure
-// (exec_api2_perm_check). Of a rule that is not met without one PVE takes no notice.
+// meets evaluates a rule; if quiet, an unmet rule is not a failure (exec_api2_perm_check). PVE ignores the result
+// of a rule that is not met without a failure.
 func (c *Call) meets(r *pveapi.Rule, quiet bool) (bool, error) {
 	userid, _ := c.Values["userid"].(string)
 	refused := func(what string) (bool, error) {
@@ -237,8 +236,8 @@ func noSuchUser(userid string, quiet bool) (bool, error) {
 	return false, perl.Fail("no such user ('%s')", userid)
 }
 
-// meetsForGroups evaluates a rule about a user: somebody may manage all of them, or those
-// of some groups, and then only puts them into such groups.
+// meetsForGroups evaluates a rule about a user: the caller may manage all of them, or those of some groups, and
+// then only puts them into such groups.
 func (c *Call) meetsForGroups(r *pveapi.Rule, userid string, quiet bool) (bool, error) {
 	exists := r.GroupsParam != "create"
 	if exists && c.W.Access.Users[userid] == nil {

@@ -21,8 +21,8 @@ type Config struct {
 	Nodes    []string // Further nodes of its cluster; default none, and then no cluster either.
 	Offline  []string // Nodes that are down: calls proxied to them answer 595, of Node itself none.
 	NoQuorum bool     // The cluster file system is read-only.
-	// NoManager lets no HA manager run: resources can be configured, and calls of
-	// power only file what they want, but nobody acts on it.
+	// NoManager disables the HA manager: resources can be configured, and power calls file their requests, which
+	// stay unprocessed.
 	NoManager bool
 	// Seed fixes everything invented: token, MACs, uuids, sizes, foreign guests.
 	// Same seed and same requests in the same order, same answers but for times.
@@ -52,8 +52,8 @@ type Config struct {
 	// 3, as pveproxy and pvedaemon have); others wait. It matters with Latency.
 	Workers int
 
-	// Storages are the entries of storage.cfg; default local and local-lvm, see
-	// [DefaultStorages]. Empty but not nil: there is no such file, and PVE assumes local.
+	// Storages are the entries of storage.cfg; default local and local-lvm, see [DefaultStorages]. If it is empty
+	// but not nil, the file does not exist, and PVE assumes local.
 	Storages []Storage
 	Bridges  []string // Default vmbr0.
 	// CPUs, Memory and RootDisk are what every node has, in bytes; default 64, 1 TiB and
@@ -89,10 +89,9 @@ type Config struct {
 	// few simple ones are there (true, false, echo, cat, hostname, sh -c "exit N"),
 	// and no others.
 	Exec func(vmid int, command []string, input string) (out, err string, code int, known bool)
-	// Start begins such a program and does not wait for it, and Write writes a file that the
-	// agent was asked to write: together they are a real system in every VM. They come before
-	// Exec and the files of the simulated system. wait is called in a goroutine of its own
-	// until the program has ended. Who sets one sets both.
+	// Start begins such a program and does not wait for it, and Write writes a file through the agent: together
+	// they are a real system in every VM. They take precedence over Exec and the files of the simulated system.
+	// wait is called in a goroutine of its own until the program has ended. Set both or none.
 	Start func(vmid int, command []string, input string) (wait func() Execution, known bool)
 	Write func(vmid int, file, content string) error
 
@@ -134,7 +133,7 @@ type Config struct {
 // System is the system of a VM, as its guest agent tells of it.
 type System struct {
 	Release               string // The content of /etc/os-release.
-	Kernel, KernelVersion string // What uname -r and -v say.
+	Kernel, KernelVersion string // Output of uname -r and -v.
 }
 
 // Storage is one entry of storage.cfg.

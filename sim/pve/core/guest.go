@@ -12,8 +12,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// Guest is one VM or container: its configuration file and, while it runs, its
-// process. The file is rendered only when somebody asks for its digest.
+// Guest is one VM or container: its configuration file and, while it runs, its process. The file is only rendered
+// for its digest.
 type Guest struct {
 	Vmid int
 	Node string
@@ -21,21 +21,21 @@ type Guest struct {
 
 	Conf  perl.Config // In force, or to be in force at the next start.
 	Pend  perl.Config // Waiting for a full stop; the key "delete" lists keys to go.
-	Cloud perl.Config // What the cloud-init drive still says otherwise ([special:cloudinit]).
+	Cloud perl.Config // Values that the cloud-init drive does not have yet ([special:cloudinit]).
 
 	Snapshots []*Snapshot // In the order in which they were taken.
 
 	Run   *Process // nil while it is stopped.
 	Birth Birth    // Of a container.
-	In    *Inside  // What its system keeps; nil until somebody asks it.
+	In    *Inside  // State of its system; nil before the first use.
 	File  *Task    // The task that holds the lock file, nil if none.
 
 	Rebooting bool // The file that asks for a start after the next end is there.
 
 	raw    string // The file as text; empty when it has to be rendered.
 	digest string
-	// dropped are waiting values that do not parse, so that nobody sees them. They stand in
-	// the file until it is written again, with another content than valid.
+	// dropped are waiting values that do not parse and so stay invisible. They stay in the file until it is written
+	// again, with another content than valid.
 	dropped perl.Config
 	valid   string
 }
@@ -279,8 +279,8 @@ func AgentEnabled(g *Guest) bool {
 	return perl.ParseProperty("agent", g.Conf["agent"])["enabled"] == "1"
 }
 
-// Inside is what a guest's system keeps while it lives: files that somebody wrote
-// through the agent, and programs that were run.
+// Inside is the state of a guest's system while it exists: files written through the agent, and programs that were
+// run.
 type Inside struct {
 	Files  map[string]string
 	Runs   map[int]*Execution

@@ -29,8 +29,7 @@ func (i DirectoryIndex) OfGuest(w *World, c *Call, _ *Guest) (any, error) {
 	return i.Handler(w, c)
 }
 
-// indexes are the directories of the API table that have nothing else to say. What
-// stands in them was read off PVE's own list of methods.
+// indexes are the directories of the API table without other data. Their entries follow PVE's own list of methods.
 var indexes = map[string]DirectoryIndex{
 	"/access": {"subdir", "users groups roles acl domains openid tfa ticket password 9:vncticket"},
 	"/cluster": {"name", "acme backup backup-info ceph config firewall ha jobs log mapping metrics notifications nextid options replication " +
@@ -73,7 +72,7 @@ var untabled = map[string]folder{
 // folder is a directory that the API table leaves out.
 type folder struct {
 	DirectoryIndex
-	path, privs string // What it takes to read it; empty is nothing.
+	path, privs string // Privileges for reading it; empty for none.
 }
 
 func (f folder) method(path string) extraMethod {

@@ -2,8 +2,7 @@ package core
 
 import "reflect"
 
-// parts is what areas keep of a host or of one of its nodes: a value of a type of their
-// own, which nobody else can name.
+// parts is the state of areas for a host or one of its nodes: a value of a type that only the area can name.
 type parts struct{ all map[reflect.Type]any }
 
 // PartOf is the value of an area. It begins as the zero value of its type.
@@ -32,14 +31,14 @@ func MapOf[M ~map[K]V, K comparable, V any](p *parts) M {
 type hooks struct {
 	Removed []func(*Guest)                     // A guest is gone.
 	Cloned  []func(from, to *Guest)            // A guest was cloned, but for what the hook copies.
-	Ended   map[string]func(*Guest, *Call)     // The process of a guest ended, by its kind; nil is a call of nobody.
-	Sampled func(*Guest) Sample                // What the status daemon sees of a guest.
+	Ended   map[string]func(*Guest, *Call)     // The process of a guest ended, by its kind; the call is nil if none caused it.
+	Sampled func(*Guest) Sample                // The status daemon's sample of a guest.
 	Listed  []func(c *Call, kind string) []any // Further resources of a kind, for /cluster/resources.
 }
 
 // manager decides about guests under high availability, see package cluster.
 type manager interface {
-	// state is what a guest shall be (started, stopped, ignored, …); empty if it is no resource.
+	// State is the requested state of a guest (started, stopped, ignored, …); empty if it is not a resource.
 	State(g *Guest) string
 	// managed says whether the manager decides about a guest: it is a resource that is not ignored.
 	Managed(g *Guest) bool

@@ -33,8 +33,8 @@ var writingTasks = map[string]bool{
 	"vzdelsnapshot": true, "vztemplate": true, "move_volume": true, "qmsuspend": true,
 }
 
-// NeedLock is what the lock of a file of the cluster runs into ($cfs_lock in
-// PVE/Cluster.pm). What goes wrong behind such a lock is told without a word of it.
+// NeedLock fails as the lock of a file of the cluster does ($cfs_lock in PVE/Cluster.pm). Errors under such a lock
+// do not mention it.
 func (w *World) NeedLock(name string) error {
 	if w.Quorum {
 		return nil

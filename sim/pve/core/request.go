@@ -23,7 +23,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// bodyLimit is how much a body may hold that is no upload (APIServer/AnyEvent.pm).
+// bodyLimit is the limit of a body that is not an upload (APIServer/AnyEvent.pm).
 const bodyLimit = 512 << 10
 
 // Request is what came in, read to its end.
@@ -35,7 +35,7 @@ type Request struct {
 	Params map[string]any
 	Body   []byte // The first bodyLimit bytes.
 	Upload *upload
-	Err    error     // What is wrong with the body, told after the login was checked.
+	Err    error     // Error of the body, returned after the login was checked.
 	Begun  time.Time // When its service began; it may have waited for locks since.
 	v9     bool      // The host is of the ninth major version.
 	Forked *Task     // The task that it started and waits for, see call.await.
@@ -55,7 +55,7 @@ func ReadRequest(r *http.Request, v9 bool) *Request {
 	req.Method = cmp.Or(req.Method, http.MethodGet)
 	maps.Copy(req.Params, pveapi.DecodeForm(r.URL.RawQuery))
 	req.Err = req.readBody()
-	delete(req.Params, "_dc") // What browsers send against caches.
+	delete(req.Params, "_dc") // Sent by browsers against caches.
 	return req
 }
 
@@ -232,7 +232,7 @@ func (req *Request) readUpload(body io.Reader, boundary string) (*upload, error)
 	if _, err := stream.Discard(all - len(f.rest)); err != nil {
 		return nil, perl.PlainError(http.StatusBadRequest, "reading the upload: "+err.Error())
 	}
-	// What is left is the data of one part, up to the last boundary.
+	// The rest is the data of one part, up to the last boundary.
 	data := multipart.NewReader(io.MultiReader(strings.NewReader("--"+boundary+"\r\n\r\n"), stream), boundary)
 	part, err := data.NextPart()
 	if err != nil {

@@ -23,8 +23,8 @@ type Access struct {
 	// known caches privileges by caller and path; nil after any change of the
 	// above or of a pool.
 	known map[Identity]map[string]map[string]bool
-	// summaries caches the JSON of somebody's privileges on all paths, just as long: every
-	// pass of a client begins with it, and it is the longest answer that it gets.
+	// summaries caches the JSON of a caller's privileges on all paths, just as long: every pass of a client begins
+	// with it, and it is the longest response.
 	summaries map[Identity]json.RawMessage
 }
 
@@ -130,8 +130,8 @@ func builtinRoles(v9 bool) map[string]*Role {
 // Changed forgets what was computed from the old state.
 func (a *Access) Changed() { a.known, a.summaries = nil, nil }
 
-// Summary is the JSON of somebody's privileges on all paths. What summarize returns is kept
-// until something changes, so it may depend on nothing but this state.
+// Summary is the JSON of a caller's privileges on all paths. The result of summarize is cached until something
+// changes, so it may only depend on this state.
 func (a *Access) Summary(id Identity, summarize func() any) json.RawMessage {
 	if text, ok := a.summaries[id]; ok {
 		return text
@@ -150,7 +150,7 @@ func (a *Access) Summary(id Identity, summarize func() any) json.RawMessage {
 // ACLPaths lists the paths that have entries, sorted.
 func (a *Access) ACLPaths() []string { return slices.Sorted(maps.Keys(a.ACL)) }
 
-// Grant gives a role to somebody on a path.
+// Grant grants a role on a path.
 func (a *Access) Grant(path, roleid string, propagate bool, side func(*ACLEntry) map[string]map[string]bool, who string) {
 	e := a.ACL[path]
 	if e == nil {
@@ -164,7 +164,7 @@ func (a *Access) Grant(path, roleid string, propagate bool, side func(*ACLEntry)
 	a.Changed()
 }
 
-// Revoke takes a role back; an empty role takes all of somebody's.
+// Revoke revokes a role; an empty role revokes all.
 func (a *Access) Revoke(path, roleid string, side func(*ACLEntry) map[string]map[string]bool, who string) {
 	e := a.ACL[path]
 	if e == nil {
@@ -182,7 +182,7 @@ func (a *Access) Revoke(path, roleid string, side func(*ACLEntry) map[string]map
 	a.Changed()
 }
 
-// Allowed says whether somebody has a privilege on a path.
+// Allowed reports whether a caller has a privilege on a path.
 func (a *Access) Allowed(id Identity, path, priv string) bool {
 	if !ACLPath().MatchString(path) {
 		return false
@@ -191,9 +191,8 @@ func (a *Access) Allowed(id Identity, path, priv string) bool {
 	return ok
 }
 
-// Privileges are those of somebody on a path, each with whether it propagates
-// (permissions and compile_acl_path in PVE/RPCEnvironment.pm). The result is
-// shared: not to be changed.
+// Privileges are those of a caller on a path, each with whether it propagates (permissions and compile_acl_path in
+// PVE/RPCEnvironment.pm). The result is shared and read-only.
 func (a *Access) Privileges(id Identity, path string) map[string]bool {
 	u := a.Users[id.User]
 	if id == (Identity{User: "root@pam"}) {
@@ -283,8 +282,8 @@ func (a *Access) rolesOn(id Identity, path string) map[string]bool {
 	return roles
 }
 
-// Prefixes are a path and all above it, from the root down. What stands at the root does
-// not reach a path that does not begin there (roles in PVE/AccessControl.pm).
+// Prefixes are a path and all above it, from the root down. Entries at the root do not apply to a path that does
+// not begin there (roles in PVE/AccessControl.pm).
 func Prefixes(path string) []string {
 	var list []string
 	if strings.HasPrefix(path, "/") {

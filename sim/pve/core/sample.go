@@ -15,7 +15,7 @@ type Sample struct {
 	Cpus     float64 // Of a container with a limit perhaps half a one.
 	Maxmem   int64
 	Maxdisk  int64
-	Disk     int64     // What is used of it; known of containers only.
+	Disk     int64     // Used part of it; known of containers only.
 	Since    time.Time // Start of the process; zero while stopped.
 	Vmid     int
 }

@@ -28,12 +28,12 @@ type SectionFile struct {
 	Only  string
 	// typeKey is what calls name the type by, if not "type".
 	TypeKey string
-	Props   string // What the options are, see Props.
+	Props   string // The options, see Props.
 	Extra   string // Parameters of calls that write which no section keeps.
 	Since   string
 
 	Read, Write, Change *pveapi.Rule // change is for what is there already; nil is write.
-	Open                bool         // Whoever is logged in may read and the handlers look closer.
+	Open                bool         // Any user may read, and the handlers check further.
 	// guard is what a code check of PVE asks about one section; nil lets pass what the
 	// rules let pass. It also picks what a list shows.
 	Guard func(c *Call, id string, conf map[string]any, write bool) error
@@ -41,7 +41,7 @@ type SectionFile struct {
 	// domain is that of the lock since PVE 9, if the file has none of its own then; the
 	// quorum is looked at before it.
 	Domain string
-	After  func(w *World) // What happens after a section was deleted.
+	After  func(w *World) // Called after a section was deleted.
 
 	// twice, missing and gone tell of a section that is there already, is not there, or
 	// is not there for a change (empty: as missing); failed begins each failure of a
@@ -55,12 +55,12 @@ type SectionFile struct {
 	Whole         bool // A change has to bring what a new section needs.
 	PostBelow     bool // A new one is made at its own path.
 	Plain         bool // A single one is shown without its name.
-	MissingIsGone bool // What is not there can be deleted.
+	MissingIsGone bool // Deleting a missing one succeeds.
 	Untyped       bool // No call names the type, though there is but one.
 	Secret        []string
-	Family        string // What the names of all files begin with that are one for PVE.
+	Family        string // Common prefix of the names of files that are one for PVE.
 
-	Verbs map[string]string // What failed says of each doing, if not create, update and delete.
+	Verbs map[string]string // Verbs of error messages, if not create, update and delete.
 
 	IDOf  func(w *World, c *Call) string // The id of a new section, if it is not what key has; at is that of one that is there.
 	At    func(c *Call) string

@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// What writes a file of sections, with the checks of PVE/SectionConfig.pm.
+// Writing a file of sections, with the checks of PVE/SectionConfig.pm.
 
 // settings are the options of a call, as a section keeps them, checked against the
 // type of the section (check_config).
@@ -91,7 +91,7 @@ func (f *SectionFile) reported(doing string, err error) error {
 	return perl.Fail("%s", message)
 }
 
-// locked is the lock of the file: without quorum nobody gets it.
+// locked is the lock of the file, which fails without quorum.
 func (f *SectionFile) locked(w *World) error {
 	if f.Domain != "" && w.V9() {
 		return w.NeedLock("domain-" + f.Domain)

@@ -35,20 +35,20 @@ type Volume struct {
 	Size      int64 // As a guest sees it.
 	Length    int64 // Of the file, for uploads and downloads.
 	Used      int64
-	Made      int64 // What size was when a container's file system was made on it.
+	Made      int64 // Size when a container's file system was made on it.
 	Vmid      int
 	Parent    string // The volume it is a linked clone of, by name.
 	System    bool   // Holds something that boots.
 	Ctime     int64
 	Notes     string
 	Protected bool
-	Image     string                   // What a disk was made from: name and address.
-	URL       string                   // Where it was downloaded from.
+	Image     string                   // Source of a disk: name and address.
+	URL       string                   // Address it was downloaded from.
 	Sums      func() map[string]string // Of its file; nil where they are not known.
-	Backup    *Backup                  // What an archive holds of a guest.
-	Root      *content.RootSystem      // What a template of containers has, where its content is known.
+	Backup    *Backup                  // The guest in an archive.
+	Root      *content.RootSystem      // The system in a template of containers, if its content is known.
 	Broken    bool                     // A template that tar cannot unpack.
-	Disc      []byte                   // What is on a small ISO image that was uploaded; nobody changes it.
+	Disc      []byte                   // Content of a small ISO image that was uploaded; immutable.
 }
 
 // NewStore is a storage with nothing on it.

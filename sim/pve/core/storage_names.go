@@ -49,7 +49,7 @@ func Locate(w *World, volid string) (n Named, err error) {
 	return n, err
 }
 
-// QemuFormat is the format of a volume as QEMU is told it: what is no disk is raw.
+// QemuFormat is the format of a volume for QEMU: raw unless it is a disk.
 func (p ParsedName) QemuFormat() string {
 	if p.Content == "images" || p.Content == "import" {
 		return p.Format

@@ -14,7 +14,7 @@ import (
 // Systems is what runs inside of guests, for hosts whose guests shall be more than an address. It is
 // called while the host waits for it, and does not ask the host in turn.
 type Systems interface {
-	// Boot says that a guest was switched on. What is on its disk by this key stays while it is off.
+	// Boot says that a guest was switched on. The content of its disk by this key stays while it is off.
 	Boot(m Machine)
 	// Halt says that it is off.
 	Halt(key string)
@@ -28,8 +28,8 @@ type Systems interface {
 
 // Programs is how a guest agent reaches into its guest.
 type Programs interface {
-	// Start begins a program; wait is called in a goroutine of its own until it has ended, and is nil
-	// where there is no such program.
+	// Start begins a program; wait is called in a goroutine of its own until it has ended, and is nil if the
+	// program does not exist.
 	Start(command []string, input string) (wait func() Execution)
 	// Read reads a file, and Write replaces one.
 	Read(file string) (content string, there bool)
@@ -48,7 +48,7 @@ type Machine struct {
 	DNS            []string
 	Domain         string
 	Cloud          string   // another one than before: cloud-init begins again; "" without a drive of PVE's for it
-	Discs          [][]byte // in its CD drives, as far as they were uploaded; nobody changes them
+	Discs          [][]byte // uploaded discs in its CD drives; immutable
 
 	Address, Gateway string       // of its first network card: dhcp, or an address with its prefix length; "" for none
 	Lease            netip.Prefix // what DHCP gives that card

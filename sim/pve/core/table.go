@@ -46,7 +46,7 @@ func (h GuestHandler) handle(w *World, c *Call) (any, error) {
 // answers 501.
 type Table struct {
 	Routes map[string]Handler
-	Extra  map[string][]extraMethod // What the API table leaves out, by verb and number of segments.
+	Extra  map[string][]extraMethod // Methods missing in the API table, by verb and number of segments.
 }
 
 // NewTable puts the methods of all areas together.

@@ -78,7 +78,7 @@ func (w *World) Fork(c *Call, node string, j Job) string {
 	return w.ForkAs(c.Who, node, j)
 }
 
-// ForkAs is fork for somebody: what nobody asked for, the HA manager does as root.
+// ForkAs is fork for another user: the HA manager runs its own tasks as root.
 func (w *World) ForkAs(who Identity, node string, j Job) string {
 	t := &Task{Job: j, W: w, Node: node, Pid: w.Pid(), Start: w.Now, Who: who}
 	t.due = w.Now.Add(w.Cfg.TaskTimeOf(j.Kind))
@@ -229,7 +229,7 @@ func (t *Task) close() {
 		t.W.Count.task(t.Kind, -1)
 	}
 	if t.W.Cfg.KeepTasks > 0 {
-		t.W.At(t.Stopped, func() { t.W.Tasks.rotate(t.W.Cfg.KeepTasks) }) // Not now: somebody may be going through the list.
+		t.W.At(t.Stopped, func() { t.W.Tasks.rotate(t.W.Cfg.KeepTasks) }) // Not now: the list may be in use.
 	}
 	if t.Guest == nil || t.Guest.File != t {
 		return
@@ -288,9 +288,8 @@ func (t *Task) Crash() {
 	t.close()
 }
 
-// Lose lets a task vanish with its log, as it was seen of creates on a host
-// under load: nobody cleans up, the list says that its log cannot be read, and
-// whoever asks for it by name hears that there is none.
+// Lose lets a task vanish with its log, as it was seen of creates on a host under load: without clean-up, the list
+// says that its log cannot be read, and a request by name says that it does not exist.
 func (t *Task) Lose() {
 	t.Status = "unable to open file - No such file or directory"
 	delete(t.W.Tasks.ByID, t.UPID)

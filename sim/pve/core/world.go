@@ -17,15 +17,15 @@ import (
 // guests (PVE/Service/pvestatd.pm).
 const samplePeriod = 10 * time.Second
 
-// World is the whole state of a host. Whoever touches it holds Host.mu.
+// World is the whole state of a host, guarded by Host.mu.
 type World struct {
 	Cfg         Config
 	Rng         random
 	Boot        time.Time // When the nodes were started.
-	Now         time.Time // What the world is up to date with.
+	Now         time.Time // Time up to which the world is current.
 	Quorum      bool
 	Certificate *x509.Certificate // The one that Serve shows.
-	Authority   *x509.Certificate // Who signed it.
+	Authority   *x509.Certificate // Its issuer.
 	// fingerprint is that of the certificate, in hexadecimal.
 	Fingerprint string
 
@@ -51,7 +51,7 @@ type World struct {
 	Hooks hooks
 
 	due    events
-	Seen   map[int]Sample   // What the last broadcast said of each guest.
+	Seen   map[int]Sample   // Last broadcast sample of each guest.
 	stale  map[int]struct{} // Guests that changed since.
 	Next   time.Time        // The next broadcast.
 	Count  counters

@@ -8,10 +8,9 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// Ext4 is the layout of a file system as mkfs.ext4 makes it with the values of
-// mke2fs.conf: below 512 MiB blocks of 1 KiB and an inode for each 4 KiB, else blocks of
-// 4 KiB and an inode for each 16 KiB. What depends on the size that it was made with stays
-// when it grows: block size, inodes per group, journal, room for descriptors.
+// Ext4 is the layout of a file system as mkfs.ext4 makes it with the values of mke2fs.conf: below 512 MiB blocks of
+// 1 KiB and an inode for each 4 KiB, else blocks of 4 KiB and an inode for each 16 KiB. Block size, inodes per
+// group, journal and room for descriptors depend on the first size, and stay when it grows.
 type Ext4 struct {
 	block     int64 // bytes of a block
 	first     int64 // number of the first block of group 0

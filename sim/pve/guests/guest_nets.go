@@ -10,8 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// What the network devices of VMs and containers have in common: the right to plug one
-// in, and what the bridge has to be able to do.
+// Network devices of VMs and containers: the right to plug one in, and the required abilities of the bridge.
 
 // usualMTU is that of a bridge for which nothing else is configured.
 const usualMTU = 1500
@@ -59,7 +58,7 @@ func trunkTags(trunks string) []string {
 	return tags
 }
 
-// bridgeOption is an option of a bridge that somebody configured on a node.
+// bridgeOption is a configured option of a bridge on a node.
 func bridgeOption(w *core.World, node, bridge, option string) string {
 	return w.Nodes[node].Ifaces[bridge][option]
 }

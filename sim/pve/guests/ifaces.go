@@ -20,7 +20,7 @@ func Interfaces(w *core.World, name string) []map[string]any {
 	for i, bridge := range w.Bridges {
 		if conf, edited := s.Planned[bridge]; s.Ifaces[bridge] == nil && (!edited || conf != nil) {
 			entry := bridgeEntry(w, i, bridge, name)
-			if edited { // What it had is in there, or was taken away.
+			if edited { // Its former addresses are in there, or were removed.
 				entry = map[string]any{"active": 1, "priority": entry["priority"]}
 			}
 			maps.Copy(entry, shownInterface(conf))

@@ -35,7 +35,7 @@ func PowerOn(w *core.World, g *core.Guest) {
 	w.HA.Notice(g)
 }
 
-// PowerOff ends the process. c is the call that asked for it; nil if it ended by itself.
+// PowerOff ends the process. c is the call that asked for it; nil if the guest ended it.
 func PowerOff(w *core.World, g *core.Guest, c *core.Call) {
 	g.Run = nil
 	if w.Cfg.Systems != nil {

@@ -19,8 +19,8 @@ func MovingWhere(wrong string) error {
 type Reassigning struct {
 	Kind, Task, Owner string // qemu or lxc, the type of the task, and what messages call the guest.
 	Key, As           string // The key that has the volume, and that which gets it.
-	Wrong             error  // What is wrong with the call itself.
-	Templates         string // What is said where one of the guests is a template.
+	Wrong             error  // Error of the call itself.
+	Templates         string // Error text if one of the guests is a template.
 	Volume            func(from *core.Guest) string
 	May               func(from, to *core.Guest) error
 	Do                func(t *core.Task, from, to *core.Guest)

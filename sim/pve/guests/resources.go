@@ -17,8 +17,8 @@ import (
 // older entries).
 const forgotten = 5 * time.Minute
 
-// The entries of /cluster/resources. What only a broadcast tells is in a struct
-// of its own, which is absent as a whole.
+// The entries of /cluster/resources. Values from broadcasts are in a struct of their own, which is absent as a
+// whole.
 
 // GuestEntry is a guest in the list of resources.
 type GuestEntry struct {
@@ -106,9 +106,8 @@ type poolStats struct {
 	Uptime int64   `json:"uptime"`
 }
 
-// APIResources is GET /cluster/resources. Existence, lock, tags and pool are
-// fresh; all else is what the status daemons broadcast last. What the caller may
-// not see is left out without a word.
+// APIResources is GET /cluster/resources. Existence, lock, tags and pool are fresh; the rest is from the last
+// broadcast of the status daemons. Entries that the caller may not see are silently left out.
 func APIResources(w *core.World, c *core.Call) (any, error) {
 	want := func(kind string) bool { return c.In["type"] == "" || c.In["type"] == kind }
 	list := []any{}

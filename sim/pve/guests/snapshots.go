@@ -104,7 +104,7 @@ func apiSnapshots(_ *core.World, _ *core.Call, g *core.Guest) (any, error) {
 	return append(list, current), nil
 }
 
-// apiCreateSnapshot is POST …/snapshot. What is wrong shows in the task.
+// apiCreateSnapshot is POST …/snapshot. Its errors show in the task.
 func apiCreateSnapshot(w *core.World, c *core.Call) (any, error) {
 	name, description, withState := c.In["snapname"], c.In["description"], c.Flag("vmstate")
 	ofCT := strings.HasPrefix(c.M.Path, "/nodes/{node}/lxc")

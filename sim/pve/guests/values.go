@@ -62,9 +62,9 @@ func AllowedTags(c *core.Call) map[string]bool {
 	return tags
 }
 
-// MayTag checks the right to change the tags of a guest from one text to another
-// (assert_tag_permissions). Where several tags are refused PVE names any of them. The
-// pool that a create names does not count: the guest is not in it yet.
+// MayTag checks the right to change the tags of a guest from one text to another (assert_tag_permissions). If
+// several tags are refused, PVE names any of them. The pool that a create names does not count: the guest is not in
+// it yet.
 func MayTag(c *core.Call, vmid int, before, after string) error {
 	if err := c.NeedVM(vmid, "", "VM.Config.Options"); err != nil || c.Can("/", "Sys.Modify") {
 		return err

@@ -234,8 +234,8 @@ func MayReadVolume(c *core.Call, vmid int, volid, want string) (content string, 
 	return parsed.Content, err
 }
 
-// Destroy removes a guest and its volumes in a task. What early refuses is refused before
-// the task, and again when it begins; then begin does what a kind of guest needs first.
+// Destroy removes a guest and its volumes in a task. early is checked before the task, and again when it begins;
+// then begin does what a kind of guest needs first.
 func Destroy(c *core.Call, g *core.Guest, early func() error, begin func(*core.Task) error) (any, error) {
 	w, purge, unreferenced := c.W, c.Flag("purge"), c.Flag("destroy-unreferenced-disks")
 	refused := func() error {

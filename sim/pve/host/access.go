@@ -233,8 +233,8 @@ func apiGetToken(_ *core.World, _ *core.Call, t *core.Token) (any, error) {
 	return shownToken(t, map[string]any{}), nil
 }
 
-// apiCreateToken is POST /access/users/{userid}/token/{tokenid}: the one time
-// that the secret is told. What it echoes it echoes as it was sent.
+// apiCreateToken is POST /access/users/{userid}/token/{tokenid}, which returns the secret only once. It echoes
+// values as they were sent.
 func apiCreateToken(w *core.World, c *core.Call, u *core.User) (any, error) {
 	if u.Tokens[c.In["tokenid"]] != nil {
 		return nil, perl.BadParam("tokenid", "Token already exists.")

@@ -251,8 +251,8 @@ func apiUpdateACL(w *core.World, c *core.Call) (any, error) {
 	return nil, nil
 }
 
-// mayHandOn says why a caller may not grant or take back a role on a path; empty when it
-// may. Who lacks Permissions.Modify there hands on its own privileges alone.
+// mayHandOn says why a caller may not grant or revoke a role on a path; empty when it may. Without
+// Permissions.Modify there, it may only grant its own privileges.
 func mayHandOn(c *core.Call, path, roleid string, propagate, remove bool) string {
 	own := c.W.Access.Privileges(c.Who, path)
 	if _, ok := own["Permissions.Modify"]; ok {

@@ -13,8 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// status is what a node says about a storage. It is no sample: PVE asks the
-// storage at each call.
+// status is the state of a storage on a node. It is not a sample: PVE queries the storage at each call.
 func status(s *core.Store, node string) map[string]any {
 	entry := map[string]any{
 		"active": 0, "enabled": 0, "shared": perl.BoolInt(s.Shared), "type": s.Type, "content": strings.Join(s.Content, ","), "total": 0, "used": 0, "avail": 0,
@@ -162,14 +161,14 @@ func apiGetVolume(_ *core.World, c *core.Call, n core.Named) (any, error) {
 		size = content.Sectors(size)
 	}
 	entry := map[string]any{"path": s.FilePath(name), "format": format, "size": size, "used": v.Used}
-	if v.Content == "backup" { // Of a backup both are told, also when nobody set them (get_volume_attribute in PVE/Storage/DirPlugin.pm).
+	if v.Content == "backup" { // A backup returns both, even if they were never set (get_volume_attribute in PVE/Storage/DirPlugin.pm).
 		entry["notes"], entry["protected"] = v.Notes, perl.BoolInt(v.Protected)
 	}
 	return entry, nil
 }
 
-// apiDeleteVolume is DELETE …/content/{volume}. Nobody asks whether a guest
-// still needs it, and one that is not there can be deleted too.
+// apiDeleteVolume is DELETE …/content/{volume}. It does not check whether a guest still needs it, and a missing one
+// can be deleted too.
 func apiDeleteVolume(w *core.World, c *core.Call, n core.Named) (any, error) {
 	s, name, parsed := n.Store, n.Volume, n.Parsed
 	if c.Req.Forked != nil {

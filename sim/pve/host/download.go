@@ -175,8 +175,8 @@ func mayDownload(c *core.Call, node string) error {
 	return perl.Forbidden("")
 }
 
-// page looks at an address. Where nobody said what the web is, every page of http and
-// https is there: its size is invented from the address, and any checksum is right.
+// page looks up an address. Without a declared web, every page of http and https exists: its size is derived from
+// the address, and any checksum is right.
 func page(w *core.World, address string) content.Page {
 	for _, d := range w.Cfg.Downloads {
 		if !d.Matches(address) {
@@ -239,7 +239,7 @@ func checksum(t *core.Task, got, want string) error {
 	return perl.Fail("checksum mismatch: got '%s' != expect '%s'", got, want)
 }
 
-// known are the checksums of a page that somebody described; nil without any.
+// known are the declared checksums of a page; nil without any.
 func known(sums map[string]string) func() map[string]string {
 	if sums == nil {
 		return nil
@@ -247,7 +247,7 @@ func known(sums map[string]string) func() map[string]string {
 	return func() map[string]string { return sums }
 }
 
-// checksumOf is the checksum of a file. That of a page nobody described is invented.
+// checksumOf is the checksum of a file. That of an undeclared page is invented.
 func checksumOf(v *core.Volume, algorithm string) string {
 	if v.Sums != nil {
 		return v.Sums()[algorithm]

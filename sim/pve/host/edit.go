@@ -125,8 +125,7 @@ func apiUpdateStorage(w *core.World, c *core.Call) (any, error) {
 	return map[string]any{"storage": s.Name, "type": s.Type}, nil
 }
 
-// writeStorages writes storage.cfg, and with it what was only assumed before; a
-// priority is no option that is written.
+// writeStorages writes storage.cfg, including formerly assumed storages; a priority is not written.
 func writeStorages(w *core.World) {
 	for _, s := range w.Stores {
 		if s.Assumed {
@@ -172,7 +171,7 @@ func apiDeleteStorage(w *core.World, c *core.Call) (any, error) {
 	gone := w.Stores[name]
 	delete(w.Stores, name)
 	writeStorages(w)
-	if name == "local" { // What lies in its folder is there again.
+	if name == "local" { // The content of its folder is visible again.
 		w.AssumeLocal().Volumes = gone.Volumes
 	}
 	delete(w.Access.ACL, "/storage/"+name)

@@ -52,8 +52,7 @@ var realmNeeds = map[string][]string{
 	"ad": {"domain", "server1"}, "ldap": {"base_dn", "server1", "user_attr"}, "openid": {"client-id", "issuer-url"},
 }
 
-// apiCreateDomain is POST /access/domains. Nobody of it can log in, for there is no
-// server to ask.
+// apiCreateDomain is POST /access/domains. Its users cannot log in, for there is no server to ask.
 func apiCreateDomain(w *core.World, c *core.Call) (any, error) {
 	realm, kind := c.In["realm"], c.In["type"]
 	if kind == "pam" || kind == "pve" {
@@ -103,8 +102,7 @@ func apiDeleteDomain(w *core.World, c *core.Call) (any, error) {
 	return nil, err
 }
 
-// apiSetPassword is PUT /access/password. Whoever is not root has to confirm it with
-// his own.
+// apiSetPassword is PUT /access/password. Users other than root have to confirm it with their own.
 func apiSetPassword(w *core.World, c *core.Call, u *core.User) (any, error) {
 	userid := c.In["userid"]
 	if err := confirmed(c, userid); err != nil {
@@ -117,8 +115,8 @@ func apiSetPassword(w *core.World, c *core.Call, u *core.User) (any, error) {
 	return nil, nil
 }
 
-// confirmed checks that whoever changes a user's password knows his own
-// (reauth_user_for_user_modification in PVE/RPCEnvironment.pm); root need not.
+// confirmed checks the caller's own password for a change of a user's password (reauth_user_for_user_modification
+// in PVE/RPCEnvironment.pm); root needs none.
 func confirmed(c *core.Call, userid string) error {
 	switch own := c.W.Access.Users[c.Who.User]; {
 	case c.Root():

@@ -41,8 +41,8 @@ func apiCreateTicket(w *core.World, c *core.Call) (any, error) {
 	}, nil
 }
 
-// verified answers a program that wants to know whether somebody, who showed a password
-// or ticket, has privileges on a path ($verify_auth in PVE/API2/AccessControl.pm).
+// verified tells a program whether a user with a password or ticket has privileges on a path ($verify_auth in
+// PVE/API2/AccessControl.pm).
 func verified(w *core.World, c *core.Call, username string, good bool) (any, error) {
 	if !good || !hasAll(w, username, c.In["path"], c.List("privs")) {
 		return nil, &perl.APIError{Status: http.StatusUnauthorized, Message: "authentication failure"}

@@ -120,7 +120,7 @@ func ctCPUs(w *core.World, g *core.Guest) any {
 type ctChange struct {
 	vmid         int
 	pool         string
-	old          perl.Config // What is set now; nil when it is made.
+	old          perl.Config // Current values; nil on creation.
 	set          map[string]string
 	remove       []string
 	unprivileged bool

@@ -171,8 +171,8 @@ func apiTemplateCT(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	case g.Run != nil:
 		return nil, perl.Fail("you can't convert a CT to template if the CT is running")
 	}
-	// Its worker keeps the lock file that the call took. Nobody is told when it ends, so that
-	// a client that asks at once sees the container as it was.
+	// Its worker keeps the lock file that the call took. Its end is not signalled, so a client that asks at once
+	// sees the container as it was.
 	takes := max(w.Cfg.TaskTimeOf("vztemplate"), templateTime)
 	w.Fork(c, g.Node, core.Job{Kind: "vztemplate", ID: fmt.Sprint(g.Vmid), Guest: g, Takes: takes, End: func(*core.Task) error {
 		if err := templateCT(w, g); err != nil {

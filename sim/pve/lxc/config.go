@@ -12,8 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// apiSetLXCConfig is PUT /nodes/{node}/lxc/{vmid}/config: at once, there is no
-// task for it (update_vm in PVE/API2/LXC/Config.pm).
+// apiSetLXCConfig is PUT /nodes/{node}/lxc/{vmid}/config, without a task (update_vm in PVE/API2/LXC/Config.pm).
 func apiSetLXCConfig(w *core.World, c *core.Call) (any, error) {
 	node, vmid, digest := c.Take("node"), perl.Atoi(c.Take("vmid")), c.Take("digest")
 	if len(c.In)+len(c.Null) == 0 {
@@ -84,10 +83,9 @@ func isCTOption(key string) bool {
 	return perl.KeyType("lxc", key) != ""
 }
 
-// changeCT lets all changes wait, then makes those that can be made now
-// (update_pct_config in PVE/LXC/Config.pm). Nothing is written when one of them is
-// refused or fails, but for what update_net writes by itself. A deletion does not drop a
-// value that waits, as it does of a VM: only a revert does.
+// changeCT makes all changes pending, then applies those that it can (update_pct_config in PVE/LXC/Config.pm). If
+// one of them is refused or fails, nothing is written, except what update_net writes itself. Unlike for a VM, a
+// deletion does not drop a pending value: only a revert does.
 func changeCT(w *core.World, g *core.Guest, ch guests.Change) error {
 	pend, going := maps.Clone(g.Pend), g.Deletions()
 	for _, key := range ch.Revert {
@@ -245,8 +243,7 @@ func dropCT(w *core.World, g *core.Guest, key, trouble string, going map[string]
 	delete(going, key)
 }
 
-// takeCT puts a waiting value into force. What a mount point names is made, what
-// it named before stays as unused.
+// takeCT applies a pending value. A new volume of a mount point is created, and its former one stays as unused.
 func takeCT(w *core.World, g *core.Guest, key, trouble string, problems map[string]string) {
 	value := g.Pend[key]
 	if perl.IsMount(key) && key != "rootfs" { // That is stored as it was sent.

@@ -26,7 +26,7 @@ type ctOrder struct {
 	keys     string // Lines of authorized_keys of root.
 	pool     string
 	managed  bool // The HA manager gets it.
-	ignore   bool // What of the template cannot be unpacked is left out.
+	ignore   bool // Skip files of the template that cannot be unpacked.
 	by       *core.Call
 }
 
@@ -276,7 +276,7 @@ func buildCT(w *core.World, g *core.Guest, order ctOrder, t *core.Task) error {
 	if archive == nil {
 		return undo(perl.Fail("volume '%s' does not exist", order.template))
 	}
-	if from != nil { // What a restore takes the place of goes now.
+	if from != nil { // Remove what a restore replaces.
 		guests.FreeDisks(w, g, false, log)
 		mergeCT(w, from, conf, order, log)
 	}
@@ -341,7 +341,7 @@ func unpackCT(w *core.World, vmid int, conf perl.Config, order ctOrder, archive 
 			t.Logf("extracting archive '%s'", file)
 			t.Logf("Total bytes read: 2017280 (2.0MiB, 126MiB/s)")
 		}
-	} else if root == nil { // What was backed up was detected before.
+	} else if root == nil { // A backup was detected before.
 		root = &content.RootSystem{Ostype: conf["ostype"], Arch: cmp.Or(conf["arch"], "amd64")}
 	}
 	if err := setUp(root, conf, t); err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// newMount is a mount point that names a new volume as it is configured once that is
-// made (create_disks in PVE/LXC.pm). One that names what is there stays as it is: nobody
-// looks at the volume. The volume that was made is returned beside it.
+// newMount is the configuration of a mount point after its new volume is created (create_disks in PVE/LXC.pm). One
+// that names an existing volume is unchanged, and the volume is not checked. The created volume is returned beside
+// it.
 func newMount(w *core.World, g *core.Guest, m perl.Mount, log func(string, ...any)) (value, made string, err error) {
 	storage, gib, order := m.Order()
 	if m.Kind() != "volume" || !order {
@@ -23,7 +23,7 @@ func newMount(w *core.World, g *core.Guest, m perl.Mount, log func(string, ...an
 	if err != nil {
 		return "", "", err
 	}
-	amount, _ := strconv.ParseFloat(gib, 64) // What the pattern of orders lets through is a number.
+	amount, _ := strconv.ParseFloat(gib, 64) // The pattern of orders only matches numbers.
 	v, err := allocateMount(w, g.Node, st, g.Vmid, int64(amount*1024)<<20, log)
 	if err != nil {
 		return "", "", err
@@ -94,8 +94,8 @@ func apiResizeCT(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	}}), nil
 }
 
-// growMount grows a volume and what is on it (resize_vm in PVE/API2/LXC.pm, volume_resize in
-// PVE/Storage/Plugin.pm). Nobody can write to the file that is the base of clones.
+// growMount grows a volume and its file system (resize_vm in PVE/API2/LXC.pm, volume_resize in
+// PVE/Storage/Plugin.pm). The base of clones is read-only.
 func growMount(w *core.World, g *core.Guest, volid string, v *core.Volume, size int64, log func(string, ...any)) error {
 	storage, _, _ := core.VolumeID(volid)
 	st := w.Stores[storage]

@@ -239,8 +239,8 @@ func MountNames(c Config) []string {
 	return append(names, IndexedKeys(c, "mp")...)
 }
 
-// CTProperty reads a property string by the table's description of a container's
-// key. What does not parse is empty, as in parseProperty.
+// CTProperty reads a property string by the table's description of a container's key. It is empty if that does not
+// parse, as in parseProperty.
 func CTProperty(key, value string) map[string]string { return parse("lxc", key, value) }
 
 // Mount is a mount point: a volume (or a path of the host) and options.

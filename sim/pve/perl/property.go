@@ -161,7 +161,7 @@ func Section(conf Config, beside map[string]any) map[string]any {
 	return entry
 }
 
-// sectionNumbers are the options of sections that are no text.
+// sectionNumbers are the numeric options of sections.
 var sectionNumbers = []string{
 	"max_restart", "max_relocate", "failback", "nofailback", "restricted", "strict", "disable", "enabled", "all",
 	"repeat-missed", "quiet", "stop", "stdexcludes", "remove", "protected", "bwlimit", "ionice", "lockwait", "maxfiles", "pigz", "stopwait", "zstd",
@@ -180,8 +180,8 @@ func TypedBy(name string, conf Config) map[string]any {
 	return entry
 }
 
-// Parted is a property string, a parameter of a method, in its parts, of which only
-// booleans are no text (parse_property_string in PVE/JSONSchema.pm).
+// Parted is a property string, a parameter of a method, in its parts, of which all but booleans are text
+// (parse_property_string in PVE/JSONSchema.pm).
 func Parted(name, option, value string) any {
 	v, _ := Method(name).Param(option)
 	members, err := v.ParseProperty(value)

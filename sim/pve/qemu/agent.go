@@ -56,9 +56,9 @@ func agentCall(answer func(*core.World, *core.Guest) any) core.Handler {
 	})
 }
 
-// agentAwake makes a handler of what an agent answers while the guest's file systems
-// are not frozen. What an agent refuses is the result of a call without parameters: PVE
-// looks for an error in the others alone (register_command in PVE/API2/Qemu/Agent.pm).
+// agentAwake makes a handler of a response that an agent gives while the guest's file systems are not frozen. An
+// error of the agent is the result of a call without parameters: PVE only checks for an error in the others
+// (register_command in PVE/API2/Qemu/Agent.pm).
 func agentAwake(name string, answer func(*core.World, *core.Guest) any) core.Handler {
 	return agentCall(func(w *core.World, g *core.Guest) any {
 		if system(g).Frozen {
@@ -146,7 +146,7 @@ func agentInfo(*core.World, *core.Guest) any {
 		"set-memory-blocks get-memory-blocks set-user-password get-fsinfo get-disks set-vcpus get-vcpus network-get-interfaces " +
 		"suspend-hybrid suspend-ram suspend-disk fstrim fsfreeze-thaw fsfreeze-freeze-list fsfreeze-freeze fsfreeze-status " +
 		"file-flush file-seek file-write file-read file-close file-open shutdown info set-time get-time ping sync sync-delimited") {
-		silent := name == "shutdown" || strings.HasPrefix(name, "suspend-") // Who is gone does not answer.
+		silent := name == "shutdown" || strings.HasPrefix(name, "suspend-") // A guest that is off does not respond.
 		list = append(list, map[string]any{"name": "guest-" + name, "enabled": name != "get-devices", "success-response": !silent})
 	}
 	return map[string]any{"version": "9.2.0", "supported_commands": list}
@@ -184,9 +184,8 @@ func address(ip string, prefix int) map[string]any {
 	return map[string]any{"ip-address": ip, "ip-address-type": kind, "prefix": prefix}
 }
 
-// GuestAddresses are those of the n-th interface of a guest: what its cloud-init
-// drive says. An interface without any takes DHCP, as cloud images do by
-// themselves when nobody configures them.
+// GuestAddresses are those of the n-th interface of a guest, from its cloud-init drive. An interface without any
+// uses DHCP, the default of cloud images.
 func GuestAddresses(w *core.World, g *core.Guest, n int, mac string) []map[string]any {
 	list := []map[string]any{}
 	ip := perl.ParseProperty("ipconfig0", g.Conf[fmt.Sprintf("ipconfig%d", n)])

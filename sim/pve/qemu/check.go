@@ -166,9 +166,8 @@ func checkMachine(value string) error {
 	return nil
 }
 
-// CustomModel adds that a call names a model of a CPU that nobody made up: there is no
-// file of these on the host (get_custom_model, asked by validate_vm_cpu_conf in
-// PVE/QemuServer/CPUConfig.pm).
+// CustomModel rejects custom models of a CPU: the host has no file of these (get_custom_model, called by
+// validate_vm_cpu_conf in PVE/QemuServer/CPUConfig.pm).
 func CustomModel(c *core.Call, wrong map[string]string) map[string]string {
 	v, known := c.M.Param("cpu")
 	if !known || v.Format != "pve-vm-cpu-conf" || wrong["cpu"] != "" {

@@ -46,7 +46,7 @@ func makeDisks(w *core.World, g *core.Guest, settings map[string]string, default
 type making struct {
 	settings map[string]string // All that was ordered; of a new VM that is its configuration.
 	made     map[string]string // The drives that were made before.
-	storage  string            // Where an order says none.
+	storage  string            // Default storage of an order.
 	log      func(string, ...any)
 }
 
@@ -182,7 +182,7 @@ func importDisk(w *core.World, g *core.Guest, st *core.Store, source, format str
 		case managed && s == nil:
 			return nil, perl.Fail("storage '%s' does not exist", storage)
 		case managed && s.Files() && strings.HasPrefix(name, "import/"):
-			return nil, perl.Fail("failed to stat '%s'", s.FilePath(name)) // The first look at a file that nobody trusts.
+			return nil, perl.Fail("failed to stat '%s'", s.FilePath(name)) // The first check of an untrusted file.
 		case managed && s.Files():
 			log("failed to stat '%s'", s.FilePath(name))
 			return nil, perl.Fail("cannot import from '%s' - could not get size of %s", source, source)

@@ -175,7 +175,7 @@ func apiAgentExecStatus(_ *core.World, c *core.Call, g *core.Guest) (any, error)
 	}
 	delete(g.In.Runs, c.Num("pid", 0))
 	result := map[string]any{"exited": 1, "exitcode": e.Code}
-	if e.Signal != 0 { // then there is no exit code (qmp_guest_exec_status in qga/commands.c of QEMU)
+	if e.Signal != 0 { // then the exit code is missing (qmp_guest_exec_status in qga/commands.c of QEMU)
 		result = map[string]any{"exited": 1, "signal": e.Signal}
 	}
 	for name, said := range map[string]string{"out": e.Out, "err": e.Err} {
@@ -205,9 +205,8 @@ func topOf(name string) string {
 	return "/"
 }
 
-// letters makes each byte a letter of its own, as Perl does with bytes that nobody
-// decoded when it writes them as JSON (qemu_exec_status in PVE/QemuServer/Agent.pm,
-// file-read in PVE/API2/Qemu/Agent.pm).
+// letters makes each byte a character, as Perl does when it writes undecoded bytes as JSON (qemu_exec_status in
+// PVE/QemuServer/Agent.pm, file-read in PVE/API2/Qemu/Agent.pm).
 func letters(bytes string) string {
 	var b strings.Builder
 	for i := range len(bytes) {

@@ -21,9 +21,9 @@ var fastKeys = map[string]bool{
 
 func isFast(key string) bool { return fastKeys[key] || isCloudKey(key) }
 
-// hotplug makes those waiting changes of a running VM that can be made
-// (vmconfig_hotplug_pending in PVE/QemuServer.pm). Only keys of this change are
-// tried, but for those that cannot fail. What fails behind all that has no key.
+// hotplug applies those pending changes of a running VM that it can (vmconfig_hotplug_pending in
+// PVE/QemuServer.pm). It only tries keys of this change, and others that cannot fail. A failure after all that has
+// no key.
 func hotplug(c *core.Call, g *core.Guest, modified map[string]bool, problems map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(g.Pend)) {
 		if key != "delete" && isFast(key) {

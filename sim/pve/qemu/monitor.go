@@ -6,7 +6,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// apiSendKey is PUT …/sendkey: nobody looks at the keyboard.
+// apiSendKey is PUT …/sendkey: keys are ignored.
 func apiSendKey(*core.World, *core.Call, *core.Guest) (any, error) { return nil, nil }
 
 // apiMonitor is POST …/monitor: QEMU's own console, of which a few questions are known.

@@ -53,10 +53,9 @@ func applyChange(c *core.Call, g *core.Guest, ch guests.Change, log func(string,
 	return nil
 }
 
-// setOrder is the order in which the keys of a change are dealt with: any, since PVE
-// goes through a hash (PVE/API2/Qemu.pm, $update_vm_api, "keys %$param"). Each is
-// written before the next is looked at, so one that fails leaves those before it
-// waiting in the configuration, and nobody can say which these are.
+// setOrder is the order in which the keys of a change are handled: any, since PVE iterates over a hash
+// (PVE/API2/Qemu.pm, $update_vm_api, "keys %$param"). Each is written before the next is handled, so a failing one
+// leaves an unknown set of others pending in the configuration.
 func setOrder(w *core.World, g *core.Guest, set map[string]string) []string {
 	at := map[string]int64{}
 	for key := range set {

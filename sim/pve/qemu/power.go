@@ -79,8 +79,7 @@ func lost(c *core.Call) error {
 	return perl.Fail("unable to find configuration file for VM %d on node '%s'", c.Vmid(), c.In["node"])
 }
 
-// apiStop is POST …/status/stop: the plug is pulled. Of a stopped VM it is no
-// error.
+// apiStop is POST …/status/stop: a hard stop. For a stopped VM it succeeds.
 func apiStop(w *core.World, c *core.Call) (any, error) {
 	g, skipLock := called(c), c.Flag("skiplock")
 	if g == nil {
@@ -246,10 +245,9 @@ const (
 	cleanupHolds = 30 * time.Second
 )
 
-// CleanUp plans what qmeventd does when the process of a VM has ended: `qm cleanup`, which
-// holds the lock file of the VM and starts it again if a reboot asked for that. On real
-// hosts the new start came 2 to 6 seconds after the end. Where tasks take no second here,
-// it comes sooner, in proportion; where they take no time, at once.
+// CleanUp plans the work of qmeventd after the process of a VM has ended: `qm cleanup`, which holds the lock file
+// of the VM and starts it again if a reboot asked for that. On real hosts the new start came 2 to 6 seconds after
+// the end. With shorter tasks it comes sooner, in proportion; with tasks of zero length, at once.
 func CleanUp(w *core.World, g *core.Guest) {
 	if g.Kind != "qemu" {
 		return
@@ -264,7 +262,7 @@ func CleanUp(w *core.World, g *core.Guest) {
 			return nil
 		case !w.V92() || unit == 0:
 			return perl.Fail("vm still running")
-		default: // Somebody was faster. Newer versions take it for the old process, and wait for its end.
+		default: // It was started before. Newer versions take it for the old process, and wait for its end.
 			t.Takes = cleanupHolds / time.Second * unit
 			return nil
 		}

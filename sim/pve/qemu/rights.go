@@ -33,8 +33,8 @@ var optionRights = func() map[string]string {
 	return rights
 }()
 
-// cloudKeys are what goes into the cloud-init drive. Who may configure either
-// cloud-init or the network may set them.
+// cloudKeys are the keys of the cloud-init drive. The right to configure either cloud-init or the network allows
+// setting them.
 var cloudKeys = map[string]bool{
 	"cicustom": true, "cipassword": true, "citype": true, "ciuser": true, "ciupgrade": true,
 	"nameserver": true, "searchdomain": true, "sshkeys": true,
@@ -89,7 +89,7 @@ func mayConfigure(c *core.Call, vmid int, pool string, keys []string) error {
 func mayUseStorages(c *core.Call, vmid int, settings map[string]string, defaultStorage string) error {
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
 		d := perl.ParseDrive(key, settings[key])
-		if !perl.IsDrive(key) || !consistent(d, key) { // What does not parse is skipped here.
+		if !perl.IsDrive(key) || !consistent(d, key) { // Invalid values are skipped here.
 			continue
 		}
 		if err := mayUseDrive(c, vmid, key, d, defaultStorage); err != nil {

@@ -207,8 +207,7 @@ func finish(ch *guests.Change, g *core.Guest) {
 	}
 }
 
-// fits fails when a guest would get back more memory than it has. What is reverted counts
-// as it will be.
+// fits fails when a guest would get back more memory than it has. A reverted key counts with its present value.
 func fits(ch *guests.Change, g *core.Guest) error {
 	will := maps.Clone(ch.Set)
 	for _, key := range ch.Revert {

@@ -110,8 +110,7 @@ type dump struct {
 	failed                bool
 }
 
-// begin locks the guests. What keeps a guest from being backed up fails the job in
-// the end, and does not keep the others from it.
+// begin locks the guests. A guest that cannot be backed up fails the job in the end, but not the others.
 func (d *dump) begin(t *core.Task) error {
 	t.Logf("INFO: starting new backup job: %s", d.line)
 	d.storage = cmp.Or(d.storage, "local")

@@ -65,7 +65,7 @@ func apiCreateBackupJob(w *core.World, c *core.Call) (any, error) {
 	if err == nil && !perl.IsTrue(c.In["vmid"]) && !c.Flag("all") && !c.Flag("stop") && !perl.IsTrue(c.In["pool"]) && !c.Has("exclude") {
 		err = perl.BadParam("vmid", "property is missing")
 	}
-	if err != nil { // What dies while the file is locked is a text.
+	if err != nil { // Errors while the file is locked are text.
 		return nil, perl.Fail("%s", perl.Stringified(err))
 	}
 	job := perl.Config{"enabled": "1"}

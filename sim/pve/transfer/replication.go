@@ -22,8 +22,8 @@ func ReplicationArea() core.Area {
 	}
 }
 
-// Replication jobs (PVE/API2/ReplicationConfig.pm, PVE/API2/Replication.pm): they are
-// kept and shown, and run when somebody says so; what a run copies is not.
+// Replication jobs (PVE/API2/ReplicationConfig.pm, PVE/API2/Replication.pm): they are stored and shown, and run on
+// request, without copying data.
 
 // replicationFile describes replication.cfg; the API table has its methods.
 func replicationFile() *core.SectionFile {
