@@ -21,10 +21,13 @@ func FromConfig(g api.ListedGuest, cfg api.GuestConfig, notes string, m owner.Ta
 	return vmFromConfig(g, cfg, notes, m)
 }
 
-// Relisted is a VM or a container that FromConfig made, as the host lists it by now. It shares all but r.Guest with r: of most
-// guests nothing changes from one pass to the next.
+// Relisted is a guest that FromConfig made, as the host lists it by now. It shares all else with r: of most guests nothing
+// changes from one pass to the next.
 func Relisted(r *model.Resource, g api.ListedGuest) *model.Resource {
 	have := StateOf(r)
+	if have == nil {
+		return nil
+	}
 	seen, out := *have.Observed(), *r
 	if seen.runs != g.Running {
 		out.Spec = have.WithPower(g.Power()).Spec()

@@ -139,8 +139,9 @@ func observed(g api.ListedGuest, read *kind.Reading, m owner.Tag) *model.Resourc
 		return guest.Relisted(was, g)
 	}
 	r := guest.FromConfig(g, read.Config, read.Is.Notes, m)
-	if read.Lasts() && guest.StateOf(r) != nil { // all but templates
+	if relisted := guest.Relisted(r, g); relisted != nil && read.Lasts() {
 		read.Made.Store(r)
+		return relisted
 	}
 	return r
 }
