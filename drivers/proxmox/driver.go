@@ -55,8 +55,8 @@ type Config struct {
 	Sent func(method string, status int) // called after each request; see api.Config
 }
 
-// Driver drives one host or cluster. Safe for concurrent use; between two calls
-// it keeps connections, and what it made of the answers about guests.
+// Driver drives one host or cluster. Safe for concurrent use; it keeps nothing
+// between two calls but connections.
 type Driver struct {
 	host *kind.Host
 }

@@ -15,11 +15,6 @@ import (
 
 // The doors to internals that black-box tests need.
 
-// ReadGuest reads a guest as an observation does.
-func (d *Driver) ReadGuest(ctx context.Context, at api.GuestRef) *kind.Reading {
-	return d.host.ReadGuest(ctx, at)
-}
-
 // WaitTask waits for a task as the driver does.
 func (d *Driver) WaitTask(ctx context.Context, upid string) error {
 	return d.host.API.Tasks.Wait(ctx, upid)

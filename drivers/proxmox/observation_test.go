@@ -2,7 +2,6 @@ package proxmox_test
 
 import (
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -10,10 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -222,54 +218,4 @@ func TestDuplicatesAreReportedOnce(t *testing.T) {
 	var b strings.Builder
 	p.Text(&b, plan.TextOptions{})
 	require.Equal(t, 1, strings.Count(b.String(), "web-1"), "the last line names it, the list of unmanaged guests does not")
-}
-
-// An agent reads most guests with each check as they were before. What it made of an answer, ownership included, counts for
-// the same answer alone, and only where the proof of the tag does not end.
-func TestUnchangedGuestIsDecodedOnce(t *testing.T) {
-	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
-		w.Node("web", func(v *guest.VM) { v.Power = "stopped" }) // so that changes are in force at once
-		w.Apply()
-		at := api.GuestRef{Node: "father", VMID: 10000}
-		read := func() *kind.Reading {
-			r := w.Driver.ReadGuest(t.Context(), at)
-			require.NoError(t, r.Err)
-			return r
-		}
-		again := func() bool {
-			w.Plan()
-			first := read()
-			return first == read()
-		}
-		require.True(t, again())
-		known, text, tag := read(), w.Guest(at.VMID).Config["description"], w.tagOf(at.VMID)
-		require.True(t, known.Is.Owned)
-		made := known.Made.Load()
-		require.NotNil(t, made)
-		require.True(t, again())
-		require.Same(t, made, known.Made.Load(), "nor is a guest made of it once more")
-		describe := func(text string) {
-			w.Root(http.MethodPut, "/nodes/father/qemu/10000/config", url.Values{"description": {text}})
-		}
-
-		begun, unsigned, other := tag, tag, tag
-		begun.Begun, begun.UUID, begun.VMID = time.Now().Unix(), "", at.VMID
-		unsigned.Sig = ""
-		other.Node = "db"
-		id := owner.Identity{Site: "home", Owner: "father", Host: "father", Keys: w.Keys}
-		for name, forged := range map[string]string{
-			"begun": id.Describe("", begun, at, known.Config), "unsigned": owner.Describe("", unsigned), "of another": owner.Describe("", other), "none": "",
-		} {
-			describe(forged)
-			require.NotSame(t, known, read(), name)
-			require.False(t, again(), "%s: the proof of the tag ends, or there is none", name)
-			require.NotEqual(t, owner.Proven, read().Is.Tag.Trust, name)
-		}
-		describe(text)
-		require.True(t, again())
-		require.Equal(t, known.Is, read().Is, "the guest is what it was")
-		w.Root(http.MethodPut, "/nodes/father/qemu/10000/config", url.Values{"smbios1": {"uuid=11111111-2222-3333-4444-555555555555"}})
-		require.False(t, read().Is.Owned, "another identity, and the tag is the same")
-		require.False(t, again())
-	})
 }

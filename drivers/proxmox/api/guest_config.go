@@ -20,22 +20,13 @@ type GuestConfig struct {
 
 // ReadConfig reads both configurations and the digest in one request.
 func ReadConfig(ctx context.Context, c *Client, at GuestRef) (GuestConfig, error) {
-	doc, err := c.Read(ctx, at.PendingPath())
-	if err != nil {
-		return GuestConfig{}, err
-	}
-	return ParseConfig(at, doc)
-}
-
-// ParseConfig reads the answer to a question for the configurations of a guest.
-func ParseConfig(at GuestRef, doc []byte) (GuestConfig, error) {
 	cfg := GuestConfig{Now: make(map[string]string, usualKeys)}
 	type change struct {
 		key, val string
 		goes     bool
 	}
 	var changes []change // the pending ones
-	_, err := readRows(doc, func(e Row) {
+	_, err := c.Rows(ctx, at.Path("pending"), func(e Row) {
 		key, value, pending, gone := e.Text("key"), e.Raw("value"), e.Raw("pending"), e.Raw("delete")
 		if key == "digest" {
 			cfg.Digest = Text(value)
@@ -56,7 +47,7 @@ func ParseConfig(at GuestRef, doc []byte) (GuestConfig, error) {
 		return GuestConfig{}, err
 	}
 	if len(cfg.Now) == 0 { // even a guest whose making died has its lock
-		return GuestConfig{}, &NetError{Method: "GET", Path: at.PendingPath(), Err: errors.New("the answer holds no configuration")}
+		return GuestConfig{}, &NetError{Method: "GET", Path: at.Path("pending"), Err: errors.New("the answer holds no configuration")}
 	}
 	cfg.Next = cfg.Now // nearly always; thousands of guests are in memory at once
 	if !cfg.Pending {

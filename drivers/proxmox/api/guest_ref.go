@@ -24,9 +24,6 @@ func (p GuestRef) Path(rest ...any) string {
 	return Path(append([]any{"nodes", p.Node, kind, p.VMID}, rest...)...)
 }
 
-// PendingPath is the API path of both configurations of the guest.
-func (p GuestRef) PendingPath() string { return p.Path("pending") }
-
 // String names the guest as PVE's own messages do.
 func (p GuestRef) String() string {
 	return fmt.Sprintf("%s %d", strings.ToUpper(p.Kind()), p.VMID)

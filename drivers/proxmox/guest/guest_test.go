@@ -608,29 +608,3 @@ func TestRecordedConfigurationsAreRead(t *testing.T) {
 	require.Greater(t, len(all), 40)
 	require.Greater(t, compared, 20)
 }
-
-// A guest that is as it was and is listed otherwise is what FromConfig would make of it.
-func TestRelisted(t *testing.T) {
-	lists := []api.ListedGuest{
-		{VMID: 100, Node: "father"}, {VMID: 100, Node: "mother", Running: true, Uptime: 7, Lock: "backup"}, {VMID: 100, Node: "father", Running: true, Uptime: 7000, HA: "started"},
-	}
-	for _, lxc := range []bool{false, true} {
-		config, tag := vmConfig, vmTag
-		if lxc {
-			config, tag = ctConfig, ctTag
-		}
-		cfg := api.GuestConfig{Now: config, Next: config, Digest: "d"}
-		made := func(g api.ListedGuest) *model.Resource {
-			g.LXC = lxc
-			return guest.FromConfig(g, cfg, "notes", tag)
-		}
-		for _, was := range lists {
-			first, kept := made(was), made(was)
-			for _, is := range lists {
-				is.LXC = lxc
-				require.Equal(t, made(is), guest.Relisted(first, is), "%+v", is)
-				require.Equal(t, kept, first, "it is shared")
-			}
-		}
-	}
-}

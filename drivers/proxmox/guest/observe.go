@@ -21,22 +21,6 @@ func FromConfig(g api.ListedGuest, cfg api.GuestConfig, notes string, m owner.Ta
 	return vmFromConfig(g, cfg, notes, m)
 }
 
-// Relisted is a guest that FromConfig made, as the host lists it by now. It shares all else with r: of most guests nothing
-// changes from one pass to the next.
-func Relisted(r *model.Resource, g api.ListedGuest) *model.Resource {
-	have := StateOf(r)
-	if have == nil {
-		return nil
-	}
-	seen, out := *have.Observed(), *r
-	if seen.runs != g.Running {
-		out.Spec = have.WithPower(g.Power()).Spec()
-	}
-	seen.runs, seen.uptime = g.Running, g.Uptime
-	out.Guest, out.Private = listed(g, seen.Config), &seen
-	return &out
-}
-
 // startLasts is how many seconds after its start a guest need not answer yet: it boots, and cloud-init
 // works.
 const startLasts = 300
@@ -45,13 +29,8 @@ const startLasts = 300
 func resource(g api.ListedGuest, cfg api.GuestConfig, m owner.Tag, spec, private any) *model.Resource {
 	return &model.Resource{
 		Addr: m.Addr(), Spec: spec, Private: private, Needs: m.Needs, Manifest: m.Manifest, Node: m.Node,
-		Guest: listed(g, cfg),
+		Guest: &model.Guest{VMID: g.VMID, Node: g.Node, Running: g.Running, Starting: g.Running && g.Uptime < startLasts, Digest: cfg.Digest, Lock: cmp.Or(g.Lock, cfg.Now["lock"]), HA: g.HA},
 	}
-}
-
-// listed is where a guest is, and how.
-func listed(g api.ListedGuest, cfg api.GuestConfig) *model.Guest {
-	return &model.Guest{VMID: g.VMID, Node: g.Node, Running: g.Running, Starting: g.Running && g.Uptime < startLasts, Digest: cfg.Digest, Lock: cmp.Or(g.Lock, cfg.Now["lock"]), HA: g.HA}
 }
 
 // Finding is a finding about a managed guest that no line of the files causes.

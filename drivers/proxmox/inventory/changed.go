@@ -26,14 +26,14 @@ func Changed(ctx context.Context, h *kind.Host, want *model.Want) (seen model.Ob
 		addrs = append(addrs, addr)
 	}
 	slices.SortFunc(addrs, model.Address.Compare)
-	listed, read := make([]api.ListedGuest, len(addrs)), make([]*kind.Reading, len(addrs))
+	listed, configs := make([]api.ListedGuest, len(addrs)), make([]api.GuestConfig, len(addrs))
 	alone := make([]bool, len(addrs))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(h.Width)
 	for i, addr := range addrs {
 		g.Go(func() error {
 			var err error
-			listed[i], read[i], alone[i], err = d.readChanged(gctx, addr, want.Changed[addr])
+			listed[i], configs[i], alone[i], err = d.readChanged(gctx, addr, want.Changed[addr])
 			return err
 		})
 	}
@@ -48,7 +48,7 @@ func Changed(ctx context.Context, h *kind.Host, want *model.Want) (seen model.Ob
 	taken := map[int]string{}
 	for i, g := range listed {
 		taken[g.VMID] = g.Kind() + " " + g.Name
-		c.add(g, read[i])
+		c.add(g, configs[i])
 	}
 	out := c.result()
 	out.Taken, out.Only = taken, true
@@ -66,19 +66,18 @@ func Changed(ctx context.Context, h *kind.Host, want *model.Want) (seen model.Ob
 
 // readChanged reads one guest. Alone is false if that does not show all that matters of it. The error is that of a
 // login that the host refuses.
-func (d finder) readChanged(ctx context.Context, addr model.Address, at model.Guest) (g api.ListedGuest, read *kind.Reading, alone bool, err error) {
+func (d finder) readChanged(ctx context.Context, addr model.Address, at model.Guest) (g api.ListedGuest, cfg api.GuestConfig, alone bool, err error) {
 	ref := api.GuestRef{Node: at.Node, VMID: at.VMID, LXC: api.GuestKind(addr) == "ct"}
-	read = d.ReadGuest(ctx, ref)
-	cfg, err := read.Config, read.Err
+	cfg, err = api.ReadConfig(ctx, d.API, ref)
 	var now lifecycle.GuestState
 	if err == nil {
 		now, err = lifecycle.GuestAt(d.Host, ref).State(ctx)
 	}
 	switch {
 	case api.EndsPass(ctx, err):
-		return g, read, false, err
+		return g, cfg, false, err
 	case err != nil:
-		return g, read, false, nil //nolint:nilerr // the whole host is observed then, and shows what is wrong
+		return g, cfg, false, nil //nolint:nilerr // the whole host is observed then, and shows what is wrong
 	}
 	tag := cfg.Now["lock"] == "" && cfg.Now["template"] != "1"
 	runs := now.QMP == "" || now.QMP == "running" || now.QMP == "stopped"
@@ -86,7 +85,7 @@ func (d finder) readChanged(ctx context.Context, addr model.Address, at model.Gu
 		VMID: at.VMID, Node: at.Node, LXC: ref.LXC, Name: cmp.Or(cfg.Now["name"], cfg.Now["hostname"]),
 		Tags: api.SplitTags(cfg.Now["tags"]), Running: now.Running, Uptime: now.Uptime,
 	}
-	return g, read, tag && runs && !now.Managed, nil
+	return g, cfg, tag && runs && !now.Managed, nil
 }
 
 // hasReported reports whether a guest in mode pull that still has its seed has reported to its parent.

@@ -43,11 +43,11 @@ func newClassifier(obs *kind.Observation, wanted wanted, unread []api.ListedGues
 }
 
 // addAll classifies guests by their configurations.
-func (c *classifier) addAll(guests []api.ListedGuest, read map[api.GuestRef]*kind.Reading) {
+func (c *classifier) addAll(guests []api.ListedGuest, read map[api.GuestRef]kind.Reading) {
 	for _, g := range guests {
 		a := read[g.Ref()]
 		if a.Err == nil {
-			c.add(g, a)
+			c.add(g, a.Config)
 			continue
 		}
 		c.unread = append(c.unread, g)
@@ -66,12 +66,12 @@ func (c *classifier) addUnread(g api.ListedGuest) {
 }
 
 // add classifies a guest by its configuration.
-func (c *classifier) add(g api.ListedGuest, read *kind.Reading) {
-	cfg, is := read.Config, read.Is
+func (c *classifier) add(g api.ListedGuest, cfg api.GuestConfig) {
 	name := cmp.Or(cfg.Next["name"], cfg.Next["hostname"])
 	if name == "" {
 		name = g.Name
 	}
+	is := c.id.Check(cfg, g.Ref())
 	m, found, claims := is.Tag, is.Found, is.Claims
 	if found && m.Site == c.id.Site {
 		c.names[m.Node], c.names[name] = true, true
@@ -98,7 +98,7 @@ func (c *classifier) add(g api.ListedGuest, read *kind.Reading) {
 		if unproven.Why != "" && !unproven.MayChange {
 			m = m.WithoutDisposal()
 		}
-		r := observed(g, read, m)
+		r := guest.FromConfig(g, cfg, is.Notes, m)
 		r.Guest.Unproven = unproven
 		r.Guest.RemovalNote = lifecycle.RemovalNote(c.want.Host, m, cfg)
 		r.Guest.Renumbered = renumbered(g.Ref(), m)
@@ -131,19 +131,6 @@ func (c *classifier) add(g api.ListedGuest, read *kind.Reading) {
 		f.Fix = c.lostTagFix(g.Ref(), cfg, f.Claims, "rename one of the two")
 	}
 	c.unmanaged = append(c.unmanaged, f)
-}
-
-// observed makes the resource of a managed guest, from what an earlier pass made of the same reading if there is any.
-func observed(g api.ListedGuest, read *kind.Reading, m owner.Tag) *model.Resource {
-	if was := read.Made.Load(); was != nil {
-		return guest.Relisted(was, g)
-	}
-	r := guest.FromConfig(g, read.Config, read.Is.Notes, m)
-	if relisted := guest.Relisted(r, g); relisted != nil && read.Lasts() {
-		read.Made.Store(r)
-		return relisted
-	}
-	return r
 }
 
 // renumbered reports a guest whose VMID is not the one that it was created with, such as a backup

@@ -34,7 +34,6 @@ func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) 
 	if err != nil {
 		return found, err
 	}
-	d.Remember(obs)
 	found = model.Together(listed, found)
 	if found.State, err = d.withClones(ctx, obs, found.State); err != nil {
 		return found, err

@@ -5,15 +5,14 @@ import (
 	"fmt"
 	"io/fs"
 	"sync"
-	"sync/atomic"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Host is a host or cluster as the kinds use it. Safe for concurrent use; between two calls
-// it keeps connections, and what it made of the answers about guests (Remember).
+// Host is a host or cluster as the kinds use it. Safe for concurrent use; it keeps nothing
+// between two calls but connections.
 type Host struct {
 	API   *api.Client
 	Model *model.Host
@@ -25,8 +24,6 @@ type Host struct {
 	Delivers func(context.Context) bool // whether containers get to know it; nil: they do not
 
 	Copies turns
-
-	known atomic.Pointer[map[api.GuestRef]*Reading] // by Remember; nil: nothing
 }
 
 // Parent serves nodes in mode pull their specs. Its methods may be called from any goroutine.

@@ -2,7 +2,6 @@ package kind
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"strings"
 	"sync/atomic"
@@ -10,7 +9,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -20,7 +18,7 @@ type Observation struct {
 	Host    *Host
 	Want    *model.Want
 	View    *api.View
-	Configs map[api.GuestRef]*Reading
+	Configs map[api.GuestRef]Reading
 	Guests  map[int]api.ListedGuest // as the nodes themselves show them
 
 	// volumes is all that is on a storage of a node. Several kinds ask for some of it, and
@@ -29,53 +27,10 @@ type Observation struct {
 	volumes map[api.NodeStorage]*listing
 }
 
-// Reading is the result of reading the configuration of one guest. Nothing in it is changed: several passes share it.
+// Reading is the result of reading the configuration of one guest.
 type Reading struct {
 	Config api.GuestConfig
-	Is     owner.Verdict
-	Err    error // if it is not nil, nothing else is known
-
-	// Made is what package inventory made of it, for the passes that get the same reading; nil: nothing yet.
-	Made atomic.Pointer[model.Resource]
-
-	answer [sha256.Size]byte // what it was made from
-}
-
-// Lasts reports whether the same answer would give the same reading at any time: the tag is proved, and the proof does
-// not end with a time as that of a creation does.
-func (r *Reading) Lasts() bool {
-	return r.Err == nil && r.Is.Owned && r.Is.Tag.Trust == owner.Proven
-}
-
-// ReadGuest reads a guest, and verifies its ownership tag. The error is in what it returns.
-func (h *Host) ReadGuest(ctx context.Context, at api.GuestRef) *Reading {
-	doc, err := h.API.Read(ctx, at.PendingPath())
-	if err != nil {
-		return &Reading{Err: err}
-	}
-	answer := sha256.Sum256(doc)
-	if known := h.known.Load(); known != nil {
-		if r := (*known)[at]; r != nil && r.answer == answer {
-			return r
-		}
-	}
-	r := &Reading{answer: answer}
-	if r.Config, r.Err = api.ParseConfig(at, doc); r.Err == nil {
-		r.Is = h.ID.Check(r.Config, at)
-	}
-	return r
-}
-
-// Remember keeps what was read of the guests of an observation for the next ones, in place of what was kept before: of a
-// guest whose answer is the same byte for byte, the reading is the same, too. It keeps only readings whose proof lasts.
-func (h *Host) Remember(obs *Observation) {
-	known := make(map[api.GuestRef]*Reading, len(obs.Configs))
-	for at, r := range obs.Configs {
-		if r.Lasts() {
-			known[at] = r
-		}
-	}
-	h.known.Store(&known)
+	Err    error
 }
 
 // listing is an answer that several wait for and the first of them gets.
@@ -88,7 +43,7 @@ type listing struct {
 
 // NewObservation is the start of an observation: v is what the cluster lists.
 func NewObservation(h *Host, want *model.Want, v *api.View) *Observation {
-	obs := &Observation{Host: h, Want: want, View: v, Configs: map[api.GuestRef]*Reading{}, volumes: map[api.NodeStorage]*listing{}}
+	obs := &Observation{Host: h, Want: want, View: v, Configs: map[api.GuestRef]Reading{}, volumes: map[api.NodeStorage]*listing{}}
 	for _, at := range v.Folders {
 		obs.volumes[at] = &listing{there: make(chan struct{})}
 	}
@@ -133,13 +88,14 @@ func (obs *Observation) Volumes(ctx context.Context, at api.NodeStorage, content
 // ReadConfigs reads guests side by side into Configs. One that cannot be read has its error
 // there; only a refused login ends it all.
 func (obs *Observation) ReadConfigs(ctx context.Context, guests []api.ListedGuest) error {
-	answers := make([]*Reading, len(guests))
+	answers := make([]Reading, len(guests))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(obs.Host.Width)
 	for i, guest := range guests {
 		g.Go(func() error {
-			answers[i] = obs.Host.ReadGuest(gctx, guest.Ref())
-			if err := answers[i].Err; api.ClassOf(err) == api.NoLogin {
+			cfg, err := api.ReadConfig(gctx, obs.Host.API, guest.Ref())
+			answers[i] = Reading{cfg, err}
+			if api.ClassOf(err) == api.NoLogin {
 				return err
 			}
 			return gctx.Err()
