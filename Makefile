@@ -40,7 +40,7 @@ test: export GOGC ?= 1000
 race: export GOGC ?= 400
 race: export HOMESTAK_FOREST_SCHEDULES ?= 4
 
-# Half of the packages with long tests mostly wait, for tasks and for programs: twice as
+# Half of the packages with long tests mostly wait, for tasks and for programs: three times as
 # many run at once as there are processors, and of each several tests. The packages that
 # take longest begin first, so that at the end none of them is at work alone. go test prints
 # packages in their order; the others are another go test, so that their results are progress.
@@ -84,7 +84,7 @@ quick: ## build, vet, and the tests of packages that need no simulated host, in 
 SIDEBYSIDE := go func|drivertest|\.Go\(|errgroup|"sync(/atomic)?"|synctest|httptest|net\.Listen|http\.Server
 ALONE := examples|test/(arch|bench|guest|machines|nspawn|integration|real|sim/clients|sim/replay)
 ONEBYONE := ^(TestAnyHistory|TestNegotiation|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted|TestOutputIsBounded|TestTestsAreLimited|TestEveryBlindSpot|TestSameSurface|TestAgentTakesLettersForBytes|TestS5DamageThatCannotBeMovedAside|TestS5AFailedAccessDuringAFetch|TestADiskThatIsFullForAMoment|TestKilledAtAnyChangeOfTheCopy|TestS5DamageRecovers|TestLargeFilesAreNotHeld|TestDecisionsAreRemembered)$$|^TestScript$$/^(config|docs|fmt|init|policy.*|sops|token|validate|version)$$|^TestMachine$$/^(OutputIsLimited|LongStdin)$$
-MANYVALUES := ^(TestAnyContainer|TestRandomGuestsConvergeOnce|TestRandomEditsWriteExactlyTheirKeys|TestContainerEditsWriteExactlyTheEditedKeys|TestRestartedInTheMiddleOfATaskOfAContainer|TestS1Privileges|TestCutOffAtEveryCommand|TestWhatDiffersIsPutBack|TestADay|TestAnIdleDay|TestS2HostileSites|TestS3HostileRules|TestAPartitionForHours|TestST18RotationInATree|TestST19ParentAwayForHours|TestAWireThatOrdersTwice|TestEveryLawCanTrip|TestS4IdleConnections|TestS1Table)$$|^TestScript$$/^(badhost|demo|harmful|obstacles|ownership|plan|testtree)$$|^TestATreeThatFailsIsRemoved$$/^(a_variable_of_the_command_line|a_child_that_is_no_Proxmox_VE)$$
+MANYVALUES := ^(TestAnyContainer|TestRandomGuestsConvergeOnce|TestRandomEditsWriteExactlyTheirKeys|TestContainerEditsWriteExactlyTheEditedKeys|TestRestartedInTheMiddleOfATaskOfAContainer|TestCutOffAtEveryCommand|TestWhatDiffersIsPutBack|TestADay|TestAnIdleDay|TestS2HostileSites|TestS3HostileRules|TestAPartitionForHours|TestST18RotationInATree|TestST19ParentAwayForHours|TestAWireThatOrdersTwice|TestEveryLawCanTrip|TestS4IdleConnections|TestS1Table)$$|^TestScript$$/^(badhost|demo|harmful|obstacles|ownership|plan|testtree)$$|^TestATreeThatFailsIsRemoved$$/^(a_variable_of_the_command_line|a_child_that_is_no_Proxmox_VE)$$
 race: ## all that runs side by side, under the race detector (needs gcc)
 	CGO_ENABLED=1 $(GO) test -vet=off -timeout 30m -race -skip '$(ONEBYONE)|$(MANYVALUES)' $$(grep -lEr --include=*.go --exclude-dir=testdata '$(SIDEBYSIDE)' . | xargs -n 1 dirname | sort -u | grep -vE '^\./($(ALONE))$$')
 	CGO_ENABLED=1 $(GO) test -vet=off -race -run 'OneWriter|Interrupted|SideBySide|NotWell' ./test/integration

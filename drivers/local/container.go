@@ -83,18 +83,18 @@ func (c *container) Run(ctx context.Context, cmd guest.Command) (guest.Output, e
 
 // failed reports whether pct failed, and not the command.
 func (c *container) failed(out guest.Output) error {
-	said := guest.Said(out.Err)
+	said, short := strings.TrimSpace(out.Err), guest.Said(out.Err)
 	switch {
 	case out.Code == 0 || out.Out != "":
 		return nil
 	case said == fmt.Sprintf("container '%s' not running!", c.id):
 		return fmt.Errorf("container %s does not run", c.id)
 	case strings.HasPrefix(said, "Configuration file '") && strings.HasSuffix(said, "/lxc/"+c.id+".conf' does not exist"):
-		return &lastingError{fmt.Sprintf("container %s is not on this node (%s)", c.id, said)}
+		return &lastingError{fmt.Sprintf("container %s is not on this node (%s)", c.id, short)}
 	case out.Code == 127 && strings.HasPrefix(said, "/usr/bin/env: ") && strings.Contains(said, "/usr/sbin/pct"):
-		return &lastingError{"this machine has no pct: it is not a Proxmox VE host (" + said + ")"}
+		return &lastingError{"this machine has no pct: it is not a Proxmox VE host (" + short + ")"}
 	case strings.HasPrefix(said, "lxc-attach: "+c.id+": "):
-		return fmt.Errorf("%w: container %s: %s", guest.ErrOutcomeLost, c.id, said)
+		return fmt.Errorf("%w: container %s: %s", guest.ErrOutcomeLost, c.id, short)
 	}
 	return nil
 }

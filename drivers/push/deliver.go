@@ -93,7 +93,7 @@ func (d *Driver) observeDelivery(ctx context.Context, want *model.Resource, at m
 	if err := local.IsHere(ctx, d.cfg.Locally, at.VMID, at.Node, want.Inside.Name); err != nil {
 		return none, err
 	}
-	out, err := local.Container(d.cfg.Locally, at.VMID).Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", `[ -x "$2" ] && cat -- "$1"`, "sh", nodeFile, nodeProgram}})
+	out, err := local.Container(d.cfg.Locally, at.VMID).Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", `[ -x "$2" ] && [ -f "$1" ] && head -c 65536 -- "$1"`, "sh", nodeFile, nodeProgram}})
 	if err != nil || out.Code != 0 {
 		return none, err
 	}

@@ -75,16 +75,19 @@ func (l *loop) newPass(ctx context.Context, c model.Commit) *pass {
 	}
 	p.harm, p.good = l.memory.harmful(c.ID, l.o.Program), c.ID == l.memory.Good.ID
 	if p.member = membership(ctx, l, c); p.member.Child {
-		p.before = l.known(ctx, p.member.Before)
+		p.before = l.known(ctx, c, p.member.Before)
 	}
-	p.converged, p.granted, p.specs = l.known(ctx, l.memory.Converged.ID), l.grants.granted, sitesOfSpecs(ctx, l, c)
+	p.converged, p.granted, p.specs = l.known(ctx, c, l.memory.Converged.ID), l.grants.granted, sitesOfSpecs(ctx, l, c)
 	return p
 }
 
-// known describes a commit; nil if it is not available.
-func (l *loop) known(ctx context.Context, id string) *model.Commit {
-	if id == "" {
+// known describes a commit, which may be that of the pass; nil if it is not available.
+func (l *loop) known(ctx context.Context, of model.Commit, id string) *model.Commit {
+	switch id {
+	case "":
 		return nil
+	case of.ID:
+		return &of
 	}
 	c, err := l.upstream.commit(ctx, id)
 	if err != nil {

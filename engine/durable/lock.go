@@ -13,7 +13,7 @@ import (
 var ErrLocked = errors.New("it is locked")
 
 // TryLock takes the exclusive lock of a file or folder without waiting, or returns ErrLocked. It creates the file if there
-// is none. The lock is the kernel's: it ends with the process, whatever the file contains.
+// is none, but not if the name ends with a slash, as that of a folder may. The lock is the kernel's: it ends with the process, whatever the file contains.
 func TryLock(name string) (unlock func(), err error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if errors.Is(err, syscall.EISDIR) {
@@ -25,7 +25,8 @@ func TryLock(name string) (unlock func(), err error) {
 	return lock(f, syscall.LOCK_EX|syscall.LOCK_NB)
 }
 
-// lock takes the lock of an open file. The returned function closes the file, which ends the lock.
+// lock takes the lock of an open file. The returned function releases it before it closes the file: a program that is just being
+// started has a copy of the open file, which would keep the lock until then.
 func lock(f *os.File, how int) (unlock func(), err error) {
 	err = syscall.EINTR
 	for errors.Is(err, syscall.EINTR) {
@@ -37,7 +38,10 @@ func lock(f *os.File, how int) (unlock func(), err error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
 	}
-	return func() { _ = f.Close() }, nil
+	return func() {
+		_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
+		_ = f.Close()
+	}, nil
 }
 
 // Exclusively runs a function under the exclusive lock of a folder, and waits for the lock. All

@@ -34,7 +34,6 @@ type notifier struct {
 	last     time.Time // end of the pass that memory was given back after
 	before   uint64    // bytes that were allocated until then
 	passed   uint64    // bytes that were allocated until the end of the last pass
-	program  []mapping // see programMappings; nil: not looked for yet
 	shared   bool      // the process is that of simulated hosts too, and of other agents on them
 }
 
@@ -176,10 +175,7 @@ func (n *notifier) giveBack() {
 		debug.FreeOSMemory()
 	}
 	if now-n.passed > passWorth {
-		if n.program == nil {
-			n.program = programMappings()
-		}
-		if err := unmap(n.program); err != nil {
+		if err := unmap(programMappings()); err != nil {
 			n.log.Debug("the pages of the program stay mapped", "error", err)
 		}
 	}

@@ -25,20 +25,21 @@ func programMappings() []mapping {
 	}
 	defer func() { _ = file.Close() }()
 	var out []mapping
-	var at mapping // that the lines are about, zero unless it is one of these
+	listed := false // the lines are about the last of out
 	for lines := bufio.NewScanner(file); lines.Scan(); {
 		line := lines.Text()
 		var m mapping
 		var mode string
-		if n, _ := fmt.Sscanf(line, "%x-%x %s", &m.from, &m.to, &mode); n == 3 { // the first line of each
-			at = mapping{}
-			if len(mode) > 1 && mode[1] == '-' && strings.HasSuffix(line, " "+program) {
-				at = m
-			}
-		}
 		var own int
-		if n, _ := fmt.Sscanf(line, "Anonymous: %d kB", &own); n == 1 && own == 0 && at != (mapping{}) {
-			out = append(out, at)
+		if n, _ := fmt.Sscanf(line, "%x-%x %s", &m.from, &m.to, &mode); n == 3 { // the first line of each
+			if listed = len(mode) > 1 && mode[1] == '-' && strings.HasSuffix(line, " "+program); listed {
+				out = append(out, m)
+			}
+			continue
+		}
+		key, value, _ := strings.Cut(line, ":")
+		if n, _ := fmt.Sscanf(value, "%d", &own); listed && n == 1 && own > 0 && (key == "Anonymous" || key == "Swap") {
+			out, listed = out[:len(out)-1], false
 		}
 	}
 	return out

@@ -695,7 +695,7 @@ func TestProgramIsUnmappedAfterALargePass(t *testing.T) { //nolint:paralleltest 
 	}
 	full := mapped()
 	pass(passWorth / 2)
-	require.GreaterOrEqual(t, mapped(), full, "what a small pass used, the next one uses again")
+	require.Greater(t, mapped(), full*3/4, "the system may unmap some itself, but what a small pass used, the next one uses again")
 	pass(2 * passWorth)
 	require.Less(t, mapped(), full/2)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/durable"
@@ -93,11 +94,14 @@ func (k kept) with(got FetchedConfig) kept {
 	if k.config != nil {
 		has = k.config.Secrets
 		if config.Removed {
-			config.Defaults, config.PrivateKeys = k.config.Defaults, k.config.PrivateKeys
+			config.Defaults = k.config.Defaults
 		}
 	}
 	if config.Removed || !knowsKeys(config) {
 		config.Secrets = withKept(config.Secrets, has)
+		if k.config != nil {
+			config.PrivateKeys = slices.Compact(slices.Sorted(slices.Values(slices.Concat(config.PrivateKeys, k.config.PrivateKeys))))
+		}
 	}
 	config.Token = "" // it is above
 	k.parent.Pins, k.tag, k.config = got.Pins, got.ETag, &config

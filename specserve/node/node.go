@@ -135,7 +135,7 @@ func (f Folder) Lock(ctx context.Context, waiting func()) (unlock func(), err er
 	again := time.NewTicker(lockPoll)
 	defer again.Stop()
 	for first := true; ; first = false {
-		unlock, err := durable.TryLock(f.Path)
+		unlock, err := durable.TryLock(f.Path + "/")
 		switch {
 		case err == nil:
 			return unlock, nil

@@ -289,7 +289,7 @@ func (s *story) starts(args ...string) *process {
 	s.t.Helper()
 	p := &process{Cmd: exec.CommandContext(s.t.Context(), program(s.t), args...), t: s.t, wrote: make(chan struct{}, 1), ended: make(chan struct{})}
 	p.Dir, p.Stdout, p.Stderr = s.dir, p, p
-	p.Env = append(os.Environ(), "HOMESTAK_LISTEN=none", "HOMESTAK_DATA_DIR="+filepath.Join(filepath.Dir(s.dir), "data"), "HOMESTAK_PVE_ROOT="+s.root)
+	p.Env = append(os.Environ(), "GOGC=100", "HOMESTAK_LISTEN=none", "HOMESTAK_DATA_DIR="+filepath.Join(filepath.Dir(s.dir), "data"), "HOMESTAK_PVE_ROOT="+s.root)
 	require.NoError(s.t, p.Start())
 	go func() {
 		p.err = p.Cmd.Wait()

@@ -434,7 +434,7 @@ func run(t *testing.T, dir string, args ...string) ran {
 	var out, text bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), program(t), args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &text
-	cmd.Env = append(os.Environ(), "HOMESTAK_LISTEN=none", "HOMESTAK_DATA_DIR="+filepath.Join(filepath.Dir(dir), "data"))
+	cmd.Env = append(os.Environ(), "GOGC=100", "HOMESTAK_LISTEN=none", "HOMESTAK_DATA_DIR="+filepath.Join(filepath.Dir(dir), "data"))
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {

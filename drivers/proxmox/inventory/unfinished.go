@@ -165,7 +165,7 @@ func (d finder) classifyOne(ctx context.Context, obs *kind.Observation, have mod
 	switch {
 	case len(mine) > 0 && (len(mine) == len(by) || obs.Want.MayUse(f.VMID)):
 		// An earlier run ordered it, maybe with other VMID ranges than this one.
-		return unknown(model.Unknown{Why: "is being created by a task that runs; look again when it is done"}), nil
+		return unknown(model.Unknown{Why: "is being created by a task that runs; plan again when it has ended"}), nil
 	case len(by) > 0:
 		return others("is being created by "+by[0].String(), by, false), nil
 	}
