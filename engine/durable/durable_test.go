@@ -105,6 +105,33 @@ func TestTryLock(t *testing.T) {
 	}
 	_, err := durable.TryLock(filepath.Join(dir, "none", "lock"))
 	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = durable.TryLock(filepath.Join(dir, "removed") + "/")
+	require.Error(t, err)
+	require.NoFileExists(t, filepath.Join(dir, "removed"), "a folder that is gone does not become a file")
+}
+
+// A program that is being started has a copy of each open file until it runs.
+func TestUnlockedInSpiteOfACopy(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "lock")
+	unlock, err := durable.TryLock(name)
+	require.NoError(t, err)
+	copied := -1
+	files, err := filepath.Glob("/proc/self/fd/*")
+	require.NoError(t, err)
+	for _, f := range files {
+		if to, _ := os.Readlink(f); to == name {
+			fd, err := strconv.Atoi(filepath.Base(f))
+			require.NoError(t, err)
+			copied, err = syscall.Dup(fd)
+			require.NoError(t, err)
+		}
+	}
+	require.GreaterOrEqual(t, copied, 0)
+	t.Cleanup(func() { require.NoError(t, syscall.Close(copied)) })
+	unlock()
+	unlock, err = durable.TryLock(name)
+	require.NoError(t, err)
+	unlock()
 }
 
 func increment(name string) error {

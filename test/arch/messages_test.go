@@ -1,6 +1,7 @@
 package arch_test
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/token"
@@ -25,6 +26,12 @@ var sentence = regexp.MustCompile(`[A-Za-z]{2,}[^A-Za-z\n]? [^ ]*[a-z]{2,}`)
 
 // script matches what machines read: shell, Rego, HTTP, HCL of templates.
 var script = regexp.MustCompile(`(?m)\b(fi|done|esac|then)$|^\s*(set -|if \[|exec |package |import |default )|^#!|>&2|\$\{?[0-9@#]|=> |^[A-Z]+ /`)
+
+// prose matches texts that end like shell, and are sentences: "nothing is done", with no line of a script.
+var prose = regexp.MustCompile(`^[^$;|<>{}\[\]]*$`)
+
+// dies matches the messages of scripts.
+var dies = regexp.MustCompile(`\bdie (?:"([^"]+)"|'([^']+)')`)
 
 // phrases are constructions that no message has, each with what to write instead.
 // CONTRIBUTING.md says how messages are written; this list is only what came back before.
@@ -61,7 +68,19 @@ func messages(file *ast.File) []string {
 		}
 		return "…", false
 	}
-	ast.Inspect(file, func(n ast.Node) bool {
+	var visit func(n ast.Node) bool
+	inside := func(e ast.Expr) { // of what is joined to a text, such as a call with texts of its own
+		ast.Inspect(e, func(n ast.Node) bool {
+			switch n.(type) {
+			case *ast.BinaryExpr, *ast.ParenExpr, *ast.BasicLit:
+				return true
+			case ast.Expr:
+				ast.Inspect(n, visit)
+			}
+			return false
+		})
+	}
+	visit = func(n ast.Node) bool {
 		e, ok := n.(ast.Expr)
 		if !ok {
 			return true
@@ -70,11 +89,18 @@ func messages(file *ast.File) []string {
 		if !ok {
 			return true
 		}
-		if sentence.MatchString(text) && !script.MatchString(text) {
+		if sentence.MatchString(text) && (!script.MatchString(text) || prose.MatchString(text)) {
 			out = append(out, text)
 		}
+		for _, die := range dies.FindAllStringSubmatch(text, -1) { // what a script says when it fails
+			if says := cmp.Or(die[1], die[2]); sentence.MatchString(says) {
+				out = append(out, says)
+			}
+		}
+		inside(e)
 		return false
-	})
+	}
+	ast.Inspect(file, visit)
 	return out
 }
 

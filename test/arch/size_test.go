@@ -258,8 +258,8 @@ var homes = []struct {
 	in   []string
 	rule string
 }{
-	{"PRIVATE KEY-----", []string{"engine/model", "drivers/push", "drivers/proxmox/resolve", "engine/site", "hcl"}, "what is a private key"},
-	{"syscall.Flock", []string{"engine/durable", "specserve/node", "specserve/daemon"}, "how a file is locked"},
+	{"PRIVATE KEY-----", []string{"engine/model", "engine/site", "hcl"}, "what is a private key"},
+	{"syscall.Flock", []string{"engine/durable"}, "how a file is locked"},
 	{"exec 9>", []string{"engine/guest/converge", "drivers/push"}, "how a lock is held in a guest"},
 }
 
