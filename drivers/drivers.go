@@ -1,4 +1,4 @@
-// Package drivers combines the drivers of this program: what a site may declare, and how to open a host.
+// Package drivers says what a site may declare, and opens the driver of a host: push over Proxmox VE.
 package drivers
 
 import (

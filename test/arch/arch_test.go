@@ -1,6 +1,5 @@
-// Package arch_test holds the tree against the laws of its architecture: who may
-// import whom, which library belongs to which package, how large packages and types may be,
-// and which words they do not use.
+// Package arch_test checks the laws of the tree: which package may import which, which library belongs to which package,
+// how large packages, types and the whole may be, and which texts the program prints.
 //
 // The files are read with go/parser. Asking the go command instead would give a
 // result that the test cache takes for unchanged when another package changes; the

@@ -49,7 +49,7 @@ func receiver(fn *ast.FuncDecl) string {
 
 // smallPackages are smaller than the limit, or have no test of their own, each for a reason.
 var smallPackages = map[string]string{
-	"drivers":                        "opens a driver for a host, and joins those that work on one host",
+	"drivers":                        "opens the driver of a host: push over Proxmox VE",
 	"drivers/drivertest":             "for tests: what every way into a machine must do",
 	"drivers/local":                  "a driver is a package",
 	"drivers/proxmox/inventory":      "reads a host; the stories of drivers/proxmox run it against a simulated one",
