@@ -147,7 +147,7 @@ var urlUser = regexp.MustCompile(`://([^/\s"@]+)@`)
 func logins(text string) []string {
 	var out []string
 	for _, hit := range urlUser.FindAllStringSubmatch(text, lang.MaxFindings) {
-		if hit[1] != "git" { // what everybody writes, and a part of other words
+		if hit[1] != "git" { // common, and part of other words
 			out = append(out, hit[1])
 		}
 	}

@@ -43,7 +43,7 @@ type instance struct {
 	values map[string]cty.Value // count or each
 }
 
-// nodeInfo is what the rules need to know about a node besides its model.
+// nodeInfo is the data of a node for the rules, beside its model.
 type nodeInfo struct {
 	*model.Node
 	refs    []lang.NodeRef // nodes that its kind's attributes name
@@ -198,7 +198,7 @@ func (l *load) kindOf(decl *nodeDecl, d *lang.Decoder) *model.Kind {
 	}
 	v, ok := l.Evaluate(a.Expr, d.Scope)
 	if !ok || v.ContainsMarked() || v.IsNull() || !v.IsKnown() || !v.Type().IsPrimitiveType() {
-		return nil // decoding the attribute says what is wrong
+		return nil // decoding the attribute reports the error
 	}
 	name := lang.ValueType(v)
 	if v.Type() == cty.String {

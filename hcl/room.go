@@ -87,7 +87,7 @@ func among(ranges, of []model.VMIDRange) bool {
 	return len(ranges) > 0 && !slices.ContainsFunc(ranges, func(r model.VMIDRange) bool { return !slices.Contains(of, r) })
 }
 
-// room is how many VMIDs ranges hold together; they may overlap.
+// room is the number of VMIDs in ranges, which may overlap.
 func room(ranges []model.VMIDRange) int {
 	sorted := slices.SortedFunc(slices.Values(ranges), func(a, b model.VMIDRange) int { return cmp.Compare(a.From, b.From) })
 	total, next := 0, lang.MinVMID

@@ -30,7 +30,7 @@ type Question struct {
 	Request  *AuthInput        // a request to the server
 }
 
-// Answer is what the rules say.
+// Answer is the result of the rules.
 type Answer struct {
 	Found    diag.List // without the places of addresses
 	Rules    plan.Rules

@@ -305,7 +305,7 @@ func boundZone(args []*ast.Term) error {
 	return nil
 }
 
-// length is that of a text, 0 of anything else.
+// length is the length of a text, 0 of anything else.
 func length(t *ast.Term) int {
 	s, _ := t.Value.(ast.String)
 	return len(s)

@@ -59,7 +59,7 @@ func (n *counter) said(pkg, name, label string, as diag.Severity) {
 	}
 }
 
-// rules gives the count.
+// rules returns the count.
 func (n *counter) rules() plan.Rules {
 	var out plan.Rules
 	for as := range maps.Values(n.named) {

@@ -31,7 +31,7 @@ type Request struct {
 	OwnedCount   int     // managed guests on the host; known only where there is a plan
 	Before       *Before // what the removals are counted from; nil: from what is on the host
 
-	// Want is what one host shall hold, if that was resolved already: its nodes are then not resolved again.
+	// Want is the desired state of one host, if it is already resolved: its nodes are then not resolved again.
 	Want *model.Want
 }
 
@@ -126,7 +126,7 @@ func siteDocument(s *model.Site, nodes func() map[string]any) any {
 	return d
 }
 
-// beside gives the kinds that have a block of their own, each with the name of its field:
+// beside returns the kinds that have a block of their own, each with the name of its field:
 // images, templates, pools.
 func beside(kinds model.Kinds) iter.Seq2[string, *model.Kind] {
 	return func(yield func(string, *model.Kind) bool) {

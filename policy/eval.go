@@ -16,9 +16,9 @@ const maxAnswer = 16 << 20
 // ErrUndefined is the answer to a query that holds for nothing.
 var ErrUndefined = errors.New("undefined")
 
-// Eval evaluates a query over all rules with an input such as that of Input, within the limits of
-// every evaluation. A query of one expression without variables gives its value; any other the list
-// of all answers, each an object of its variables. Sets become lists.
+// Eval evaluates a query over all rules with an input such as that of Input, within the limits of every evaluation.
+// A query of one expression without variables returns its value; any other the list of all results, each an object
+// of its variables. Sets become lists.
 func (s *Set) Eval(ctx context.Context, query string, input any) (any, error) {
 	if !s.works() {
 		why := s.whyNot()[0]

@@ -53,7 +53,7 @@ type walker struct {
 	replaced bool                // some rule asks others with another input
 }
 
-// walker gives one that knows what functions are called with.
+// walker returns one that knows what functions are called with.
 func (c *checker) walker(known shapes) *walker {
 	w := &walker{known: known, params: map[string][]*shape{}}
 	c.eachRule(func(_ *ast.Module, r *ast.Rule) { w.replaced = w.replaced || replaces(r) })
@@ -135,8 +135,7 @@ func shapeAt(vars map[ast.Var]*shape, t *ast.Term) *shape {
 	}
 }
 
-// follow goes along a reference. It stops at a field that is not there, and gives its
-// name and what it is not in.
+// follow follows a reference. It stops at a missing field, and returns its name and the value that lacks it.
 func follow(vars map[ast.Var]*shape, ref ast.Ref) (s *shape, missing string, in *shape) {
 	head, ok := ref[0].Value.(ast.Var)
 	if !ok {

@@ -41,7 +41,7 @@ const functions = `
 	type_name union units.parse units.parse_bytes upper uri.is_valid uri.parse
 	urlquery.decode urlquery.decode_object urlquery.encode urlquery.encode_object uuid.parse walk`
 
-// capabilities is what policies may use.
+// capabilities are the functions that policies may use.
 var capabilities = sync.OnceValue(func() *ast.Capabilities {
 	all := ast.CapabilitiesForThisVersion()
 	allowed := map[string]bool{}

@@ -56,12 +56,11 @@ type stopped struct {
 // Error says why it was ended.
 func (s *stopped) Error() string { return s.why }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (s *stopped) Unwrap() error { return s.cause }
 
-// brake is how an evaluation is stopped, or paused for a moment: OPA asks it before every
-// step, in the goroutine of the evaluation. Its mutex is what a paused one waits for; the
-// watcher alone locks it for longer than that.
+// brake stops an evaluation, or pauses it for a moment: OPA checks it before every step, in the goroutine of the
+// evaluation. Its mutex is what a paused one waits for; only the watcher locks it for longer than that.
 type brake struct {
 	state atomic.Int32
 	hold  sync.Mutex

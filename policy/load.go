@@ -52,7 +52,7 @@ func load(site fs.FS) (sources, diag.List) {
 	return l.files, l.found
 }
 
-// Shipped gives the shipped files by name, tests included.
+// Shipped returns the shipped files by name, tests included.
 func Shipped() map[string]string {
 	files, _ := load(nil)
 	out := make(map[string]string, len(files))

@@ -90,9 +90,9 @@ func newSet(o Options) *Set {
 	return s
 }
 
-// Compile compiles the shipped rules and those of a site. The findings say what is
-// wrong with the site's; they are errors, and the Set then denies everything with the
-// same findings. Reading and compiling are limited as evaluations are.
+// Compile compiles the shipped rules and those of a site. The findings are problems of the site's rules; they are
+// errors, and the Set then denies everything with the same findings. Reading and compiling are limited as
+// evaluations are.
 func Compile(ctx context.Context, o Options) (*Set, diag.List) {
 	s := newSet(o)
 	again := false
@@ -196,7 +196,7 @@ func forgetText(modules map[string]*ast.Module) {
 	}
 }
 
-// compiler gives one that knows only what policies may use.
+// compiler returns one that knows only what policies may use.
 func compiler() *ast.Compiler {
 	const mostErrors = 100
 	return ast.NewCompiler().WithCapabilities(capabilities()).WithDefaultRegoVersion(ast.RegoV1).SetErrorLimit(mostErrors)

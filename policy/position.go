@@ -20,7 +20,7 @@ type Position struct {
 // Stopped reports whether an evaluation was stopped at a limit.
 func (p *Position) Stopped() bool { return p.stopped.Load() }
 
-// At is where the call stands; zero if there was none.
+// At is the position of the call; zero if there was none.
 func (p *Position) At() diag.Range {
 	l := p.at.Load()
 	if l == nil || l.File == "" {

@@ -26,7 +26,7 @@ type ruleset struct {
 	rules []rule
 }
 
-// title is what people call it.
+// title is the name of the rule for people.
 func (r rule) title() string {
 	if r.label != "" {
 		return r.label

@@ -25,8 +25,8 @@ type TestOptions struct {
 	Coverage bool           // measure which lines of the rules the tests reach
 }
 
-// Tally is how tests went. A test with cases counts once for every case, as it does in
-// `opa test`; one that failed to be evaluated counts in Errors.
+// Tally counts test results. A test with cases counts once for every case, as it does in `opa test`; one that
+// failed to be evaluated counts in Errors.
 type Tally struct {
 	Passed, Failed, Skipped, Errors int
 
@@ -36,7 +36,7 @@ type Tally struct {
 	Tests []testResult // by file and line
 }
 
-// testResult is how one test went.
+// testResult is the result of one test.
 type testResult struct {
 	Name    string   `json:"name"` // data.homestak.site_test.test_x
 	File    string   `json:"file"` // from the root of the site; of shipped ones shipped/NAME
@@ -167,7 +167,7 @@ func (t *Tally) count(r *tester.Result) {
 	}
 }
 
-// result is how a test went, as a value.
+// result converts the result of a test.
 func (s *Set) result(r *tester.Result) testResult {
 	out := testResult{
 		Name: r.Package + "." + r.Name, File: r.Location.File, Line: r.Location.Row,

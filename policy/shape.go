@@ -121,8 +121,8 @@ func valueShape(t reflect.Type) *shape {
 	return plain
 }
 
-// planShape is that of the plan document, by the JSON names of its types. Types with a JSON form of their own are
-// listed here; a test compares all of it with real plans.
+// planShape is the shape of the plan document, by the JSON names of its types. Types with a JSON form of their own
+// are listed here; a test compares all of it with real plans.
 func planShape() *shape {
 	s := jsonShape(reflect.TypeFor[plan.Plan](), map[reflect.Type]*shape{
 		reflect.TypeFor[model.Address](): plain,

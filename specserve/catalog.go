@@ -18,7 +18,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// CatalogInput is what a catalog is made of.
+// CatalogInput is the input of MakeCatalog.
 type CatalogInput struct {
 	Site     *model.Site // that passes converge to; it must have no errors
 	Commit   string
@@ -80,8 +80,8 @@ type Node struct {
 // Removed is a child that has left the site, and is still there.
 func Removed(name string) *Node { return &Node{Name: name, Child: true, Removed: true} }
 
-// MakeCatalog makes the catalog of a commit, and reports what is wrong with its specs and credentials. With
-// errors there is none: a commit is served as a whole or not at all.
+// MakeCatalog makes the catalog of a commit, and reports problems of its specs and credentials. With errors it
+// returns none: a commit is served as a whole or not at all.
 func MakeCatalog(in CatalogInput) (*Catalog, diag.List) {
 	c := &Catalog{Commit: in.Commit, way: in.Way, nodes: map[string]*Node{}, suspended: map[string]string{}, policies: in.Policies, in: in}
 	var found diag.List
@@ -118,7 +118,7 @@ func MakeCatalog(in CatalogInput) (*Catalog, diag.List) {
 	return c, found
 }
 
-// room is how much of an answer is for pins and a token.
+// room is the part of a response that is reserved for pins and a token.
 const room = 16 << 10
 
 func makeNode(site *model.Site, n *model.Node) (*Node, diag.List) {
@@ -157,7 +157,7 @@ func (c *Catalog) Suspended(name string) string {
 	return c.suspended[name]
 }
 
-// Own is what an answer has beside the spec: the members of wire.Spec of the same names.
+// Own are the members of a response beside the spec, named as in wire.Spec.
 type Own struct {
 	Pins  []string          `json:"pins"`
 	Token string            `json:"token,omitempty"`

@@ -88,7 +88,7 @@ func secretsFor(in CatalogInput, child string) map[string]map[string]*string {
 	for _, n := range below {
 		add(in.Needs[n.Name])
 		needed[section+"."+nodeTokens+n.Name] = true
-		resolved, _ := spec.Resolve(in.Site, n) // what is wrong with it is reported where it is served
+		resolved, _ := spec.Resolve(in.Site, n) // the node that it is served to gets the findings
 		if p := in.Site.Postures[resolved.Posture.Name]; p != nil && p.Auth != nil && p.Auth.Method == siteToken {
 			needed[section+"."+siteToken] = true
 		}

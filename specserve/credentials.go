@@ -26,7 +26,7 @@ const (
 	signingKey = "signing_key"
 )
 
-// shortest is how many characters a token of the site should have at least, to be beyond guessing.
+// shortest is the minimum length of a token of the site, to be beyond guessing.
 const shortest = 20
 
 // credentials are those that a site declares. Tokens are found by a keyed hash: the time of a lookup depends on a
@@ -111,7 +111,7 @@ func (c *credentials) find(text, node string) (best owner, ok bool) {
 	return best, ok
 }
 
-// Credential is what a request shows, after it was checked.
+// Credential is the verified credential of a request.
 type Credential struct {
 	policy.Credential
 	Claims keys.Claims // of a valid provisioning token

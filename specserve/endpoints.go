@@ -27,7 +27,7 @@ func checkedByHandler(*request) error { return nil }
 func readers(x *request) error        { return x.keyed(x.view.Access.Read, "read") }
 func operators(x *request) error      { return x.keyed(x.view.Access.Operator, "operator") }
 
-// identity is what stands for the name of a node in the path of an endpoint.
+// identity is the placeholder for the name of a node in the path of an endpoint.
 const identity = "{identity}"
 
 func endpoints() []endpoint {

@@ -62,7 +62,7 @@ func (n CurrentFigures) Collect(to chan<- prometheus.Metric) {
 	})
 }
 
-// Registry is what one server has.
+// Registry has the metrics of one server.
 type Registry struct{ all *prometheus.Registry }
 
 // NewRegistry makes a registry. That a figure is listed twice is a mistake in the program, and panics.
@@ -72,7 +72,7 @@ func NewRegistry(of ...Collector) Registry {
 	return r
 }
 
-// Text is what one scrape gets, in the order of names.
+// Text is the response to one scrape, in the order of names.
 func (r Registry) Text() ([]byte, error) {
 	families, err := r.all.Gather()
 	if err != nil {

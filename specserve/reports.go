@@ -167,8 +167,8 @@ func statusOf(v *View, r wire.ReceivedReport, now time.Time) nodeStatus {
 	}
 }
 
-// firstReport is how long a new node may take until it reports: it boots, gets the program, and installs the packages of
-// its spec.
+// firstReport is the time that a new node has for its first report: it boots, gets the program, and installs the
+// packages of its spec.
 const firstReport = 15 * time.Minute
 
 // WaitingError reports that a node has not reported yet, and that this is not late.
@@ -219,7 +219,7 @@ func (s *Server) HasReported(node string) bool {
 // Forget drops the report of a node that is about to be created: it came from another machine.
 func (s *Server) Forget(node string) { s.reports.Await(node, s.o.Now()) }
 
-// PeriodOf is how often a node reports that does not say so itself: after each run. 0: only when it boots.
+// PeriodOf is the report interval of a node that does not state one: after each run. 0: only when it boots.
 func PeriodOf(n *Node) time.Duration {
 	if n == nil || n.Run == nil {
 		return Period

@@ -45,7 +45,7 @@ type refusal struct {
 
 func (r refusal) Error() string { return r.problem.Error() }
 
-// Unwrap gives the problem.
+// Unwrap returns the problem.
 func (r refusal) Unwrap() error { return r.problem }
 
 // ServeHTTP answers a request. Whatever goes wrong is answered as JSON.

@@ -46,7 +46,7 @@ type Options struct {
 	Metrics []Collector // figures of the agent, for the answer of /metrics
 }
 
-// View is what requests see. It is not changed after it was published.
+// View is the immutable state that a request reads.
 type View struct {
 	Catalog *Catalog   // nil before the first commit: then only operators and hooks are served
 	Keys    keys.Keys  // the first one signs
@@ -57,8 +57,8 @@ type View struct {
 	Repository   *serve.Snapshot // at the commit of Catalog; nil: none is served
 	NoRepository string          // why, for the client
 
-	// Removed are children that Catalog does not have any more, and that are still on the host. Their
-	// tokens stay valid, for everything but a spec.
+	// Removed are children that are no longer in Catalog but still on the host. Their tokens stay valid, except for
+	// specs.
 	Removed map[string]bool
 }
 

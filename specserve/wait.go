@@ -252,7 +252,7 @@ func wait(x *request) error {
 	}
 }
 
-// awaited is what a node fetches, and its tag.
+// awaited is the kind of document that a node fetches, and its tag.
 func (x *request) awaited(v *View, n *Node) (what, tag string, err error) {
 	own := Own{Pins: v.Pins, Agent: x.agentSums()}
 	if n.Child {

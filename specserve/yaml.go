@@ -25,7 +25,7 @@ func YAML(document []byte) ([]byte, error) {
 	return out.Bytes(), e.Close()
 }
 
-// block gives a node and all in it the style in which the encoder writes such a value. That of a string is the one of a Go
+// block sets the style of a node and all in it to the encoder's for such a value. A string gets the style of a Go
 // string: the encoder then quotes what YAML 1.1 takes for a boolean or a number, such as yes, off and 1:20.
 func block(n *yaml.Node) error {
 	n.Style = 0

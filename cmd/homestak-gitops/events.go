@@ -43,7 +43,7 @@ func runEvents(ctx context.Context, a *app, f *session.AgentFlags, after string,
 		return nil
 	})
 	if err != nil && ctx.Err() != nil {
-		err = nil // Ctrl-C is how one leaves
+		err = nil // Ctrl-C ends the verb
 	}
 	return err
 }

@@ -31,7 +31,7 @@ func helpVerb() *cobra.Command {
 	}
 }
 
-// exitCodesTopic is what "help exit-codes" prints: a command that cannot be run.
+// exitCodesTopic is the topic "help exit-codes": a command that cannot be run.
 func exitCodesTopic() *cobra.Command {
 	topic := &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean"}
 	topic.SetHelpFunc(func(c *cobra.Command, _ []string) {

@@ -35,7 +35,7 @@ func boundMemory() {
 	}
 }
 
-// run is the program: it gives the exit code.
+// run is the program: it returns the exit code.
 func run(ctx context.Context, args []string, p ui.Process) int {
 	ctx, stopping := p.Watch(ctx)
 	defer stopping.Close()
@@ -54,7 +54,7 @@ func run(ctx context.Context, args []string, p ui.Process) int {
 	return ui.ExitDone
 }
 
-// app is what every verb has.
+// app is shared by all verbs.
 type app struct {
 	stopping *ui.Stopping
 	ui       *ui.UI

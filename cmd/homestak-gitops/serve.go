@@ -47,7 +47,7 @@ The first start creates the certificate and all keys. A node needs the pin of th
 certificate and a token: homestak-gitops token mint NODE. With --json the first line is
 {"url": …, "pin": …, "commit": …}.`,
 		Args: cobra.NoArgs,
-		// To be interrupted is how this verb ends well, at the first signal already.
+		// An interrupt is the normal end of this verb, even the first signal.
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runServe(ctx, a, f) }),
 	}
 	f.Files(a.ui, c)

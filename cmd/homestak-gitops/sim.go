@@ -39,7 +39,7 @@ in mode pull run only in agent --sim and test --sim.
 --speed 10 runs the clock of the host, and all times of the other flags, ten times as
 fast. Its date then runs ahead of yours.`,
 		Args: cobra.NoArgs,
-		// To be interrupted is how this verb ends well, at the first signal already.
+		// An interrupt is the normal end of this verb, even the first signal.
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runSim(ctx, a, o) }),
 	}
 	fs := c.Flags()

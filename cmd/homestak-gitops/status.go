@@ -62,7 +62,7 @@ func runStatus(ctx context.Context, a *app, f *session.AgentFlags, watch bool) e
 		s, err := f.Status(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil // Ctrl-C is how one leaves
+			return nil // Ctrl-C ends the verb
 		case err != nil:
 			return err
 		}

@@ -54,7 +54,7 @@ func BlockTypes(kinds model.Kinds) []BlockType {
 	return types
 }
 
-// Tree is what the files of a site declare, sorted by type and name.
+// Tree has the declarations of a site, sorted by type and name.
 type Tree struct {
 	*Findings
 	Kinds    model.Kinds
@@ -121,7 +121,7 @@ func (tree *Tree) ParseAll(files []Source, cache *Cache) []*hclsyntax.Body {
 			return nil
 		})
 	}
-	_ = g.Wait() // parsing has no error; what is wrong with a file is in its diagnostics
+	_ = g.Wait() // parsing never fails; errors are in the diagnostics of a file
 	var bodies []*hclsyntax.Body
 	for i, f := range files {
 		tree.Current = f.Name

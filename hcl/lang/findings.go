@@ -63,8 +63,8 @@ func (f *Findings) ErrorAt(at diag.Range, summary, detail string, args ...any) {
 	f.Add(diag.Errorf(at, summary, detail, args...))
 }
 
-// oneLine is what the library calls a block with more than one attribute on its line. Its details
-// are about the brace, which is not the problem.
+// oneLine is the library's message for a block with more than one attribute on its line. Its details are about the
+// brace, which is not the problem.
 const oneLine = "Invalid single-argument block definition"
 
 // AddDiagnostics adds diagnostics of the library as findings. With quiet set it omits the details,

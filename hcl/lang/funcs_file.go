@@ -118,7 +118,7 @@ func (ev *Evaluator) renderFile(name string, values cty.Value) (cty.Value, error
 	return v, nil
 }
 
-// templateError describes in one line what is wrong in a template, and where.
+// templateError describes an error of a template in one line, with its position.
 func templateError(diags hclv2.Diagnostics) error {
 	d := diags.Errs()[0]
 	for _, one := range diags {

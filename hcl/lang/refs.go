@@ -41,8 +41,7 @@ func (ev *Evaluator) blockName(t hclv2.Traversal, sc *Scope) (cty.Value, bool) {
 	return cty.StringVal(name), true
 }
 
-// resolve compares the first steps of a reference with what is declared, and reports
-// what is wrong with it.
+// resolve compares the first steps of a reference with the declarations, and reports problems.
 func (ev *Evaluator) resolve(t hclv2.Traversal, sc *Scope) bool {
 	root, at := t.RootName(), t.SourceRange()
 	if sc.functionsOnly {
@@ -127,7 +126,7 @@ func (ev *Evaluator) resolveBlock(t hclv2.Traversal, root string) bool {
 	name, ok := stepName(t, 1)
 	switch {
 	case len(t) == 1:
-		return true // preset[local.size]: the evaluation finds what is wrong
+		return true // preset[local.size]: the evaluation reports errors
 	case !ok:
 		ev.Errorf(t.SourceRange(), root+" without a name", "Write %s.NAME.", root)
 		return false

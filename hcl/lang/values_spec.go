@@ -30,8 +30,8 @@ func mountOption(s string) string {
 	return matches(optionText, "must be one mount option, such as noatime")(s)
 }
 
-// bridgeName is what PVE takes for a bridge (pve-common, PVE/JSONSchema.pm, pve-iface, and
-// the web interface, which allows ten characters).
+// bridgeName checks the name of a bridge by PVE's rules (pve-common, PVE/JSONSchema.pm, pve-iface, and the web
+// interface, which allows ten characters).
 func bridgeName(s string) string {
 	return matches(bridgeText, "must be a name such as vmbr0, of at most 10 letters, digits and _")(s)
 }

@@ -116,7 +116,7 @@ func (f *File) dataKey(keys *Keys) ([]byte, error) {
 	return combine(shares)
 }
 
-// decrypt gives what a group has, if one of the identities is a recipient of it.
+// decrypt returns what a group has, if one of the identities is a recipient of it.
 func (g group) decrypt(ids []age.Identity, size int) ([]byte, error) {
 	if len(ids) == 0 {
 		return nil, errNoIdentity
@@ -195,8 +195,7 @@ func (l *leaf) open(block cipher.Block) (any, error) {
 	return v, nil
 }
 
-// decrypt is the plaintext; about is what the value is bound to: its path, or the time of the
-// MAC.
+// decrypt returns the plaintext; about is bound to the value: its path, or the time of the MAC.
 func (v *value) decrypt(block cipher.Block, about string) ([]byte, error) {
 	gcm, err := cipher.NewGCMWithNonceSize(block, len(v.iv))
 	if err != nil {

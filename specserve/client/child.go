@@ -11,7 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// FetchedConfig is what a parent answered to a child of type pve.
+// FetchedConfig is a parent's response to a child of type pve.
 type FetchedConfig struct {
 	wire.Config            // empty if nothing changed
 	Pins        []wire.Pin // those of Config, read
@@ -19,8 +19,8 @@ type FetchedConfig struct {
 	NotModified bool
 }
 
-// Config fetches what the child needs for its subtree, in one attempt. The tag is that of the
-// configuration that it has, "" for none. The error is a *wire.Error, or that of ctx.
+// Config fetches what the child needs for its subtree, in one attempt. tag is that of the configuration that it
+// has, "" for none. The error is a *wire.Error, or that of ctx.
 func (c *Client) Config(ctx context.Context, tag string) (FetchedConfig, error) {
 	headers := http.Header{}
 	if tag != "" {

@@ -55,15 +55,15 @@ type Client struct {
 	Failed func(err error, pause time.Duration)
 }
 
-// Fetched is what a parent answered.
+// Fetched is a parent's response.
 type Fetched struct {
 	wire.Answer        // empty if nothing changed
 	ETag        string // to be sent the next time
 	NotModified bool   // the spec is still the one of the ETag that was sent
 }
 
-// Spec fetches the spec of the child. The tag is that of the spec that it has, "" for none. The
-// error is a *wire.Error, or that of ctx.
+// Spec fetches the spec of the child. tag is that of the spec that it has, "" for none. The error is a *wire.Error,
+// or that of ctx.
 func (c *Client) Spec(ctx context.Context, tag string) (Fetched, error) {
 	pauses, start := pauses(), time.Now()
 	for attempt := 1; ; attempt++ {

@@ -22,7 +22,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// The script is Python, since that is what every image with cloud-init has; curl is not.
+// The script is Python, because every image with cloud-init has it, but not curl.
 //
 //go:embed firstboot.py
 var script string
@@ -40,7 +40,7 @@ const (
 // IsFirstBootScript reports whether a text is the script, for machines that do by other means what it does.
 func IsFirstBootScript(text string) bool { return text == script }
 
-// cloudConfig is what cloud-init reads: https://cloudinit.readthedocs.io/en/latest/reference/modules.html.
+// cloudConfig is cloud-init's configuration: https://cloudinit.readthedocs.io/en/latest/reference/modules.html.
 type cloudConfig struct {
 	WriteFiles []file     `json:"write_files"`
 	RunCmd     [][]string `json:"runcmd"`

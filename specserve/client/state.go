@@ -39,7 +39,7 @@ type document struct {
 	Config  *wire.Config `json:"config"`
 }
 
-// version is that of the file.
+// version is the version of the file.
 const version = 1
 
 // load reads the file; without one, or with one of another parent, what is given counts.

@@ -55,7 +55,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.to(p.Pins).RoundTrip(out)
 }
 
-// to gives the connections to a server with one of these keys.
+// to returns the transport for a server with one of these keys.
 func (t *Transport) to(pins []wire.Pin) *http.Transport {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()

@@ -35,7 +35,7 @@ type UplinkOptions struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// State is how the parent answers.
+// State is the state of the connection to the parent.
 type State struct {
 	URL      string
 	Reported time.Time // last report that it took; zero: none
@@ -89,7 +89,7 @@ func (u *Uplink) Config() *wire.Config {
 // Transport sends requests to the parent, with the pins and the token of now.
 func (u *Uplink) Transport() *Transport { return u.transport }
 
-// State is how the parent answers.
+// State returns the state of the connection to the parent.
 func (u *Uplink) State() State {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()
@@ -118,7 +118,7 @@ func (u *Uplink) client() *Client {
 	return &Client{Parent: u.Parent(), Agent: u.o.Agent, Dial: u.o.Dial}
 }
 
-// ReportInterval is how much time is between two reports at least, since the parent limits them.
+// ReportInterval is the minimum time between two reports, since the parent limits them.
 const ReportInterval = 5 * time.Second
 
 // attempts at a report.

@@ -81,9 +81,8 @@ func (s *Server) Reported(node string) (saw string, err error) {
 	return server.Reported(node)
 }
 
-// url is where guests reach the server: as the address that it listens on says, or the site for its hosts,
-// or at the address of the host's API, if the agent runs there. That of a child is reached at the first address of its
-// machine.
+// url is the URL of the server for guests: by its listen address, by the site's setting for its hosts, or at the
+// address of the host's API, if the agent runs there. A child's is at the first address of its machine.
 func (s *Server) url(site *model.Site, listens string) (string, error) {
 	host, port, err := net.SplitHostPort(listens)
 	if err != nil {

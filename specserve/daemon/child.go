@@ -23,7 +23,7 @@ func (s *Server) Runs(node string) string {
 	return r.Agent
 }
 
-// errNoProgram is that the file of the program is not known.
+// errNoProgram says that the file of the program is not known.
 var errNoProgram = errors.New("the server has no program for children")
 
 // Program is the checksum of the program that children get, SHA-256 in hex, and its version.

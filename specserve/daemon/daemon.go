@@ -42,7 +42,7 @@ type Options struct {
 	notify func(state string) error // nil: the service manager
 }
 
-// Announce is how a server is reached.
+// Announce is the address and the pins of a server.
 type Announce struct {
 	Addr   net.Addr
 	Pins   []string // its key and the next one

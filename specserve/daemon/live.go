@@ -55,7 +55,7 @@ type Server struct {
 	state  State
 }
 
-// State is how a server is.
+// State is the state of a server.
 type State struct {
 	Address string   // that it listens on, or tries to
 	Pins    []string // of its key and the next one
@@ -66,7 +66,7 @@ type State struct {
 	Since              time.Time // when it began
 }
 
-// Err is what is wrong with the server, nil if nothing is.
+// Err is the error of the server, nil if there is none.
 func (s State) Err() error {
 	if s.Listening != nil {
 		return s.Listening
@@ -85,7 +85,7 @@ func NewServer(o ServerOptions) *Server {
 	return &Server{o: o, notice: notice, way: way{dial: new(net.Dialer).DialContext}, reports: wire.NewReportStore(), retry: retryAfter, state: State{Address: o.Listen}}
 }
 
-// State is how the server is now.
+// State returns the present state of the server.
 func (s *Server) State() State {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -111,7 +111,7 @@ func (s *Server) Run(ctx context.Context) {
 	}
 }
 
-// failed records what is wrong, and logs what is another problem than before. Nil ends it.
+// failed records an error, and logs it if it is new. Nil clears it.
 func (s *Server) failed(what *error, text string, err error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()

@@ -16,7 +16,7 @@ const Folder = "server"
 // spoolFolder is the folder of temporary files. They have no names, so none is left over.
 const spoolFolder = "tmp"
 
-// retryAfter is how long it takes until what failed is tried again.
+// retryAfter is the pause before a retry.
 const retryAfter = 15 * time.Second
 
 // opened is a server with the files that it needs.

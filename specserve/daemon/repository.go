@@ -21,8 +21,8 @@ const (
 	copyLock   = "repository.lock" // whose server it is
 )
 
-// remembered is how many commits stay in the copy after they were served: a child that comes back
-// gets the commits since the one that it has.
+// remembered is the number of commits that stay in the copy after they were served: a child that comes back gets
+// the commits since the one that it has.
 const remembered = 256
 
 // history is the copy of the repository that the site folder is a checkout of. The server reads only from the copy,
@@ -39,7 +39,7 @@ type history struct {
 	clear  site.Clear
 }
 
-// notServedError is why there is nothing to serve, in words for clients.
+// notServedError is the reason why there is nothing to serve, for clients.
 type notServedError string
 
 func (e notServedError) Error() string { return string(e) }

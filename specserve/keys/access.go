@@ -57,7 +57,7 @@ func (a Access) Equal(b Access) bool {
 	return same
 }
 
-// Files are where the keys are. A name that is "" is that of the constants above, in Dir.
+// Files are the paths of the keys. An empty name is that of the constants above, in Dir.
 type Files struct {
 	Dir                              string // the folder of Ensure; secrets of providers but the generic one are always there
 	Read, Operator, Repository, Hook string
@@ -104,7 +104,7 @@ func EnsureAccess(f Files, providers []string) (Access, error) {
 		names := f.names()
 		for _, name := range slices.Concat(names[:], f.hooks(providers)) {
 			if _, err := readKey(name); !errors.Is(err, fs.ErrNotExist) {
-				continue // ReadAccess says what is wrong with it
+				continue // ReadAccess reports the error
 			}
 			key := make([]byte, 32)
 			_, _ = rand.Read(key) // it never fails (crypto/rand)

@@ -46,7 +46,7 @@ type Book struct {
 	clock   clock
 }
 
-// clock is what a server knows of its own time. It is kept with what is in use.
+// clock is the server's record of its own time. It is stored with the tokens in use.
 type clock struct {
 	Seen   time.Time `json:"seen,omitzero"`    // when it was asked last
 	From   time.Time `json:"missed,omitzero"`  // when the last time began that it missed, since it was off or its clock was behind
@@ -59,8 +59,8 @@ type clock struct {
 // nodes renew.
 const missing = TokenLifetime
 
-// tick notices how the clock went on since it was asked last. Ran is how long the process ran since then, by the clock that
-// cannot be set.
+// tick records how the clock advanced since the last call. ran is how long the process ran since then, by the
+// monotonic clock.
 func (c *clock) tick(now time.Time, ran time.Duration) {
 	if c.loaded {
 		ran = 0
@@ -83,7 +83,7 @@ func (c *clock) spared(end, now time.Time) bool {
 	return end.Add(Lapse).After(c.From) && now.Before(c.Until.Add(Lapse))
 }
 
-// Revocation is that all tokens of a node were revoked.
+// Revocation says that all tokens of a node were revoked.
 type Revocation struct {
 	Node       string    `json:"node"`
 	Generation int       `json:"generation"` // how often that was done
@@ -91,7 +91,7 @@ type Revocation struct {
 	Minted     bool      `json:"minted"` // a token was minted for it here; of earlier versions that is not known
 }
 
-// issue is what was minted for a node, and revoked.
+// issue is the record of minted and revoked tokens of a node.
 type issue struct {
 	Minted     int64     `json:"minted,omitempty"` // number of the last token that was minted
 	Generation int       `json:"generation,omitempty"`

@@ -49,7 +49,7 @@ func OpenCredentials(o CredentialsOptions) (*CredentialsKeeper, error) {
 	return k, err
 }
 
-// Certificate is how the server is recognised.
+// Certificate is the certificate of the server.
 func (k *CredentialsKeeper) Certificate() *CertKeeper { return k.certificate }
 
 // Ring is the signing keys.

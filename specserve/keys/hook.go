@@ -32,8 +32,8 @@ import (
 // remembered.
 const Window = 5 * time.Minute
 
-// remembered is how many deliveries are kept to recognise a repetition. An attacker who has
-// one delivery cannot push it out: only valid ones are kept.
+// remembered is the number of deliveries that are kept to recognize a repetition. An attacker who has one delivery
+// cannot push it out: only valid ones are kept.
 const remembered = 1024
 
 // Why a delivery is not accepted.
@@ -46,7 +46,7 @@ var (
 	ErrHookBody     = errors.New("the body of the delivery cannot be read") // and why
 )
 
-// HookVerdict is what a valid delivery asks for.
+// HookVerdict is the action for a valid delivery.
 type HookVerdict int
 
 // The verdicts.
@@ -56,10 +56,10 @@ const (
 	Other                           // it is about something else, as the ping of a new hook
 )
 
-// scheme is how one provider signs.
+// scheme is the signature scheme of a provider.
 type scheme struct {
-	// check verifies a delivery, and gives what it is recognised by.
-	// It reads the body only of a delivery that has a signature, or a token that is right.
+	// check verifies a delivery, and returns its ID. It only reads the body of a delivery that has a signature, or
+	// a token that is right.
 	check func(d delivery) (id string, err error)
 	// signed are the headers with the HMAC of a delivery.
 	signed []string
@@ -88,8 +88,7 @@ func schemes() map[string]scheme {
 	}
 }
 
-// HookSigned reports whether a delivery has an HMAC, right or wrong: what has one can be checked without
-// helping anybody to guess a secret.
+// HookSigned reports whether a delivery has an HMAC, right or wrong: checking one does not help to guess a secret.
 func HookSigned(provider string, header http.Header) bool {
 	return slices.ContainsFunc(schemes()[provider].signed, func(name string) bool { return header.Get(name) != "" })
 }

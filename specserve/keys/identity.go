@@ -34,7 +34,7 @@ const (
 	nextBlock        = "NEXT PRIVATE KEY"
 )
 
-// identity is what a server identifies itself by. It is not changed after it was made.
+// identity is the server's certificate with its keys. It is immutable.
 type identity struct {
 	pair tls.Certificate // with its Leaf
 	next *ecdsa.PrivateKey
@@ -95,8 +95,8 @@ func (id *identity) renewed(now time.Time, of Names, rotate bool) (*identity, er
 		return nil, errors.New("the key is not an ECDSA one")
 	}
 	if !rotate {
-		// The end stays, unless it is further away than it can be: else new names would
-		// postpone the next key for ever.
+		// The end stays, unless it is further away than it can be: otherwise new names would postpone the next key
+		// indefinitely.
 		end := id.pair.Leaf.NotAfter
 		if latest := now.Add(validity); end.After(latest) {
 			end = latest
@@ -198,7 +198,7 @@ func ecKey(der []byte) (*ecdsa.PrivateKey, error) {
 	return nil, errors.New("a key in it cannot be read")
 }
 
-// Names is what a server is called.
+// Names are the names of a server.
 type Names struct {
 	DNS []string
 	IPs []net.IP

@@ -15,7 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// CertFile is what a server that makes its own certificate keeps, in its folder.
+// CertFile is the file of a server's own certificate, in its folder.
 const CertFile = "server.pem"
 
 // CertOptions say where a certificate is.
@@ -36,14 +36,14 @@ type CertKeeper struct {
 	named   time.Time // when the names were compared last
 }
 
-// present is what is in force: an identity, its pins, and the files that it was read from.
+// present is the current identity, its pins, and the files that it was read from.
 type present struct {
 	*identity
 	announced []string
 	files     [2]state
 }
 
-// state is how a file was when it was read.
+// state is the state of a file when it was read.
 type state struct {
 	size     int64
 	modified time.Time
@@ -84,11 +84,11 @@ func OpenCert(o CertOptions) (*CertKeeper, error) {
 // Pins are those of the present key and, if it is known, of the next one. The caller must not change them.
 func (k *CertKeeper) Pins() []string { return k.present.Load().announced }
 
-// Expires is when the present certificate does.
+// Expires is the end of the present certificate.
 func (k *CertKeeper) Expires() time.Time { return k.present.Load().pair.Leaf.NotAfter }
 
-// TLS is how a server with this certificate listens. A handshake gets the certificate that is in
-// force when it begins.
+// TLS is the configuration of a server with this certificate. A handshake gets the certificate that is current when
+// it begins.
 func (k *CertKeeper) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,

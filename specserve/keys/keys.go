@@ -20,10 +20,10 @@ import (
 // FileName is the file of the keys in the folder of a server, mode 0600.
 const FileName = "signing.json"
 
-// most is how many keys are valid at once.
+// most is the number of keys that are valid at once.
 const most = 2
 
-// version is that of the file.
+// version is the version of the file.
 const version = 1
 
 // entry is a key, and when it was made.
@@ -96,7 +96,7 @@ func parse(text []byte) (Ring, error) {
 	return ring, nil
 }
 
-// Ensure reads the keys in a folder, and makes the folder and the first key if there are none.
+// Ensure reads the keys in a folder, and creates the folder and the first key if they do not exist.
 func Ensure(dir string, now time.Time) (Ring, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of the signing keys: %w", err)

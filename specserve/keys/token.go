@@ -22,13 +22,13 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// TokenVersion is that of the payload.
+// TokenVersion is the version of the payload.
 const TokenVersion = 1
 
 // MaxTokenLength bounds a token, in bytes. Names are DNS labels, so a real one is far shorter.
 const MaxTokenLength = 1024
 
-// keySize is how long a key is, in bytes.
+// keySize is the length of a key in bytes.
 const keySize = 32
 
 // Claims is the payload. The order of its fields is part of the format.
@@ -48,8 +48,7 @@ type Claims struct {
 	Once       bool  `json:"once,omitempty"` // it is only for getting the next one
 }
 
-// TokenLifetime is how long a token is good for unless something else is asked for. A node that fetches in the second half of
-// that time gets a new one.
+// TokenLifetime is the default lifetime of a token. A node that fetches in the second half of it gets a new one.
 const TokenLifetime = 24 * time.Hour
 
 // Key signs tokens. The zero value signs nothing.
@@ -190,8 +189,8 @@ func (c Claims) Expired(now time.Time) error {
 	return wire.Errorf(wire.CodeExpired, "the token has expired at %s", time.Unix(c.Expires, 0).UTC().Format(time.RFC3339))
 }
 
-// Life is how long a token is good for that replaces this one; 0: for ever. It is as long as this one was, but for those of
-// earlier versions, which were good for a year, and of the predecessor, which never expired.
+// Life is the lifetime of the token that replaces this one; 0 if it never expires. It is as long as this one's,
+// except for tokens of earlier versions, which were valid for a year, and of the predecessor, which never expired.
 func (c Claims) Life() time.Duration {
 	life := time.Duration(c.Expires-c.Issued) * time.Second
 	switch {
@@ -251,7 +250,7 @@ func split(text string) (payload string, signature []byte, c Claims, err error) 
 	return payload, signature, c, nil
 }
 
-// Skew is how far ahead of ours the clock may have been that a token is from.
+// Skew is how far the clock of a token's issuer may have been ahead of ours.
 const Skew = 5 * time.Minute
 
 // Early reports whether a token was issued in the future. Only the parent signs, so its clock was ahead, or is behind now.

@@ -11,7 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Lifetime is how long a token is good for unless something else is asked for.
+// Lifetime is the default lifetime of a token.
 const Lifetime = TokenLifetime
 
 // Minted is a token that was made.
@@ -68,7 +68,7 @@ func Mint(dir, node, spec string, life time.Duration, now time.Time) (Minted, er
 	return m, err
 }
 
-// Inspection is what a token says, without its signature.
+// Inspection is the content of a token, without its signature.
 type Inspection struct {
 	Node    string     `json:"node"`
 	Spec    string     `json:"spec"`

@@ -37,7 +37,7 @@ type Listener struct {
 	turns      uint64 // changes of a rank so far
 }
 
-// client is who has connections.
+// client is a client with connections.
 type client struct {
 	prefix     netip.Prefix
 	open       int
@@ -140,7 +140,7 @@ func (c *client) victim() *conn {
 	return nil
 }
 
-// rank gives a connection another rank. The caller has the mutex.
+// rank changes the rank of a connection. The caller has the mutex.
 func (l *Listener) rank(c *conn, to rank) {
 	l.unrank(c)
 	l.turns++

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Rate is how often something may happen: Every so often, and a number of times at once after a rest.
+// Rate is a limit: one event every Every, and a burst after a rest.
 type Rate struct {
 	Every time.Duration
 	Burst int
 }
 
-// Key is what is counted: a client, and what it asks about.
+// Key is the unit of counting: a client, and the subject of its request.
 type Key struct {
 	Client netip.Prefix
-	About  string // "" for everything
+	About  string // "" for all
 }
 
 // Rates counts how often keys occur. It remembers a bounded number of them. Requests come from many
@@ -45,7 +45,7 @@ func (r *Rates) Take(key Key, now time.Time) (wait time.Duration, ok bool) {
 	return 0, true
 }
 
-// Wait is how long it takes until a key may occur again; 0 if it may now.
+// Wait is the time until a key may occur again; 0 if it may now.
 func (r *Rates) Wait(key Key, now time.Time) time.Duration {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()

@@ -13,10 +13,10 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Server is where a spec comes from.
+// Server is the source of a spec.
 type Server struct {
 	Client *client.Client
-	// File is where renewed pins and tokens are kept (wire.ParentFile); "" for nowhere.
+	// File stores renewed pins and tokens (wire.ParentFile); "" for none.
 	File string
 }
 
@@ -25,7 +25,7 @@ type fetched struct {
 	Version int       `json:"version"`
 	Server  string    `json:"server"`
 	ETag    string    `json:"etag"`
-	Spec    string    `json:"spec_sha256"` // of spec.json: the tag is that of no other content
+	Spec    string    `json:"spec_sha256"` // of spec.json: the tag belongs to this content
 	At      time.Time `json:"at"`          // when another spec than before was fetched last
 }
 
@@ -48,7 +48,7 @@ func (f Folder) Fetch(ctx context.Context, s Server) (changed bool, err error) {
 	return changed, f.writeJSON(fetchedFile, doc)
 }
 
-// tag is that of the stored spec, if it is as this parent sent it.
+// tag is the tag of the stored spec, if it is as this parent sent it.
 func (f Folder) tag(server string) string {
 	of, err := readJSON[fetched](f.file(fetchedFile))
 	if err != nil || of == nil || of.Server != server {

@@ -20,7 +20,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// DefaultFolder is where a node keeps what it pulls.
+// DefaultFolder is the folder of a node for what it pulls.
 const DefaultFolder = "/var/lib/homestak-gitops"
 
 // The files of a folder.

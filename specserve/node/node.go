@@ -67,8 +67,8 @@ func (n Node) Run(ctx context.Context, fetch func(context.Context) error) (want 
 	return want, changed, errors.Join(err, n.Folder.Fail(err, time.Now()))
 }
 
-// Apply makes the machine what a spec says, and records in the folder how that ended. It gives how
-// many settings differed at first. A run that was stopped on the way has not failed.
+// Apply makes the machine match a spec, and records the result in the folder. It returns how many settings differed
+// at first. A run that was stopped on the way has not failed.
 func (n Node) Apply(ctx context.Context, want *spec.Spec) (changed int, err error) {
 	changed, err = n.apply(ctx, want)
 	switch {
@@ -113,7 +113,7 @@ func (n Node) apply(ctx context.Context, want *spec.Spec) (changed int, err erro
 	return changed, nil
 }
 
-// Plan is what applying a spec would change, in the form of any other plan.
+// Plan is the plan of applying a spec, in the form of any other plan.
 func Plan(s *converge.State, at time.Time) *plan.Plan {
 	addr, have := converge.Address(s.Want.Node), s.Observed()
 	have.At = at.UTC()

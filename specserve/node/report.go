@@ -25,7 +25,7 @@ func (f Folder) Report(ctx context.Context, to Server, now time.Time) error {
 	return to.Client.Report(ctx, document)
 }
 
-// report is what the folder says. The node does not know commits: it has the spec of one.
+// report is the report by the state of the folder. The node does not know commits: it has the spec of one.
 func (f Folder) report(identity string, now time.Time) (wire.Report, error) {
 	r := wire.Report{Version: wire.ReportVersion, Identity: identity, At: now.UTC(), Phase: wire.PhaseConfig, Findings: diag.List{}, Nodes: []wire.ReportNode{}}
 	complete, err := f.Complete()

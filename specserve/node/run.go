@@ -97,8 +97,8 @@ func (r Run) fetch(ctx context.Context, f Folder, from Source) (changed bool, er
 	return f.Fetch(ctx, s)
 }
 
-// Apply applies the spec in a file, or the one that was fetched last for "". From is the parent to
-// ask for it first; nil for none. It gives what was applied, and how many settings differed.
+// Apply applies the spec in a file, or the one that was fetched last for "". from is the parent to ask for it
+// first; nil for none. It returns the applied spec, and how many settings differed.
 func (r Run) Apply(ctx context.Context, from *Source, file string) (want *spec.Spec, changed int, err error) {
 	f := Folder{Path: r.Folder}
 	if from == nil {

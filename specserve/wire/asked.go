@@ -1,6 +1,6 @@
 package wire
 
-// Asked is what became of the request to check a node.
+// Asked is the result of a request to check a node.
 type Asked string
 
 // Results of a request.

@@ -12,8 +12,8 @@ import (
 // answers at once, again and again, is asked as often as that.
 const MinPollInterval = 2 * time.Second
 
-// Backoff gives the pauses after attempts that failed: the first one, then twice as long each time, and never longer than the
-// longest. Its zero value gives 5 s to 5 min.
+// Backoff returns the pauses after failed attempts: the first one, then twice as long each time, up to the longest.
+// Its zero value goes from 5 s to 5 min.
 type Backoff struct {
 	First, Most time.Duration
 

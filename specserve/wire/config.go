@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// ConfigVersion is that of Config.
+// ConfigVersion is the version of Config.
 const ConfigVersion = 1
 
 // Config is the answer to GET /config/{identity}: what a child of type pve needs to manage its

@@ -20,11 +20,11 @@ import (
 	"github.com/homestak/homestak-gitops/engine/durable"
 )
 
-// ParentFile is where a node has it. The first boot writes it, and every answer of the parent may renew
-// pins and token in it.
+// ParentFile is its path on a node. The first boot writes it, and every response of the parent may renew pins and
+// token in it.
 const ParentFile = "/etc/homestak-gitops/node.json"
 
-// parentVersion is that of the file.
+// parentVersion is the version of the file.
 const parentVersion = 1
 
 // maxSize bounds the file, in bytes.
@@ -71,8 +71,8 @@ func LoadParent(name string) (Parent, error) {
 	return p, nil
 }
 
-// ReadParent reads the document, strictly: what is not known there is an error, and so is what is
-// missing. The error does not show the token.
+// ReadParent parses the document strictly: unknown and missing members are errors. The error does not show the
+// token.
 func ReadParent(b []byte) (Parent, error) {
 	var doc document
 	d := json.NewDecoder(bytes.NewReader(b))
@@ -97,7 +97,7 @@ func ReadParent(b []byte) (Parent, error) {
 // label is a name as the site has it.
 var label = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`) })
 
-// Check says what is wrong with it.
+// Check validates it.
 func (p Parent) Check() error {
 	if !label().MatchString(p.Identity) {
 		return fmt.Errorf("identity %.80q is not the name of a node", p.Identity)

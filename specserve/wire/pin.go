@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// most is how many pins a child keeps: that of the key in use, that of the next one, and room for
-// a rotation of which it has not heard to the end.
+// most is the number of pins that a child keeps: that of the current key, that of the next one, and room for a
+// rotation that it has not completely followed.
 const most = 4
 
 // Pin is a public key (SPKI of X.509, DER) by its SHA-256.

@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// Code names a problem. Codes stay as they are for ever: children of another version read them.
+// Code names a problem. Codes are permanent: children of other versions read them.
 type Code string
 
 // The codes.
@@ -38,7 +38,7 @@ const (
 type ProblemKind struct {
 	Code    Code
 	Status  int    // of HTTP; 0 for what only a client notices
-	Message string // what is wrong, where nothing more is known
+	Message string // default message
 	Hint    string // what to do
 }
 
@@ -61,7 +61,7 @@ func AllProblems() []ProblemKind {
 	}
 }
 
-// LookupProblem gives the row of a code; that of Internal for a code that is not in the table.
+// LookupProblem returns the row of a code; that of Internal for an unknown one.
 func LookupProblem(code Code) ProblemKind {
 	var internal ProblemKind
 	for _, k := range AllProblems() {
@@ -137,8 +137,8 @@ const (
 	mostHint    = 300
 )
 
-// ReadProblem takes the error out of an answer. An answer without the document, such as that of a proxy,
-// gives the code that fits its status.
+// ReadProblem reads the error from a response. Without the document, as from a proxy, it has the code for the
+// status.
 func ReadProblem(status int, document []byte) *Error {
 	var b body
 	if err := json.Unmarshal(document, &b); err == nil && known(b.Error.Code) {

@@ -20,7 +20,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// ReportVersion is that of the document.
+// ReportVersion is the version of the document.
 const ReportVersion = 1
 
 // Limits of a report. Fold cuts what exceeds them, and Read refuses it.
@@ -75,7 +75,7 @@ type ReportNode struct {
 	Commit   string    `json:"commit,omitempty"` // that a child works from
 }
 
-// Phase is how far a node is.
+// Phase is the progress of a node.
 type Phase string
 
 // The phases.

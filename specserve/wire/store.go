@@ -13,7 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// staleAfter is how many periods a report is valid.
+// staleAfter is the number of periods for which a report is valid.
 const staleAfter = 3
 
 // ReceivedReport is a report with the time at which it came, by our clock.
@@ -40,7 +40,7 @@ func (r ReceivedReport) Stale(now time.Time, usual time.Duration) bool {
 // Same reports whether a report says the same as another one, at another time.
 func (r Report) Same(as Report) bool { return reflect.DeepEqual(r.timeless(), as.timeless()) }
 
-// timeless is what a report says, without when it was said.
+// timeless is a report without its time.
 func (r Report) timeless() Report {
 	r.At, r.Nodes = time.Time{}, slices.Clone(r.Nodes)
 	for i := range r.Nodes {
@@ -76,7 +76,7 @@ func (s *ReportStore) Put(r Report, now time.Time) bool {
 	return true
 }
 
-// Get gives the last report of a child.
+// Get returns the last report of a child.
 func (s *ReportStore) Get(identity string) (ReceivedReport, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,7 +207,7 @@ func (f *folding) fits(n ReportNode) bool {
 	return true
 }
 
-// lineOf is that of a node which a child reported.
+// lineOf is the line of a node that a child reported.
 func lineOf(child, n ReportNode) ReportNode {
 	n.Error = ShortenText(n.Error)
 	if n.Reported.IsZero() {
@@ -263,7 +263,7 @@ func bounded(all diag.List) diag.List {
 	return out
 }
 
-// size is how many bytes a value has in the document.
+// size is the length of a value in the document, in bytes.
 func size(v any) int {
 	b, err := json.Marshal(v)
 	if err != nil {

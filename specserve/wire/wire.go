@@ -24,25 +24,25 @@ const (
 	maxAgent  = 256 << 20
 )
 
-// HealthPath is where a server says that it is there.
+// HealthPath is the path of the health check.
 const HealthPath = "/health"
 
-// SpecPath is where the spec of a node is.
+// SpecPath is the path of a node's spec.
 func SpecPath(identity string) string { return "/spec/" + url.PathEscape(identity) }
 
-// ConfigPath is where a child of type pve gets what it needs for its subtree.
+// ConfigPath is the path of the configuration for the subtree of a child of type pve.
 func ConfigPath(identity string) string { return "/config/" + url.PathEscape(identity) }
 
-// WaitPath is where a child waits until there is something to do.
+// WaitPath is the path of a child's long poll.
 func WaitPath(identity string) string { return "/wait/" + url.PathEscape(identity) }
 
-// RepositoryPath is where the repository of the site is.
+// RepositoryPath is the path of the site's repository.
 const RepositoryPath = "/site.git"
 
-// ReportPath is where the report of a child goes.
+// ReportPath is the path for the reports of a child.
 func ReportPath(identity string) string { return "/report/" + url.PathEscape(identity) }
 
-// AgentPath is where the program is, for an operating system and architecture as Go names them.
+// AgentPath is the path of the program, for an operating system and architecture as Go names them.
 func AgentPath(os, arch string) string { return "/agent/" + os + "-" + arch }
 
 // bearer comes before the token in the header Authorization (RFC 6750, 2.1).
@@ -64,11 +64,10 @@ func Token(h http.Header) string {
 	return strings.TrimSpace(value[len(bearer):])
 }
 
-// Spec is the answer to GET /spec/{identity}: the resolved spec of the node, with members of its
-// own beside those of the spec.
+// Spec is the response to GET /spec/{identity}: the resolved spec of the node, with additional members of its own.
 //
-// Its ETag is that of ETag. A server that owes the node a new token (keys.Keys.Due) answers 200
-// with the whole document also where the tag matches, since a 304 cannot carry one.
+// Its ETag is that of ETag. A server that owes the node a new token (keys.Keys.Due) sends 200 with the whole
+// document even if the tag matches, since a 304 cannot carry one.
 type Spec struct {
 	*spec.Spec
 

@@ -109,7 +109,7 @@ func (f *Flags) Variables() (map[string]string, error) {
 	return vars, nil
 }
 
-// Scope is what plans of these flags are about, with the values of --target.
+// Scope is the scope of plans with these flags and the values of --target.
 func (f *Flags) Scope(targets []string) plan.Scope {
 	return plan.Scope{Manifest: f.Manifest, Targets: targets, AllowDeletes: f.AllowDeletes, AllowOrphans: f.AllowOrphans}
 }

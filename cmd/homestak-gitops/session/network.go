@@ -11,7 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 )
 
-// Network is where the hosts of a run are. The zero value is the real one.
+// Network is the network of a run with its hosts. The zero value is the real one.
 type Network struct {
 	Transport drivers.Transport
 	Reaches   func(netip.Addr) error // takes the place of probes; see health.Prober.Simulated
@@ -26,8 +26,8 @@ type Network struct {
 
 // specs serves nodes in mode pull their specs.
 type specs interface {
-	// Serve makes a site the one that is served. It returns nil if no node of it is in mode pull. Guests
-	// is how the guests of the site are entered.
+	// Serve sets the served site. It returns nil if no node of it is in mode pull. guests is how the guests of the
+	// site are entered.
 	Serve(d engine.Desired, policies *policy.Set, guests push.Config) (drivers.Parent, error)
 	// Reported is as health.Prober wants it.
 	Reported(node string) (saw string, err error)

@@ -67,7 +67,7 @@ func (s *Session) PolicyDocument(ctx context.Context, planned bool) (map[string]
 	return s.PolicyInputOf(r.Plan, r.Have, p.AllowDeletes)
 }
 
-// Change is how a pass that changes a host is agreed to.
+// Change is the approval of a pass that changes a host.
 type Change struct {
 	// Kept is a plan that was reviewed before: the pass does exactly that, without confirmation. May be nil.
 	Kept *plan.Plan

@@ -166,7 +166,7 @@ func (d *demo) story(ctx context.Context) error {
 	return nil
 }
 
-// serve keeps everything up, and reports what the agent makes of the user's pushes.
+// serve keeps everything running, and reports the agent's response to pushes.
 func (d *demo) serve(ctx context.Context) error {
 	manifests, err := fs.Sub(examples.Site, "site/manifests")
 	if err == nil {
@@ -272,7 +272,7 @@ func (d *demo) until(ctx context.Context, what string, wanted func(agent.Status)
 	}
 }
 
-// hosts has the simulator for everybody who opens the host.
+// hosts are the simulated hosts.
 func (d *demo) hosts() sim.Hosts { return d.world.Hosts }
 
 // show draws the plan of what is in the checkout, as the verb plan does before anything is

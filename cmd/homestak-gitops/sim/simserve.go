@@ -23,7 +23,7 @@ type ServeOptions struct {
 	Ready func(Simulator) error
 }
 
-// Simulator is how a simulator is reached, as the line that sim --json prints.
+// Simulator is the address of a simulator, as the line that sim --json prints.
 type Simulator struct {
 	API         string `json:"api"`
 	Node        string `json:"node"`
@@ -69,7 +69,7 @@ func Serve(ctx context.Context, o ServeOptions) error {
 	return nil
 }
 
-// Text is what to write into a site that is to use the simulator.
+// Text is the text for a site that uses the simulator.
 func (s Simulator) Text() string {
 	ip, port, err := net.SplitHostPort(s.SSH)
 	if err != nil {

@@ -129,7 +129,7 @@ func (w *World) Close() error {
 	return w.agents.close()
 }
 
-// vantage is where an agent is: on the machine of a host, or in a guest.
+// vantage is the location of an agent: on the machine of a host, or in a guest.
 type vantage struct {
 	transport drivers.Transport
 	reaches   func(netip.Addr) error

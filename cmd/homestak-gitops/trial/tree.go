@@ -217,7 +217,7 @@ func (g *growing) create(ctx context.Context) error {
 
 const notThere = "is not there"
 
-// lack is what keeps a tree from being complete.
+// lack is the reason why a tree is not complete.
 type lack struct {
 	node, on string // the node, and where it is
 	why      string

@@ -59,7 +59,7 @@ func WriteExitCodes(w io.Writer) {
 	}
 }
 
-// ErrTimeout is why a context ends when --timeout has passed.
+// ErrTimeout is the cause of a context that ends after --timeout.
 var ErrTimeout = errors.New("the --timeout expired")
 
 // ExitError is an error that has its exit code. With Err nil everything was reported before.
@@ -71,7 +71,7 @@ type ExitError struct {
 // WithExitCode gives an error its exit code.
 func WithExitCode(code int, err error) error { return &ExitError{code, err} }
 
-// Error gives what there is to report, "" if nothing.
+// Error returns what there is to report, "" if nothing.
 func (e *ExitError) Error() string {
 	if e.Err == nil {
 		return ""
@@ -79,7 +79,7 @@ func (e *ExitError) Error() string {
 	return e.Err.Error()
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *ExitError) Unwrap() error { return e.Err }
 
 // ExitCode is the exit code of an error that ends the program.
@@ -206,7 +206,7 @@ func Because(ctx context.Context, err error) error {
 	return err
 }
 
-// LimitTime gives a context that ends with ErrTimeout after a time, if that is not 0.
+// LimitTime returns a context that ends with ErrTimeout after a time, if that is not 0.
 func LimitTime(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	if timeout == 0 {
 		return ctx, func() {}

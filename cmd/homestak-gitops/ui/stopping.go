@@ -44,7 +44,7 @@ func (s *Stopping) Close() {
 	<-s.done
 }
 
-// Soon gives a context that ends at the first request already: for work that has
+// Soon returns a context that ends at the first request already: for work that has
 // nothing to finish, such as reading or waiting for an answer.
 func (s *Stopping) Soon(ctx context.Context) (context.Context, context.CancelFunc) {
 	return engine.Until(ctx, s.Once)

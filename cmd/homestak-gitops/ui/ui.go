@@ -84,8 +84,7 @@ func (u *UI) colored(terminal bool) bool {
 	}
 }
 
-// Text is where text for people goes, and whether it is coloured there: the
-// stream of what was asked for, unless data are there.
+// Text is the writer of text for people, and whether it is coloured: stdout, unless that has data.
 func (u *UI) Text() (w io.Writer, color bool) {
 	if u.Data {
 		return u.Stderr, u.colored(u.ErrTerminal)
@@ -123,8 +122,8 @@ func (u *UI) Notef(format string, args ...any) {
 	fmt.Fprintln(u.Stderr, diag.Wrap(diag.Clean(fmt.Sprintf(format, args...)), u.columns(u.ErrTerminal)))
 }
 
-// Findings writes what is wrong with the site, the plan or the host; each text
-// once, however many stages and instances of a node it is about.
+// Findings writes findings about the site, the plan or the host; each text once, even if it is about many stages
+// and instances of a node.
 func (u *UI) Findings(l diag.List) {
 	var fresh diag.List
 	for _, f := range l {
@@ -205,7 +204,7 @@ func (u *UI) Failure(err error) {
 	fmt.Fprintf(u.Stderr, "%s %s\n", label, strings.ReplaceAll(diag.Clean(text), "\n", "\n  "))
 }
 
-// Terminal is where progress is shown.
+// Terminal is the terminal for progress.
 func (u *UI) Terminal() view.Terminal {
 	return view.Terminal{W: u.Stderr, Live: u.ErrTerminal, Width: u.Width, Verbose: u.Verbose}
 }
