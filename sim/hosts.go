@@ -51,7 +51,7 @@ func (s Hosts) Each(do func(*pve.Host) bool) {
 	}
 }
 
-// Find gives the host with this name of its first node, which may be inside of a guest; nil if there is none.
+// Find returns the host with this name of its first node, which may be inside of a guest; nil if there is none.
 func (s Hosts) Find(node string) (found *pve.Host) {
 	s.Each(func(h *pve.Host) bool {
 		if h.Node() == node {

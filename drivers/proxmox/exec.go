@@ -207,7 +207,7 @@ func letters(bytes []byte) string {
 	return b.String()
 }
 
-// bytesOf gives what a program wrote. PVE takes each byte of it for a letter of its own
+// bytesOf returns what a program wrote. PVE takes each byte of it for a letter of its own
 // (QemuServer/Agent.pm, qemu_exec_status, decodes no UTF-8), so that ä comes as two letters.
 func bytesOf(s string) string {
 	bytes := make([]byte, 0, len(s))

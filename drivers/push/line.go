@@ -118,7 +118,7 @@ func (l *line) lock(ctx context.Context) error {
 	}
 }
 
-// open gives the connection, and logs in if there is none.
+// open returns the connection, and logs in if there is none.
 func (l *line) open(ctx context.Context) (*ssh.Machine, error) {
 	if err := l.lock(ctx); err != nil {
 		return nil, err
@@ -295,7 +295,7 @@ func (l *line) login(ctx context.Context, to []netip.Addr, at []int, known Known
 	return in, nil
 }
 
-// refused gives the error that says more: a guest that answers and refuses us, before one that does not answer.
+// refused returns the error that says more: a guest that answers and refuses us, before one that does not answer.
 func refused(a, b error) error {
 	var key *ssh.HostKeyError
 	var denied *ssh.LoginError
@@ -359,7 +359,7 @@ func (l *line) loginAt(ctx context.Context, ip netip.Addr, port int, known Known
 	return m, nil
 }
 
-// renewed gives the host keys that a guest has now, if it was refused for those that it had before and its
+// renewed returns the host keys that a guest has now, if it was refused for those that it had before and its
 // guest agent knows others. cloud-init makes new ones when Proxmox VE gives it another instance ID, as
 // it does after a change of address or keys (PVE/QemuServer/Cloudinit.pm).
 func (l *line) renewed(ctx context.Context, err error, known Known) []string {

@@ -58,7 +58,7 @@ type ViaError struct {
 	Err     error
 }
 
-// Error gives the reason, which names the machine.
+// Error returns the reason, which names the machine.
 func (e *ViaError) Error() string { return e.Err.Error() }
 
 // Hopeless is that of the reason; see guest.Machine.
@@ -119,7 +119,7 @@ func (e *machineError) Error() string {
 	return fmt.Sprintf("ssh to %s: %s", e.Machine, guest.Said(e.Err.Error()))
 }
 
-// Unwrap gives the reason.
+// Unwrap returns the reason.
 func (e *machineError) Unwrap() error { return e.Err }
 
 // Hopeless reports whether waiting resolves nothing; see guest.Machine.

@@ -239,7 +239,7 @@ func (m *memory) noteSweepHints(r *engine.Report) {
 // mostHarmful is how many of these commits are kept.
 const mostHarmful = 16
 
-// harmful gives what was found in a commit that must not be evaluated; nil for any other.
+// harmful returns what was found in a commit that must not be evaluated; nil for any other.
 func (m *memory) harmful(id, program string) diag.List {
 	for _, h := range m.Harmful {
 		if h.ID == id && h.Program == program {

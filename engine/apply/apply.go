@@ -79,7 +79,7 @@ type NotYetError struct{ Err error }
 // Error says what is not ready yet.
 func (e *NotYetError) Error() string { return e.Err.Error() }
 
-// Unwrap gives the same.
+// Unwrap returns the same.
 func (e *NotYetError) Unwrap() error { return e.Err }
 
 // Event reports progress.
@@ -313,7 +313,7 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return fmt.Sprintf("%s: panic: %v", e.Address, e.Value) }
 
-// Unwrap gives the value if it was an error.
+// Unwrap returns the value if it was an error.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err

@@ -24,7 +24,7 @@ type hushedError struct {
 // Error is the text without the secret.
 func (e *hushedError) Error() string { return e.text }
 
-// Unwrap gives the original.
+// Unwrap returns the original.
 func (e *hushedError) Unwrap() error { return e.err }
 
 // redact removes the secret values of a step from the text of its error: a host may repeat invalid

@@ -22,7 +22,7 @@ type (
 	asking  func(context.Context, slotRequest) error
 )
 
-// withSlots gives a context by which the work of a task sends such requests.
+// withSlots returns a context by which the work of a task sends such requests.
 func (r *run) withSlots(ctx context.Context, t *task) context.Context {
 	ask := func(ctx context.Context, p slotRequest) error {
 		p.task = t

@@ -58,7 +58,7 @@ func Listen(ctx context.Context, name string) (net.Listener, error) {
 // socketMode lets the owner and the group in.
 const socketMode = 0o660
 
-// bounded gives a listener that accepts only so many connections at once.
+// bounded returns a listener that accepts only so many connections at once.
 func bounded(ln net.Listener, n int) net.Listener {
 	return &boundedListener{Listener: ln, slots: make(chan struct{}, n), closed: make(chan struct{})}
 }
@@ -96,7 +96,7 @@ type boundedConn struct {
 	leave func()
 }
 
-// Close gives the slot back.
+// Close releases the slot.
 func (c *boundedConn) Close() error {
 	c.leave()
 	return c.Conn.Close()

@@ -16,7 +16,7 @@ type ProblemError struct {
 	Hint    string `json:"hint"`    // what to do next, "" if there is nothing to say
 }
 
-// Error gives the message, and the hint on the next line.
+// Error returns the message, and the hint on the next line.
 func (p *ProblemError) Error() string {
 	if p.Hint == "" {
 		return p.Message
@@ -70,7 +70,7 @@ type RefusedError struct{ Err error }
 // Error gives the message of the cause, and on the next line what to do.
 func (e *RefusedError) Error() string { return e.Err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
 func refusedf(format string, args ...any) error { return &RefusedError{fmt.Errorf(format, args...)} }
@@ -81,7 +81,7 @@ type DeniedError struct{ Err error }
 // Error gives the message of the cause, and on the next line what to do.
 func (e *DeniedError) Error() string { return e.Err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *DeniedError) Unwrap() error { return e.Err }
 
 func deniedf(format string, args ...any) error { return &DeniedError{fmt.Errorf(format, args...)} }

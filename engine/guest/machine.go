@@ -89,7 +89,7 @@ type Output struct {
 	Cut      bool // Out or Err ends at OutputLimit, and the command wrote more
 }
 
-// Limited gives an output whose texts end at OutputLimit.
+// Limited returns an output whose texts end at OutputLimit.
 func (o Output) Limited() Output {
 	for _, text := range []*string{&o.Out, &o.Err} {
 		if len(*text) > OutputLimit {

@@ -136,7 +136,7 @@ func (r *Record) With(entries []RecordEntry) *Record {
 	return out
 }
 
-// Without gives a record that lacks these entries.
+// Without returns a record that lacks these entries.
 func (r *Record) Without(keys []RecordKey) *Record {
 	out := &Record{Version: r.Version}
 	for _, e := range r.Entries {

@@ -73,7 +73,7 @@ type connectError struct {
 // Error says where, and what came instead.
 func (e *connectError) Error() string { return e.addr + ": " + e.text }
 
-// Unwrap gives the network's error.
+// Unwrap returns the network's error.
 func (e *connectError) Unwrap() error { return e.err }
 
 // Read ends when no byte received for the idle time.

@@ -126,7 +126,7 @@ func portOf(s string) (int, error) {
 	return n, nil
 }
 
-// elsewhere gives a host, "" for one that means the guest: loopback is meant as the
+// elsewhere returns a host, "" for one that means the guest: loopback is meant as the
 // guest sees it, and must never be that of the machine which tries.
 func elsewhere(host string) string {
 	ip, err := netip.ParseAddr(host)

@@ -64,7 +64,7 @@ func (s *Site) Identities() []string {
 	return slices.Compact(all)
 }
 
-// On gives the identity whose agent converges a node of the manifest; "" for one of a recipe.
+// On returns the identity whose agent converges a node of the manifest; "" for one of a recipe.
 func (m *Manifest) On(n *Node) string {
 	if m.Host == "" || n.Root() {
 		return m.Host
@@ -105,7 +105,7 @@ func (m *Manifest) Below(child *Node) []*Node {
 	return all[1:]
 }
 
-// Deployed gives the nodes of all deployed manifests, each with the way to it: the host, and the nodes between.
+// Deployed returns the nodes of all deployed manifests, each with the way to it: the host, and the nodes between.
 func (s *Site) Deployed() map[Address]string {
 	all := map[Address]string{}
 	for _, m := range s.Manifests {

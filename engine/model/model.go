@@ -170,7 +170,7 @@ func (r *Resource) IsSensitive(path string) bool {
 // State is a set of resources by address.
 type State map[Address]*Resource
 
-// Addresses gives the keys in order.
+// Addresses returns the keys in order.
 func (s State) Addresses() []Address {
 	return slices.SortedFunc(maps.Keys(s), Address.Compare)
 }

@@ -164,5 +164,5 @@ type UnusableVMIDError struct {
 // Error is the text of what went wrong.
 func (e *UnusableVMIDError) Error() string { return e.Err.Error() }
 
-// Unwrap gives what went wrong.
+// Unwrap returns what went wrong.
 func (e *UnusableVMIDError) Unwrap() error { return e.Err }

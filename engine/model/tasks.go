@@ -16,12 +16,12 @@ type Tasks struct {
 
 type tasksKey struct{}
 
-// With gives a context in which RecordTask writes here.
+// With returns a context in which RecordTask writes here.
 func (t *Tasks) With(ctx context.Context) context.Context {
 	return context.WithValue(ctx, tasksKey{}, t)
 }
 
-// IDs gives what was noted so far, each once, in the order in which it came.
+// IDs returns what was noted so far, each once, in the order in which it came.
 func (t *Tasks) IDs() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// listed gives the plan with empty lists instead of none: the document has no null
+// listed returns the plan with empty lists instead of none: the document has no null
 // where a list belongs.
 func (p *Plan) listed() *Plan {
 	p.Steps, p.Unmanaged, p.Pending = list(p.Steps), list(p.Unmanaged), list(p.Pending)

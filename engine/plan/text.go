@@ -97,7 +97,7 @@ func (p *Plan) last() string {
 	return p.sum() + " · policy: " + p.Rules.String()
 }
 
-// String gives the count in words: 12 ok, 1 warning, 1 denied.
+// String returns the count in words: 12 ok, 1 warning, 1 denied.
 func (r Rules) String() string {
 	text := fmt.Sprintf("%d ok", r.OK)
 	switch {

@@ -31,7 +31,7 @@ type address struct {
 	shown      string
 }
 
-// String gives the URL without credentials.
+// String returns the URL without credentials.
 func (a address) String() string { return a.shown }
 
 // scp is the short form of ssh: user@host:path, where no slash comes before the colon.

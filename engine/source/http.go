@@ -139,7 +139,7 @@ func (r *httpRemote) transport() http.RoundTripper {
 	return r.base
 }
 
-// login gives what to log in with: the token file, or else what the URL has; nil for
+// login returns what to log in with: the token file, or else what the URL has; nil for
 // neither.
 func (r *httpRemote) login() (transport.AuthMethod, error) {
 	if r.o.Transport != nil {

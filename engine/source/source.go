@@ -112,7 +112,7 @@ func checkBranch(name string) error {
 	return nil
 }
 
-// cleanPath gives the sub-folder with slashes, "." for the root.
+// cleanPath returns the sub-folder with slashes, "." for the root.
 func cleanPath(name string) (string, error) {
 	p := path.Clean("/" + filepath.ToSlash(name))[1:]
 	if strings.HasPrefix(path.Clean(filepath.ToSlash(name)), "..") {

@@ -84,7 +84,7 @@ func (r *sshRemote) key(file string) (ssh.Signer, error) {
 	return key, nil
 }
 
-// hostKeys gives what decides whether a host is the one it says, and which kinds of
+// hostKeys returns what decides whether a host is the one it says, and which kinds of
 // keys it is known by: a host that has several must show one of those.
 func (r *sshRemote) hostKeys() (ssh.HostKeyCallback, []string, error) {
 	files, err := r.knownHosts()

@@ -183,7 +183,7 @@ func zones() map[string]string {
 // parameter is a parameter of the kernel in /proc/sys.
 type parameter struct{ value string }
 
-// ReadAt gives the value.
+// ReadAt returns the value.
 func (p *parameter) ReadAt(_ int, offset int64) []byte {
 	text := p.value + "\n"
 	if offset >= int64(len(text)) {

@@ -68,7 +68,7 @@ type node struct {
 
 // SpecialFile is a file that does something when it is read or written, such as those in /proc.
 type SpecialFile interface {
-	// ReadAt gives what the file holds from an offset on; none at its end.
+	// ReadAt returns what the file holds from an offset on; none at its end.
 	ReadAt(size int, offset int64) []byte
 	// Write takes a text, or refuses it.
 	Write(data []byte) error
@@ -106,7 +106,7 @@ func (f *FS) node(kind FileKind, perm uint32, c Cred) *node {
 	return n
 }
 
-// Clone gives a file system with the same files, whose times go by another clock. Neither sees
+// Clone returns a file system with the same files, whose times go by another clock. Neither sees
 // what becomes of the other.
 func (f *FS) Clone(now func() time.Time) *FS {
 	f.mu.Lock()

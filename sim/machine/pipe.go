@@ -191,7 +191,7 @@ func (p *Process) Lock(o *OpenFile, wait time.Duration) bool {
 	}
 }
 
-// Unlock gives a lock up.
+// Unlock releases a lock.
 func (k *Kernel) Unlock(o *OpenFile) {
 	i, ok := o.File()
 	if !ok {

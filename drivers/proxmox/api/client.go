@@ -258,7 +258,7 @@ func Path(parts ...any) string {
 	return b.String()
 }
 
-// Text gives a scalar of PVE's JSON as canonical text: numbers as written,
+// Text returns a scalar of PVE's JSON as canonical text: numbers as written,
 // booleans as 1 and 0, null as "".
 func Text(raw json.RawMessage) string {
 	switch s := bytes.TrimSpace(raw); {

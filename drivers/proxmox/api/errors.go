@@ -203,7 +203,7 @@ func (e *NetError) Error() string { return fmt.Sprintf("%s %s: %v", e.Method, e.
 // OutcomeUnknown is true: the host may have done it; see apply.OutcomeUnknown.
 func (*NetError) OutcomeUnknown() bool { return true }
 
-// Unwrap gives the network's own error.
+// Unwrap returns the network's own error.
 func (e *NetError) Unwrap() error { return e.Err }
 
 // IsDenied reports whether the host rejected the token or its privileges.

@@ -168,7 +168,7 @@ func (t *transport) leave(path string) {
 	}
 }
 
-// nodeOf gives the node that serves a path; "" if the one we are connected to does.
+// nodeOf returns the node that serves a path; "" if the one we are connected to does.
 func nodeOf(path string) string {
 	rest, ok := strings.CutPrefix(path, prefix+"/nodes/")
 	if !ok {

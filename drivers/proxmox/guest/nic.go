@@ -143,7 +143,7 @@ func (n NIC) port() Port { return Port{n.Name, n.Bridge, n.MAC, n.IP, n.IP6, n.V
 
 func (n CTNIC) port() Port { return Port{n.Name, n.Bridge, n.MAC, n.IP, n.IP6, n.VLAN, n.Trunks} }
 
-// FirstAddress gives what the first card declares of its address; the spec completes it.
+// FirstAddress returns what the first card declares of its address; the spec completes it.
 func (v *VM) FirstAddress() (ip, gateway string) {
 	if len(v.NICs) == 0 {
 		return "", ""

@@ -138,7 +138,7 @@ func px(mode, links int) []byte {
 	return out
 }
 
-// nm gives the real name (RRIP 4.1.4).
+// nm returns the real name (RRIP 4.1.4).
 func nm(name string) []byte {
 	return append([]byte{'N', 'M', byte(5 + len(name)), 1, 0}, name...) //nolint:gosec // At most 64 characters.
 }

@@ -178,7 +178,7 @@ func (r target) stopForGood(ctx context.Context, m owner.Tag) error {
 	return r.power().Stop(ctx, m.ShutdownSeconds())
 }
 
-// destroy gives the order. Only volumes that the configuration names go: PVE's other
+// destroy sends the request. Only volumes that the configuration names go: PVE's other
 // option also takes every volume that carries the VMID. purge takes the guest out of
 // HA, replication and backup jobs, which else forbid it or outlive it.
 func (r target) destroy(ctx context.Context) error {

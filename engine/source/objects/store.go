@@ -70,7 +70,7 @@ func (s *Store) length(id plumbing.Hash) (int64, error) {
 	return n, s.check(id, err)
 }
 
-// read gives an object of at most limit bytes. Its contents are compared with its id.
+// read returns an object of at most limit bytes. Its contents are compared with its id.
 func (s *Store) read(id plumbing.Hash, limit int64) (plumbing.ObjectType, []byte, error) {
 	size, err := s.length(id)
 	if err != nil {
@@ -180,7 +180,7 @@ type Inventory struct {
 // extent is how large a tree is for a walk through it.
 type extent struct{ entries, height int }
 
-// Inventory gives an empty one.
+// Inventory returns an empty one.
 func (s *Store) Inventory() *Inventory {
 	return &Inventory{store: s, IDs: map[plumbing.Hash]bool{}, trees: map[plumbing.Hash]extent{}}
 }

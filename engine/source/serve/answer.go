@@ -124,7 +124,7 @@ func (a *answer) haves(out *pktline.Encoder) (pack bool, err error) {
 	return false, err
 }
 
-// enough gives a function that reports whether each want builds upon a commit that both
+// enough returns a function that reports whether each want builds upon a commit that both
 // sides have, so that no more need be named.
 func (a *answer) enough() func() bool {
 	var pasts []objects.Past

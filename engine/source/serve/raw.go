@@ -40,7 +40,7 @@ func (h *Handler) raw(w http.ResponseWriter, r *http.Request, escaped string) er
 	return h.broken(r, err)
 }
 
-// split gives the decoded names of a path that is still escaped: a commit, then at least
+// split returns the decoded names of a path that is still escaped: a commit, then at least
 // one more. Each is decoded once; none may mean anything but itself.
 func split(escaped string) ([]string, error) {
 	if len(escaped) > longestPath {

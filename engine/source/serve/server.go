@@ -88,7 +88,7 @@ func (s *server) Current() *Snapshot {
 	return s.current
 }
 
-// offering gives the newest snapshot that offers all of these commits.
+// offering returns the newest snapshot that offers all of these commits.
 func (s *server) offering(ids []plumbing.Hash) *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -249,7 +249,7 @@ func noMount(key string) error {
 	return &perl.APIError{Status: 500, Message: "format error", Errors: wrong}
 }
 
-// reassignVolume gives a mount point of a container to another one of the same node
+// reassignVolume moves a mount point of a container to another one of the same node
 // ($load_and_check_reassign_configs and $volume_reassignfn in PVE/API2/LXC.pm).
 func reassignVolume(w *core.World, c *core.Call, target int) (any, error) {
 	key, as := c.In["volume"], cmp.Or(c.In["target-volume"], c.In["volume"])

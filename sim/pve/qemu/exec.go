@@ -215,7 +215,7 @@ func letters(bytes string) string {
 	return b.String()
 }
 
-// octets gives the bytes that Perl takes a text of a request for: one for each letter, of
+// octets returns the bytes that Perl takes a text of a request for: one for each letter, of
 // which none may be wider. in is where it fails.
 func octets(text, in string) (string, error) {
 	bytes := make([]byte, 0, len(text))

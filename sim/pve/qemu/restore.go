@@ -234,7 +234,7 @@ func unpackLog(w *core.World, g *core.Guest, b *core.Backup, archive string, log
 	}
 }
 
-// makeUnique gives a configuration what no two guests may have in common.
+// makeUnique replaces the values of a configuration that no two guests may share.
 func makeUnique(w *core.World, conf perl.Config) {
 	for _, key := range perl.IndexedKeys(conf, "net") {
 		n := perl.ParseProperty(key, conf[key])
