@@ -25,7 +25,7 @@ posture "dev" {
   packages = ["net-tools", "strace", "tcpdump"]
 }
 
-# For machines at home that nobody else can reach.
+# For machines that only your home network can reach.
 posture "local" {
   auth {
     method = "network"

@@ -25,7 +25,7 @@ manifest "dns" {
     }
 
     # A running guest is restarted for a change only if this is "allowed". Otherwise the
-    # change is written, and listed as pending until somebody restarts the guest.
+    # change is written, and listed as pending until the guest is restarted.
     restart = "allowed"
   }
 }

@@ -1,4 +1,4 @@
-# The same machine, but it fetches its spec and applies it by itself.
+# The same machine, but it fetches its spec and applies it.
 manifest "n1-pull" {
   description = "One VM that configures itself"
   pattern     = "flat"

@@ -1,5 +1,5 @@
-# A Proxmox VE host. Its API token is no part of the site: it stands in
-# secrets.yaml, under api_tokens.father.
+# A Proxmox VE host. Its API token is not in the site. It is in secrets.yaml,
+# under api_tokens.father.
 host "father" {
   api = "https://192.0.2.10:8006"
 
