@@ -40,7 +40,7 @@ or the host has changed since.`,
 	f.Target(c, &o.targets)
 	fs := c.Flags()
 	fs.StringVar(&o.out, "out", "", "save the plan to `FILE`, for apply")
-	fs.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 2 if there are steps")
+	fs.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 2 if there are steps, or drift that is only reported")
 	fs.BoolVar(&o.refreshOnly, "refresh-only", false, "report what is on the host, and plan nothing")
 	fs.StringVar(&o.format, "format", "text", "`FORM` of the plan: text or markdown")
 	return c

@@ -19,8 +19,9 @@ func tokenMintVerb(a *app) *cobra.Command {
 		Use:   "mint NODE",
 		Short: "Print a new token for a node",
 		Long: `Prints a token for a node of the site. It is a secret: write it to
-/etc/homestak-gitops/node.json on that node, mode 0600. It is valid until the node uses
-the next one, which it gets with its spec.
+/etc/homestak-gitops/node.json on that node, mode 0600. It is valid for a day,
+unless --expires says otherwise, and ends when the node uses the next one, which it gets
+with its spec.
 
 Use --out for config fetch and for token_file of an agent, which require mode 0600.`,
 		Args: ui.TakesArgs(1, 1),

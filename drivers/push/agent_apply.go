@@ -120,7 +120,7 @@ func (*FoundAgent) apiToken(b *strings.Builder) {
 	fmt.Fprintf(b, `if ! known; then
   if has_token; then pveum user token remove %[1]s %[2]s >/dev/null || die "the old token of the agent could not be removed"; fi
   _value=$(pveum user token add %[1]s %[2]s --privsep 0 --output-format json | tr -d ' \n' | sed -n 's/.*"value":"\([^"]*\)".*/\1/p')
-  [ -n "$_value" ] || die "Proxmox VE gave the agent no token: is pvedaemon well, and pmxcfs writable?"
+  [ -n "$_value" ] || die "Proxmox VE gave the agent no token: does pvedaemon run, and is pmxcfs writable?"
   printf '%%s\n' '%[3]s='"$_value" | put %[4]s 0600 %[5]s %[5]s
   _value=
 fi
@@ -146,7 +146,7 @@ func (f *FoundAgent) sshKey(b *strings.Builder) {
   drop $_new $_new.pub
 fi
 if [ ! -s %[1]s.pub ]; then
-  _public=$(ssh-keygen -y -f %[1]s </dev/null) || die "%[1]s is not a private key that can be read: remove it, and put what is made then into authorized_keys of the guests of the machine"
+  _public=$(ssh-keygen -y -f %[1]s </dev/null) || die "%[1]s is not a private key that can be read: remove it, apply again, and put the new public key into authorized_keys of the guests of the machine"
   printf '%%s\n' "$_public" | put %[1]s.pub 0644 root root
 fi
 chown %[4]s:%[4]s %[1]s; chmod 0600 %[1]s

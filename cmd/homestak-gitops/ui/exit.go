@@ -41,7 +41,7 @@ type ExitMeaning struct {
 // ExitMeanings is the table of the codes, as help and manual print it.
 func ExitMeanings() []ExitMeaning {
 	return []ExitMeaning{
-		{ExitDone, "done, or nothing to do"},
+		{ExitDone, "done, nothing to do, or nothing to do now"},
 		{ExitFailed, "error; validate: the site is invalid, or a policy denies it"},
 		{ExitPending, "changes pending (plan --detailed-exitcode, fmt --check), or drift"},
 		{ExitInvalid, "the site is invalid, or a policy denies"},

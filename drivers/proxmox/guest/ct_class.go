@@ -97,7 +97,7 @@ func (c CTState) refuse(want Target, have *model.Resource) []model.Problem {
 		if h.Protection && (!there || !SameMount(wd, hd)) {
 			out = append(out, model.Problem{
 				Path: path, Summary: fmt.Sprintf("it is protected, and so is its disk %s", wd.Name),
-				Detail: "set protection = false in the files, let that be applied, then change the disk",
+				Detail: "set protection = false in the files, apply it, then change the disk",
 			})
 		}
 	}

@@ -108,7 +108,7 @@ func refuseBus(v VMState, want VMTarget, have *model.Resource) []model.Problem {
 		boot := strings.Split(api.ParseProperty(want.Options["boot"]).Values["order"], ";")
 		switch {
 		case v.Protection:
-			refuse(path, "it is protected, and so is its disk "+w.Name, "set protection = false in the files, let that be applied, then change the bus")
+			refuse(path, "it is protected, and so is its disk "+w.Name, "set protection = false in the files, apply it, then change the bus")
 		case have.Guest.Hibernated != "" && want.Power == "running":
 			refuse(path, fmt.Sprintf("the machine is hibernated, and expects disk %s where it is", w.Name), "keep the bus, start the machine, then change the bus")
 		case have.Guest.Running && want.Power == "running" && want.Restart != "allowed":

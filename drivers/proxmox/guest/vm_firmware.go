@@ -67,13 +67,13 @@ func refuseStates(w VMTarget, h VMState) []model.Problem {
 		if !sameMake(key, order, drive) {
 			out = append(out, model.Problem{
 				Path: "options." + key, Summary: key + " cannot become of another make",
-				Detail: fmt.Sprintf("it is %q, and would be recreated, empty, for %q: take it out of the files first, let that be applied, then declare the new one", drive, order),
+				Detail: fmt.Sprintf("it is %q, and would be recreated, empty, for %q: take it out of the files first, apply it, then declare the new one", drive, order),
 			})
 		}
 		if key == "tpmstate0" && api.StorageOf(order) != api.StorageOf(drive) && h.Power == "running" {
 			out = append(out, model.Problem{
 				Path: "options." + key, Summary: "tpmstate0 cannot be moved while the guest runs",
-				Detail: `set power = "stopped" in the files, let that be applied, then change the storage`,
+				Detail: `set power = "stopped" in the files, apply it, then change the storage`,
 			})
 		}
 	}

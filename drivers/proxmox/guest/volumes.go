@@ -191,7 +191,7 @@ func (v *Volumes) refuse(want *Volumes, at api.GuestRef) []model.Problem {
 	}
 	for _, h := range v.List {
 		if v.protected && !want.Has(h.Name) {
-			refuse("disk", fmt.Sprintf("it is protected, and so is its disk %s", h.Name), "set protection = false in the files, let that be applied, then remove the disk")
+			refuse("disk", fmt.Sprintf("it is protected, and so is its disk %s", h.Name), "set protection = false in the files, apply it, then remove the disk")
 		}
 	}
 	return append(out, v.refuseSnapshots(want, at)...)
@@ -212,7 +212,7 @@ func (v *Volumes) refuseUnproven(want *Volumes, is model.Unproven) []model.Probl
 func (v *Volumes) refuseRemoval(g *model.Guest) []model.Problem {
 	out := lifecycle.RefuseRemoval(v.Tag, g, v.Config.Next)
 	if v.protected {
-		out = append(out, model.Problem{Path: "protection", Summary: "it is protected", Detail: "set protection = false in the files, let that be applied, then remove it"})
+		out = append(out, model.Problem{Path: "protection", Summary: "it is protected", Detail: "set protection = false in the files, apply it, then remove it"})
 	}
 	return out
 }

@@ -26,7 +26,7 @@ func RefuseRemoval(m owner.Tag, g *model.Guest, next map[string]string) []model.
 	}
 	switch p := m.RemovalPolicy(); {
 	case p != owner.RemoveAtOnce && p != owner.RemoveBackedUp && p != owner.RemoveUnused:
-		return problem("its decommission policy "+p+" is not known here", "use the version of this program that wrote it, or declare another policy and let that be applied first")
+		return problem("its decommission policy "+p+" is not known here", "use the version of this program that wrote it, or declare another policy and apply it first")
 	case p == owner.RemoveUnused && g.Running:
 		return problem("it runs, and its decommission policy is "+p, moveFirst)
 	case p == owner.RemoveBackedUp && notBackedUp(next) != "":
@@ -36,7 +36,7 @@ func RefuseRemoval(m owner.Tag, g *model.Guest, next map[string]string) []model.
 	}
 }
 
-const moveFirst = "move what it does elsewhere, set power = \"stopped\", let that be applied, and remove it then"
+const moveFirst = "move what it does elsewhere, set power = \"stopped\", apply it, and remove it then"
 
 const saveAll = "attach it without backup=0 (a mount point with backup=1), move it to another guest, or remove it by hand"
 

@@ -101,7 +101,7 @@ func (r target) departing(ctx context.Context, addr model.Address, undo bool) (a
 	case cfg.Next["protection"] == "1" && is.Tag.Type == owner.TemplateType:
 		return cfg, is, fmt.Errorf("removing %s: it was protected by hand: `qm set %d --protection 0` on node %s", r.at, r.at.VMID, r.at.Node)
 	case cfg.Next["protection"] == "1":
-		return cfg, is, fmt.Errorf("removing %s: it is protected: set protection = false in the files and let that be applied first", r.at)
+		return cfg, is, fmt.Errorf("removing %s: it is protected: set protection = false in the files and apply it first", r.at)
 	case is.Tag.Type == owner.TemplateType:
 		return cfg, is, r.mustHaveNoClones(ctx, cfg)
 	case cfg.Now["template"] == "1" && is.Tag.Type != owner.TemplateType:
