@@ -21,7 +21,7 @@ test_name_servers[note] if {
 		"nothing to do": {"steps": [], "want": set()},
 		"one": {"steps": [step("ns-a", "update", "restart")], "want": set()},
 		"both": {"steps": [step("ns-a", "update", "restart"), step("ns-b", "replace", "data-loss")], "want": {"name-servers-in-turn"}},
-		"both, and nobody notices": {"steps": [step("ns-a", "update", "none"), step("ns-b", "update", "hot")], "want": set()},
+		"both, without downtime": {"steps": [step("ns-a", "update", "none"), step("ns-b", "update", "hot")], "want": set()},
 		"both are new": {"steps": [step("ns-a", "create", "none"), step("ns-b", "create", "none")], "want": set()},
 		"another": {"steps": [step("ns-a", "update", "restart"), step("web", "update", "restart")], "want": set()},
 	}
