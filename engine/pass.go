@@ -160,7 +160,7 @@ type Scope struct {
 	Locate bool
 }
 
-// Grants is what the policies may allow a plan for; see Question.
+// Grants are the permissions of a plan by its policies; see Question.
 type Grants struct {
 	Commit       *model.Commit // nil: the policies know the commit only by Desired.Commit
 	AllowDeletes int
@@ -169,7 +169,7 @@ type Grants struct {
 	Untraced     bool
 }
 
-// Memory is what earlier passes left for this one, and what children reported since.
+// Memory is the state from earlier passes, and the reports of children since.
 type Memory struct {
 	// Failing lists guests that failed in an earlier pass. Each without a step is checked once more if it is on the
 	// host, and steps that need it wait for that one attempt only.
@@ -215,7 +215,7 @@ func (StepFunc) Observed(model.Observed) {}
 // Step implements Observer.
 func (f StepFunc) Step(e apply.Event) { f(e) }
 
-// Phase is what a pass is doing.
+// Phase is the present phase of a pass.
 type Phase int
 
 // The phases in their order. Planning comes twice: the site is resolved before the host is

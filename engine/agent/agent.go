@@ -40,7 +40,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// source is where commits come from. At most one of its methods runs at a time.
+// source provides commits. At most one of its methods runs at a time.
 type source interface {
 	// Head fetches the newest commit of the branch and makes its files available here. If nothing changed, that
 	// costs one request.
@@ -58,8 +58,8 @@ type source interface {
 	Keep(ids ...string) error
 }
 
-// Options is what an agent is made of. All but Poll, Drift, Width, Exclusive,
-// Parent, Children, InForce, Forget, Observed, Log, Notify and the texts must be set.
+// Options configure an Agent. All but Poll, Drift, Width, Exclusive, Parent, Children, InForce, Forget, Observed,
+// Log, Notify and the texts must be set.
 type Options struct {
 	Identity string
 	Program  string // version, for its status
@@ -203,7 +203,7 @@ func (a *Agent) Once(ctx context.Context, stop <-chan struct{}) engine.Report {
 	return r
 }
 
-// Status is what the agent is doing and how the host is, at this moment.
+// Status is the present state of the agent and the host.
 func (a *Agent) Status() Status { return a.published.Load().at(time.Now()) }
 
 // Stuck returns the time since which the agent should have made progress but did not; zero if all is well. The

@@ -55,8 +55,8 @@ func (p *progress) concerns(vmid int) bool {
 	return slices.ContainsFunc(p.steps, func(s stepProgress) bool { return s.vmid == vmid })
 }
 
-// knownGuests are those of some VMIDs as they were observed last, for a pass that is about them alone. Nil: it is to be about
-// all of the host, since one of them is not known, there are many, or the last pass left something to do.
+// knownGuests are those of some VMIDs as they were observed last, for a pass over them alone. Nil requests a pass
+// over the whole host, since one of them is unknown, there are many, or the last pass left something to do.
 func knownGuests(l *loop, vmids []int) map[model.Address]model.Guest {
 	if !leftNothing(l) {
 		return nil

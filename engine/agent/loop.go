@@ -163,8 +163,7 @@ func (l *loop) haltPass() {
 	}
 }
 
-// wait waits until there is something to do, and says what; false when the agent
-// shall end.
+// wait waits for work, and returns it; false when the agent should end.
 func (l *loop) wait(ctx context.Context) (work, bool) {
 	for {
 		if engine.IsClosed(l.stop) || ctx.Err() != nil {

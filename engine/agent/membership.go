@@ -17,14 +17,14 @@ import (
 // repository, and its parent. A child that has no past, since it is new or lost it, removes nothing. But it may be empty, and
 // then the word of its parent suffices to say so.
 
-// Bundle is what the parent of a child said of it last.
+// Bundle is the last response of a child's parent about it.
 type Bundle struct {
 	Removed bool   // the child left the site, or this parent: it is to empty itself ("leaving" in the protocol)
 	Commit  string // that the parent works from
 	Way     string // what the child lives on, down to the parent: father/inner; "" from a parent that does not say it
 }
 
-// Course is what an agent does with a commit.
+// Course is the agent's action for a commit.
 type Course int
 
 // The courses.
@@ -128,7 +128,7 @@ func membership(ctx context.Context, l *loop, c model.Commit) Membership {
 	return m
 }
 
-// wayTo is what a child lives on in a site: "" for a host, and for what the site does not have at all.
+// wayTo is the parent of a child in a site: "" for a host, and for an unknown child.
 func wayTo(s *model.Site, identity string) string {
 	if n := s.Child(identity); n != nil && s.Hosts[identity] == nil {
 		return n.Manifest.Way(n)
@@ -139,7 +139,7 @@ func wayTo(s *model.Site, identity string) string {
 // errNotNow is why a commit that has the agent does not come into force.
 var errNotNow = errors.New("commit does not come into force")
 
-// vacant says why a host is not known to be empty, nil if it is: no guest of anybody is on it.
+// vacant returns why a host is not known to be empty of all guests, or nil.
 func vacant(have *model.Observed) error {
 	switch {
 	case len(have.Unknown) > 0:
@@ -173,7 +173,7 @@ func observed(ctx context.Context, open func(engine.Desired, *model.Host) (engin
 	}
 }
 
-// errNotVacant is that a guest came while its host was taken to be empty.
+// errNotVacant says that a guest was added while the host was taken to be empty.
 var errNotVacant = errors.New("a guest was added to this host after the host was empty, and nothing shows that it may be removed")
 
 // decide makes of the site of a commit the one to converge to. It loads the site of the commit before only where the

@@ -15,8 +15,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// memory is what survives a restart. Its lists are replaced when they change, never
-// written to, so a copy of State stays as it is.
+// memory is the state that survives a restart. Its lists are replaced when they change, never written to, so a copy
+// of State is immutable.
 type memory struct {
 	ledger.State
 	ledger *ledger.Ledger

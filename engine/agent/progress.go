@@ -170,5 +170,5 @@ func (r *running) at(now time.Time) *Running {
 	return &all.Running
 }
 
-// seconds rounds to milliseconds, which is more than anybody needs.
+// seconds rounds to milliseconds.
 func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }

@@ -12,8 +12,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/ledger"
 )
 
-// request is what others ask of the agent, or report to it. It is served by the
-// goroutine that owns the loop, between two of its own acts or while it waits for one.
+// request is a request to the agent, or a report. The goroutine that owns the loop serves it, between two of its
+// own acts or while it waits for one.
 type request interface{ serve(l *loop) }
 
 // envelope is a request on its way. Served is closed when the request is done.
@@ -35,7 +35,7 @@ func (a *Agent) send(r request) {
 	}
 }
 
-// work is what the loop is asked to do next: to ask the repository, to check the host, or some guests of it.
+// work is the next work of the loop: to fetch the repository, to check the host, or some guests of it.
 type work struct {
 	fetch, check bool
 	changed      []int // VMIDs

@@ -9,7 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// State is what an agent is doing, in a word.
+// State is the state of an agent, in a word.
 type State string
 
 // The states of an agent.
@@ -22,8 +22,7 @@ const (
 	Stopping   State = "stopping"   // finishes running steps, starts no new ones
 )
 
-// Status is what an agent reports of itself, at any time, also while it works.
-// Fields about what never happened are null.
+// Status is what an agent reports about itself. Fields about events that never happened are null.
 type Status struct {
 	Version  int       `json:"version"` // of this document: 1
 	Agent    string    `json:"agent"`   // version of the program

@@ -201,7 +201,7 @@ const (
 	orphansTrailer = "Allow-Orphans" // names of children that go with what is in them
 )
 
-// allowance is what trailers allow a pass.
+// allowance has the permissions that trailers give a pass.
 type allowance struct {
 	removals int
 	granted  int // the same, those included that are done

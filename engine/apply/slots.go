@@ -7,8 +7,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// slotRequest is what a worker asks of the run: to give up or get back its slot among the steps
-// at work, or to report a sentence.
+// slotRequest is a worker's request to the run: to give up or get back its slot, or to report a sentence.
 type slotRequest struct {
 	task      *task
 	again     chan struct{} // closed when it has a slot again; nil: it gives its slot up

@@ -36,7 +36,7 @@ type Client struct {
 // ErrNoAgent means that no agent is running.
 var ErrNoAgent = errors.New("no agent is running here")
 
-// StandardSocket is where the agent of the machine listens.
+// StandardSocket is the socket of the machine's agent.
 const StandardSocket = "/run/homestak-gitops/agent.sock"
 
 // NoSocket is the value of HOMESTAK_SOCKET for a machine without an agent.

@@ -26,13 +26,13 @@ type Facts struct {
 	unknown   []model.Unknown
 }
 
-// commit is where a commit declares the objects of the host.
+// commit has the declarations of a commit for the host.
 type commit struct {
 	id string
 	at map[string]declaration // by address
 }
 
-// declaration is where the site declares an object.
+// declaration is the position of an object's declaration.
 type declaration struct {
 	Manifest string     `json:"manifest"` // "" for what stands beside the manifests
 	Node     string     `json:"node"`     // "" for what is no node

@@ -118,7 +118,7 @@ func (c *Client) awaitThere(ctx context.Context) (Ended, error) {
 	return got.Ended, nil
 }
 
-// Asked is what became of the request to check a node.
+// Asked is the result of a request to check a node.
 type Asked struct {
 	Status wire.Asked `json:"status"`
 }

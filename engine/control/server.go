@@ -22,7 +22,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Agent is what the server needs from the agent.
+// Agent is the part of the agent that the server needs.
 type Agent interface {
 	Status() agent.Status
 	CheckNow()

@@ -31,7 +31,7 @@ type Machine interface {
 	Run(ctx context.Context, c Command) (Output, error)
 }
 
-// Address is where a guest is reached.
+// Address is the address of a guest.
 type Address struct {
 	IP       netip.Addr
 	Why      string // 10.0.12.7 on net0 by the guest agent

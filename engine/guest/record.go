@@ -14,13 +14,13 @@ import (
 	"slices"
 )
 
-// RecordFolder is where the machine keeps the record and what belongs to it.
+// RecordFolder is the machine's folder for the record and what belongs to it.
 const RecordFolder = "/var/lib/homestak-gitops"
 
 // RecordFile is the record.
 const RecordFile = RecordFolder + "/owned.json"
 
-// version is that of the file. A program refuses one that is newer than it knows.
+// version is the version of the file. A program refuses a newer one.
 const version = 1
 
 // Record is everything that we put on one machine. The zero value is that of a machine

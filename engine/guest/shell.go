@@ -51,7 +51,7 @@ func FileUnchanged(name, sum string, found bool) string {
 	return "unchanged " + QuoteWords([]string{name, sum})
 }
 
-// library is what scripts may call. The names are part of no interface but this one.
+// library has the functions for scripts. They are internal.
 const library = `set -u
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C DEBIAN_FRONTEND=noninteractive
 export PATH LC_ALL DEBIAN_FRONTEND
@@ -194,7 +194,7 @@ func Probe(boundary, first string, fragments []Fragment) Command {
 	return Script(b.String())
 }
 
-// Answer is what one fragment answered.
+// Answer is the result of one fragment.
 type Answer struct {
 	Code int // exit code of the fragment
 	Text string

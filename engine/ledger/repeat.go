@@ -22,7 +22,7 @@ func (r *Receipt) repeats(before *Receipt) bool {
 	return true
 }
 
-// identity is what a pass was about, and how it ended.
+// identity is the subject of a pass, and its result.
 func (r *Receipt) identity() [7]string {
 	drift := ""
 	if r.Drift {

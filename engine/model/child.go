@@ -47,7 +47,7 @@ func (o *Observed) HasChild() bool {
 	return false
 }
 
-// Has reports whether the host shall hold a child.
+// Has reports whether the host should have a child.
 func (w *Want) Has(child string) bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(w.Nodes)), func(n *Node) bool { return n.Name == child && n.Type == PVEType })
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Commit is a commit of the site's repository, as far as anybody but git cares.
+// Commit is a commit of the site's repository.
 type Commit struct {
 	ID       string // in full, hex
 	Parents  []string
@@ -15,7 +15,7 @@ type Commit struct {
 	Trailers map[string]string
 }
 
-// Person is who wrote a commit.
+// Person is the author of a commit.
 type Person struct {
 	Name  string `json:"name"`
 	Email string `json:"email"`

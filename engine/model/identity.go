@@ -12,7 +12,7 @@ import (
 // PVEType is the type of the nodes that other nodes may live on.
 const PVEType = "pve"
 
-// LocalAPI is where an agent finds the API of the machine that it runs on.
+// LocalAPI is the API of the machine that an agent runs on.
 const LocalAPI = "https://127.0.0.1:8006"
 
 // HostFor returns the host that an identity converges, nil for an identity that the site does not have. The host of

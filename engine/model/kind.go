@@ -109,7 +109,7 @@ type Claim struct {
 	On                string // the network on which two of it disturb each other, such as "vmbr0"; "" if that is everywhere
 }
 
-// Scope is what a spec is resolved in. Host, Node and Manifest are nil where there is none.
+// Scope is the context in which a spec is resolved. Host, Node and Manifest may be nil.
 type Scope struct {
 	Site     *Site
 	Host     *Host

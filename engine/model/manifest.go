@@ -71,7 +71,7 @@ type nodeMode struct {
 	Mode string `hcl:"mode,optional" doc:"push or pull."`
 }
 
-// Decomm is what must hold before a node is destroyed.
+// Decomm is the condition for destroying a node.
 type Decomm struct {
 	Policy string `hcl:"policy,optional" doc:"allow_immediate_destroy, requires_final_backup or requires_migration_first."`
 }

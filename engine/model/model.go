@@ -135,7 +135,7 @@ type Unproven struct {
 // because the guest was changed, not the files.
 type Renumbered struct{ Why, Fix string }
 
-// AttrRange is where an attribute was declared.
+// AttrRange is the position of an attribute's declaration.
 type AttrRange struct {
 	Path string
 	At   diag.Range

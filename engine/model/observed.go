@@ -18,8 +18,8 @@ type Observed struct {
 	Taken     map[int]string // every VMID in use on the host or its cluster, and by what
 	Findings  diag.List      // about the host; what is to be said of one resource are the remarks of its kind
 
-	// Only is that nothing is here but the guests of Want.Changed, and all of these, or the ones that Want.StartFirst asks for.
-	// The rest of the host is neither here nor in Unknown: nothing may be concluded of it.
+	// Only says that this has only the guests of Want.Changed, and all of these, or the ones that Want.StartFirst
+	// asks for. The rest of the host is neither here nor in Unknown: nothing may be concluded of it.
 	Only bool
 
 	// Preflight lists what about the host would make a step fail.
@@ -161,8 +161,8 @@ type UnusableVMIDError struct {
 	Err  error
 }
 
-// Error is the text of what went wrong.
+// Error is the text of the cause.
 func (e *UnusableVMIDError) Error() string { return e.Err.Error() }
 
-// Unwrap returns what went wrong.
+// Unwrap returns the cause.
 func (e *UnusableVMIDError) Unwrap() error { return e.Err }

@@ -123,7 +123,7 @@ type HostSSH struct {
 	Jump    bool   `hcl:"jump,optional" doc:"SSH and checks of guests go through the host."`
 }
 
-// Hardware is what a machine has.
+// Hardware is the hardware of a machine.
 type Hardware struct {
 	CPUCores int `hcl:"cpu_cores,optional" doc:"Number of CPU cores."`
 	MemoryGB int `hcl:"memory_gb,optional" doc:"Memory in GiB."`
@@ -164,7 +164,7 @@ type SSHD struct {
 	PasswordAuthentication string `hcl:"password_authentication,optional" doc:"yes or no."`
 }
 
-// Sudo is what administrators may do.
+// Sudo has the permissions of administrators.
 type Sudo struct {
 	NoPasswd bool `hcl:"nopasswd,optional" doc:"sudo asks for no password."`
 }
@@ -174,7 +174,7 @@ type Fail2ban struct {
 	Enabled bool `hcl:"enabled,optional" doc:"Install and enable it."`
 }
 
-// Spec is what a node should become, on the inside.
+// Spec is the desired inside of a node.
 type Spec struct {
 	Name     string     `hcl:"name,label"`
 	Identity *Identity  `hcl:"identity,block" doc:"Names of the node."`
@@ -197,7 +197,7 @@ func (s *Spec) RangeOf(path string) diag.Range {
 	return (&Resource{At: s.At, Ranges: s.Ranges}).RangeOf(path)
 }
 
-// Identity is who a node is.
+// Identity is the identity of a node.
 type Identity struct {
 	Hostname string `hcl:"hostname,optional" doc:"Host name; the node's name unless set."`
 	Domain   string `hcl:"domain,optional" doc:"Domain; the site's unless set."`
@@ -210,7 +210,7 @@ type Network struct {
 	DNS     []string `hcl:"dns,optional" doc:"Name servers; the site's unless set."`
 }
 
-// Access is who may enter.
+// Access decides who may enter.
 type Access struct {
 	Posture     string `hcl:"posture,optional" ref:"posture" doc:"Level of security; dev unless set, where the site has it."`
 	Users       []User `hcl:"user,block" doc:"Users of the node."`
@@ -235,7 +235,7 @@ type User struct {
 	Shell   string    `hcl:"shell,optional" doc:"Login shell."`
 }
 
-// Platform is what is installed and runs.
+// Platform is the installed software and its services.
 type Platform struct {
 	Packages []string  `hcl:"packages,optional" doc:"Packages to install."`
 	Services *Services `hcl:"services,block" doc:"systemd units."`
@@ -268,7 +268,7 @@ type PVEConfig struct {
 	Bridge                string `hcl:"bridge,optional" doc:"Bridge, such as vmbr0, that takes the addresses of the network card with the default route; none unless set."`
 }
 
-// Mount is where a disk of the node is mounted.
+// Mount is the mount of a disk of the node.
 type Mount struct {
 	Path    string   `hcl:"path,label"`
 	Disk    string   `hcl:"disk" doc:"Name of a disk block of the node; it becomes the label of the file system."`

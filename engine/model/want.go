@@ -10,7 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// Want is what one host shall hold, resolved.
+// Want is the resolved desired state of one host.
 type Want struct {
 	Host       *Host // that of the site, or of a child; see Site.HostFor
 	State      State
@@ -297,8 +297,8 @@ func (s *Site) addObjects(w *Want) diag.List {
 	return found
 }
 
-// Resolve makes the complete form of a declared resource for a host (nil for a
-// recipe) on a copy, and reports what is wrong with it.
+// Resolve makes the complete form of a declared resource for a host (nil for a recipe) on a copy, and reports
+// problems.
 func (s *Site) Resolve(r *Resource, h *Host, n *Node) (*Resource, diag.List) {
 	c := *r
 	c.Spec = Clone(r.Spec)

@@ -70,7 +70,7 @@ func (d *draft) claims(r *model.Resource) []model.Claim {
 	return nil
 }
 
-// powered reports whether a guest shall run.
+// powered reports whether a guest should run.
 func powered(r *model.Resource) bool {
 	return !slices.ContainsFunc(model.Attrs(r.Spec), func(a model.Attr) bool { return a.Path == "power" && a.Value == "stopped" })
 }

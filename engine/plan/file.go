@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// Scope is what a plan was limited to, and what was granted to it. It is in a plan file,
-// since a plan from a file can be compared only with one that was made in the same way.
+// Scope is the limits and grants of a plan. It is in a plan file, since a plan from a file can be compared only
+// with one that was made in the same way.
 type Scope struct {
 	Manifest    string   `json:"manifest,omitempty"`
 	Targets     []string `json:"targets,omitempty"`

@@ -21,11 +21,11 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// FormatVersion is that of the plan document. Its first number changes when a
-// reader of an older document would misread it.
+// FormatVersion is the version of the plan document. Its first number changes when a reader of an older document
+// would misread it.
 const FormatVersion = "1.0"
 
-// Action is what a step does to its resource.
+// Action is the action of a step.
 type Action string
 
 // The actions of the plan document.
@@ -99,8 +99,7 @@ type Step struct {
 	Want  *model.Resource `json:"-"`
 	Have  *model.Resource `json:"-"`
 	Brief string          `json:"-"` // of a creation, in a few words
-	// Inside is where the guest is inside of which the step works, with the VMID that this plan gives it; nil for all other
-	// steps.
+	// Inside is the guest that the step works in, with the VMID that this plan gives it; nil for all other steps.
 	Inside *model.Guest `json:"-"`
 }
 

@@ -26,7 +26,7 @@ func shown(changes []Change) string {
 	return strings.Join(texts, ", ")
 }
 
-// part is what one change is called, or the changes of one block.
+// part is the name of one change, or of the changes of one block.
 type part struct{ long, short string }
 
 // parts names changes. A disk or network card that comes or goes as a whole is one

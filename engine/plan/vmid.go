@@ -16,7 +16,7 @@ const (
 	maxVMID = 999_999_999
 )
 
-// vmids says who has, and who shall have, which VMID.
+// vmids has the present and the future VMIDs.
 type vmids struct {
 	used     map[int]string        // on the host or its cluster, and by what
 	owner    map[int]model.Address // of those, which are managed

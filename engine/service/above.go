@@ -15,7 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// parentFile is what a child keeps of its parent, in its data folder.
+// parentFile is the file of a child for its parent, in its data folder.
 const parentFile = "parent.json"
 
 // openParent makes the uplink to the agent above, if the configuration names one.
@@ -76,7 +76,7 @@ func (s *Service) given() (secrets *model.Secrets, awaits bool) {
 	return out, false
 }
 
-// bundle is what the parent said of this agent last; see agent.Options.
+// bundle is the last response of the parent about this agent; see agent.Options.
 func (s *Service) bundle() *agent.Bundle {
 	c := s.above.Config()
 	if c == nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Etc is where the machine's own files of this program are.
+// Etc is the machine's configuration folder of this program.
 const Etc = "/etc/homestak-gitops"
 
 // Flags are what a command line says of the agent of this machine.
@@ -206,7 +206,7 @@ func (c *Config) ownName() diag.List {
 	return nil
 }
 
-// standardListen is where agents serve nodes and children.
+// standardListen is the default listen address of agents for nodes and children.
 const standardListen = ":44443"
 
 // noServer as listen says that there is none; the environment cannot say "".
@@ -310,7 +310,7 @@ func LockDir(env func(string) string) (string, error) {
 	return c.DataDir, nil
 }
 
-// Socket is where an agent of this configuration listens.
+// Socket is the socket of an agent of this configuration.
 func (c *Config) Socket() string {
 	switch dir := c.env("RUNTIME_DIRECTORY"); {
 	case c.flags.Socket != "":

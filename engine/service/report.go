@@ -10,7 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// report is what an agent with this status reports to its parent of itself and of the nodes that it manages.
+// report is the agent's report to its parent about itself and the nodes that it manages.
 func report(s agent.Status) wire.Report {
 	r := wire.Report{
 		Version: wire.ReportVersion, Identity: s.Identity, Agent: s.Agent, At: s.At, Phase: wire.PhaseCreate, Ready: s.Healthy,

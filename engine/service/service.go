@@ -45,7 +45,7 @@ type Options struct {
 	Simulated func(netip.Addr) error
 	// Network takes the place of the network between agents, and to nodes.
 	Network Network
-	// File is that of the program, which nodes get from the server. "": the one that runs.
+	// File is the program that nodes get from the server. "": the running one.
 	File string
 	// Sandbox evaluates commits and their policies. Nil: this process does it.
 	Sandbox *site.Sandbox
@@ -177,7 +177,7 @@ type shown struct {
 // Status is that of the service.
 func (s shown) Status() agent.Status { return s.service.Status() }
 
-// CloneDir is where the agent keeps the repository, in its data folder.
+// CloneDir is the folder of the repository, in the data folder of the agent.
 const CloneDir = "repository"
 
 // lockEvery is how often the agent tries to lock a host that another process has locked.

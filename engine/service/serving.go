@@ -117,7 +117,7 @@ func (s *Service) inForce(way *hosts, repo *served) func(context.Context, engine
 	}
 }
 
-// children is what the children reported; see agent.Options.
+// children are the reports of the children; see agent.Options.
 func (s *Service) children() map[string]model.Child {
 	out := map[string]model.Child{}
 	for _, r := range s.server.Reports() {

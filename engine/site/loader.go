@@ -77,7 +77,7 @@ func (l *loaded) of(in Input) bool {
 	return l != nil && in.Tree != "" && in.Tree == l.tree && len(in.Vars) == 0 && reflect.DeepEqual(in.Secrets, l.secrets) && reflect.DeepEqual(in.Local, l.local)
 }
 
-// siteCheck is what the policies of a tree say of its site.
+// siteCheck is the result of a tree's policies for its site.
 type siteCheck struct {
 	on    *model.Site
 	by    *policy.Set
@@ -85,7 +85,7 @@ type siteCheck struct {
 	rules plan.Rules
 }
 
-// Input is what a site is loaded with, beside its files.
+// Input is the input of a load, beside the files.
 type Input struct {
 	Commit     model.Commit // zero for a folder that is not a checkout; ID alone where no more is known
 	Tree       string       // names the contents of the tree: equal names, equal trees; "" where nothing is known
@@ -229,12 +229,12 @@ func (c siteCheck) plans(tree fs.FS, now func() time.Time) engine.PolicyCheck {
 	}
 }
 
-// siteRequest is what rules get beside a site.
+// siteRequest is the input of rules beside a site.
 func siteRequest(in Input, now time.Time) policy.Request {
 	return policy.Request{Commit: in.Commit, Now: now, Unattended: in.Unattended}
 }
 
-// planRequest is what rules get beside site and plan.
+// planRequest is the input of rules beside site and plan.
 func planRequest(q engine.Question, now time.Time) policy.Request {
 	r := policy.Request{
 		Commit: q.Commit, Now: now, Want: q.Want,

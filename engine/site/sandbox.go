@@ -104,7 +104,7 @@ type harmError struct {
 // Error says it in one line, without the position.
 func (e *harmError) Error() string { return e.Why }
 
-// Position is where the evaluation was.
+// Position is the position of the evaluation.
 func (e *harmError) Position() diag.Range { return e.At }
 
 // finding is the reason as a finding about the site.
@@ -119,7 +119,7 @@ func (s *Sandbox) init() {
 	})
 }
 
-// trial is what became of a tree in a child.
+// trial is the result of a tree in a child.
 type trial struct {
 	refused diag.List // what is wrong with it
 	harmful bool      // its rules were stopped

@@ -99,7 +99,7 @@ func (b *border) file(q fileRequest) (fileAnswer, error) {
 	return <-b.files, nil
 }
 
-// childWork is what a child works on.
+// childWork is the work of a child.
 type childWork struct {
 	*border
 	kinds     model.Kinds

@@ -30,7 +30,7 @@ type disk struct {
 	cache   cache.Object
 }
 
-// state is what the copy has besides objects.
+// state is the state of the copy besides objects.
 type state struct {
 	head plumbing.Hash   // of the branch, as last fetched; zero before that
 	kept []plumbing.Hash // sorted

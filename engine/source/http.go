@@ -131,7 +131,7 @@ func (d *drained) Close() error {
 	return d.body.Close()
 }
 
-// transport is what sends requests, after connect.
+// transport sends requests, after connect.
 func (r *httpRemote) transport() http.RoundTripper {
 	if r.o.Transport != nil {
 		return r.o.Transport

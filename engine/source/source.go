@@ -28,8 +28,8 @@ type Options struct {
 	// lock it.
 	Dir string
 
-	// URL is where the repository is: a folder or file://, https://, ssh://, or
-	// user@host:path. http:// is accepted for loopback addresses only.
+	// URL is the URL of the repository: a folder or file://, https://, ssh://, or user@host:path. http:// is
+	// accepted for loopback addresses only.
 	URL    string
 	Branch string // "main" if empty
 	Path   string // the folder of the site inside the repository; its root if empty

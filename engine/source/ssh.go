@@ -145,7 +145,7 @@ func (c *sshConversation) Close() {
 	c.x.stop()
 }
 
-// explain says what is wrong with the answer, or why there was none.
+// explain says what is wrong with the response, or why there was none.
 func (c *sshConversation) explain(ctx context.Context, err error) error {
 	var fault *Error
 	var odd *packp.ErrUnexpectedData

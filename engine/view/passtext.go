@@ -107,7 +107,7 @@ func (w *PassProgress) Erase() {
 	}
 }
 
-// Terminal is where progress is shown.
+// Terminal is the terminal for progress.
 type Terminal struct {
 	W       io.Writer
 	Live    bool // it is a terminal, which can show a live line

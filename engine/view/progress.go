@@ -42,7 +42,7 @@ type work struct {
 	action plan.Action
 }
 
-// workTime is what steps of a work have taken so far.
+// workTime is the time that steps of a work have taken so far.
 type workTime struct {
 	steps int
 	time  time.Duration

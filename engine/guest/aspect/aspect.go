@@ -15,7 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
-// Query is what an aspect is asked about: what is wanted, and what we put there before.
+// Query is the input of an aspect: the wanted and the recorded state.
 type Query struct {
 	Want   *spec.Spec
 	Record *guest.Record
@@ -23,7 +23,7 @@ type Query struct {
 	Login  string // the user by whose login we are on the machine: root, or who became root by sudo
 }
 
-// OS is what the machine runs.
+// OS is the operating system of the machine.
 type OS struct {
 	ID      string // debian or ubuntu
 	Version string // 12, 24.04
@@ -103,7 +103,7 @@ type Step struct {
 	// Change is the rest of the step if it may cut its own connection: the machine runs it after Script, and
 	// restores the old state at once if it fails. It needs Restore. The confirmation reads its result.
 	Change string
-	// Address is where the machine answers after Change; not valid if that is not known.
+	// Address is the machine's address after Change; invalid if unknown.
 	Address netip.Addr
 	// Finish is a script that removes what the machine kept to undo the step, such as a copy of a file. It runs when the
 	// step holds: behind Script, or when the new state is confirmed. It comes before the record says so, so one that
@@ -113,14 +113,13 @@ type Step struct {
 	Check string
 }
 
-// Of is what an aspect is made of; F is what its probe finds on a machine, a plain value.
+// Of defines an aspect; F is what its probe finds on a machine, a plain value.
 type Of[F any] struct {
 	Name  string   // letters only
 	Doc   string   // one sentence for people
 	Paths []string // attributes of spec.Spec that are its own, with all below them
 
-	// Probe is a POSIX shell fragment that reads and changes nothing. It asks about what is
-	// wanted and what is recorded.
+	// Probe is a POSIX shell fragment that changes nothing. It reads the wanted and the recorded entries.
 	Probe func(q *Query) string
 	// Parse reads the answer.
 	Parse func(q *Query, rows [][]string) (F, error)
@@ -128,7 +127,7 @@ type Of[F any] struct {
 	Fill func(q *Query, found F, have *spec.Spec)
 	// Unmanaged lists foreign entries that people should know of. May be nil.
 	Unmanaged func(q *Query, found F) []string
-	// Steps makes the machine what is wanted. It is called only if something differs.
+	// Steps computes the steps to the wanted state. It is called only if something differs.
 	Steps func(q *Query, found F) []Step
 }
 
@@ -141,7 +140,7 @@ type Aspect struct {
 	Read func(q *Query, answer guest.Answer, have *spec.Spec) (Reading, error)
 }
 
-// Reading is what follows from one answer.
+// Reading is the result of one answer.
 type Reading struct {
 	Unmanaged []string
 	Steps     func() []Step
@@ -238,7 +237,7 @@ func unitThere(name string) string {
 	return `[ "$(systemctl show -p LoadState --value -- ` + guest.Quote(unitFile(name)) + `)" != not-found ]`
 }
 
-// items lists what is wanted and what is recorded, each once, sorted.
+// items lists the wanted and the recorded entries, each once, sorted.
 func items(q *Query, aspect string, wanted []string) []string {
 	all := slices.Concat(wanted, q.Record.Items(aspect))
 	slices.Sort(all)

@@ -9,9 +9,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
-// packages is what apt installs. A package that was there before us stays when the spec
-// drops it; one that we installed is removed unless something else needs it, with the
-// dependencies that came with it.
+// packages are installed by apt. A package that was there before us stays when the spec drops it; one that we
+// installed is removed unless something else needs it, with the dependencies that came with it.
 var packages = Of[packagesFound]{
 	Name: "packages", Doc: "Packages that are installed.",
 	Paths: []string{"platform.packages"},

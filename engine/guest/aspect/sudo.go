@@ -16,8 +16,8 @@ const sudoersFile = "/etc/sudoers.d/zz-homestak-gitops"
 // cloudInitSudoers is where cloud-init allows sudo to the users that it creates.
 const cloudInitSudoers = "/etc/sudoers.d/90-cloud-init-users"
 
-// sudo is who may become root. A user without sudo gets a rule that says so: otherwise
-// a rule of the image would hold.
+// sudo decides who may become root. A user without sudo gets a rule that says so: otherwise a rule of the image
+// would hold.
 var sudo = Of[sudoFound]{
 	Name: "sudo", Doc: "Who may become root.",
 	Paths: []string{"access.user.*.sudo", "access.sudoers"},
@@ -150,7 +150,7 @@ func isRule(line, user string) bool {
 	return slices.ContainsFunc([]string{spec.SudoNone, spec.SudoPassword, spec.SudoNoPasswd}, func(s string) bool { return line == sudoRule(user, s) })
 }
 
-// rule is what our file says of a user; "" if nothing.
+// rule is the rule of our file for a user; "" if none.
 func (f sudoFound) rule(user string) string {
 	got := ""
 	for line := range strings.Lines(f.text) {

@@ -104,8 +104,8 @@ type sysctlFound struct {
 	text    string            // of our file
 }
 
-// procPath is where a parameter is in /proc/sys. As in sysctl(8), the first separator
-// says what separates: with a slash, a dot is part of a name.
+// procPath is the path of a parameter in /proc/sys. As in sysctl(8), the first separator decides: with a slash, a
+// dot is part of a name.
 func procPath(name string) string {
 	if i := strings.IndexAny(name, "./"); i >= 0 && name[i] == '.' {
 		name = strings.ReplaceAll(name, ".", "/")

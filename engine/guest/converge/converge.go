@@ -22,7 +22,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Machine is what is needed of a guest.Machine.
+// Machine is the part of guest.Machine that is needed.
 type Machine interface {
 	// Run runs a command inside the machine as root and waits for its end. It may have run
 	// the command although it returns an error.

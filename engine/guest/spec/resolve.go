@@ -14,12 +14,11 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// defaultPosture is that of a spec which names none, where the site has it.
+// defaultPosture is the posture of a spec that names none, if the site has it.
 const defaultPosture = "dev"
 
-// Resolve gives the spec of a node, and what is wrong with it. A node without a spec has
-// an empty one: where it is applied, what an earlier one put there is withdrawn. It reads
-// the site only, and the same site gives the same spec.
+// Resolve returns the spec of a node, and findings. A node without a spec has an empty one, which withdraws an
+// earlier one. It only reads the site, and the same site gives the same spec.
 func Resolve(site *model.Site, node *model.Node) (*Spec, diag.List) {
 	declared := site.Specs[node.Spec]
 	if declared == nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// version is that of the document.
+// version is the version of the document.
 const version = 1
 
 // Spec is the resolved spec of a node. The tags hcl, plan and cost are those of
@@ -40,7 +40,7 @@ type Spec struct {
 	Sensitive []string `json:"sensitive,omitempty"` // paths of attributes made from secrets, sorted
 }
 
-// Identity is who the node is.
+// Identity is the identity of the node.
 type Identity struct {
 	Hostname string `json:"hostname,omitempty" hcl:"hostname,optional" doc:"Host name."`
 	Domain   string `json:"domain,omitempty"`
@@ -70,7 +70,7 @@ func (n *Network) Static() (netip.Addr, bool) {
 	return at.Addr(), err == nil
 }
 
-// access is who may enter.
+// access decides who may enter.
 type access struct {
 	Users       []User   `json:"users,omitempty" hcl:"user,block"`
 	FormerUsers string   `json:"former_users,omitempty"` // lock or remove
@@ -117,7 +117,7 @@ type Fail2ban struct {
 	Jail string `json:"-" plan:"jail" cost:"hot" doc:"State of the jail for sshd."`
 }
 
-// platform is what is installed and runs.
+// platform is the installed software and its services.
 type platform struct {
 	Packages []string          `json:"packages,omitempty" hcl:"packages,optional" doc:"Packages that are installed."`
 	Services map[string]string `json:"services,omitempty" hcl:"services,optional" doc:"systemd units: enabled (and running) or disabled (and stopped)."`

@@ -26,7 +26,7 @@ import (
 	"time"
 )
 
-// RepositoryPrefix is where the repository is: a client clones the URL of the server with "/site.git".
+// RepositoryPrefix is the path of the repository: a client clones the URL of the server with "/site.git".
 const RepositoryPrefix = "/site.git/"
 
 // HandlerOptions of a handler. The zero value is useful.

@@ -24,7 +24,7 @@ const (
 // MostRequest is how many bytes a request may have that keeps these bounds.
 const MostRequest = 2 << 20
 
-// request is what a client asks for.
+// request is the request of a client.
 type request struct {
 	wants    []plumbing.Hash
 	shallows map[plumbing.Hash]bool // commits of which the client lacks the parents
@@ -40,7 +40,7 @@ type request struct {
 	noProgress bool
 }
 
-// requestError is what a client did wrong, in words for its user.
+// requestError is a client's mistake, in words for its user.
 type requestError string
 
 func (b requestError) Error() string { return string(b) }

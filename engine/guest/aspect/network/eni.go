@@ -97,7 +97,7 @@ func (s eniStanza) options() [][]string {
 	return out
 }
 
-// config is what the stanza says.
+// config is the configuration of the stanza.
 func (s eniStanza) config() (netConfig, []string) {
 	var c netConfig
 	var dns []string

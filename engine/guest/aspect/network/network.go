@@ -154,7 +154,7 @@ const (
 // netConfig is an address: dhcp, or one with its prefix length and gateway.
 type netConfig struct{ ip, gateway string }
 
-// netGoal is what an interface shall have.
+// netGoal is the desired configuration of an interface.
 type netGoal struct {
 	netConfig          // an empty ip: the address is not managed
 	dns       []string // that its configuration names; none: those of DHCP
@@ -164,7 +164,7 @@ type netGoal struct {
 	back      bool     // it is the state found
 }
 
-// goal is what is wanted, with what stays of what was found.
+// goal is the wanted configuration, with the parts to keep of the present one.
 func (f netFound) goal(want *spec.Network, e *guest.RecordEntry) netGoal {
 	var g netGoal
 	if want == nil {
@@ -366,7 +366,7 @@ func (f netFound) item(e *guest.RecordEntry) string {
 	return f.dev
 }
 
-// entry is what has to be known to set the interface back.
+// entry is what is needed to restore the interface.
 func (f netFound) entry(e *guest.RecordEntry, goal netGoal) guest.RecordEntry {
 	out := guest.RecordEntry{Aspect: "network", Item: f.item(e), Identity: "interface", Put: map[string]string{"manager": f.manager}}
 	if goal.own {
@@ -442,7 +442,7 @@ func restoreNetwork(files []netFile, down, up string) string {
 	return b.String()
 }
 
-// verify waits until the interface has what it shall have.
+// verify waits until the interface has the desired configuration.
 func (f netFound) verify(goal netGoal) string {
 	holds := "ip -4 -o addr show dev " + f.name() + " scope global"
 	switch goal.ip {
