@@ -20,8 +20,8 @@ func Reference(w io.Writer, kinds model.Kinds) error {
 	p := page{schemas: lang.Schemas{}, written: map[*lang.Schema]string{}, rows: map[string][]row{}}
 	p.printf("# Language reference\n\n")
 	p.printf("Generated from the code. [examples/site](../examples/site) shows how the blocks fit together.\n\n")
-	p.printf("A bool without a default is false. A block with a NAME may be there any number of times. A word after a semicolon is the ")
-	p.printf("[cost](changes.md#what-a-change-costs) of a change on a running guest.\n\n")
+	p.printf("An attribute without a type is a string. A bool without a default is false. A block with a NAME may be there any number of times. ")
+	p.printf("Some brackets end with the [cost](changes.md#what-a-change-costs) of a change on a running guest, such as hot.\n\n")
 	types := lang.BlockTypes(kinds)
 	var links []string
 	for _, t := range types {
@@ -71,9 +71,9 @@ func (p *page) title(name, doc string) {
 func (p *page) variable(doc string) {
 	p.title("variable", doc)
 	p.list("variable", []row{
-		{"`type`", "type, default any", "string, number, bool, list(string), map(string) or any."},
-		{"`default`", "that type", "Its value; required unless --var gives one."},
-		{"`description`", "string", "A comment."},
+		{"`type`", " (type, default any)", "string, number, bool, list(string), map(string) or any."},
+		{"`default`", " (that type)", "Its value; required unless --var gives one."},
+		{"`description`", "", "A comment."},
 	})
 }
 
@@ -91,8 +91,8 @@ func (p *page) kind(k *model.Kind, name string) {
 func (p *page) node(kinds model.Kinds) {
 	p.title(lang.NodeBlock, "One node in a manifest, or several with count or for_each. All types have these attributes:")
 	p.list(lang.NodeBlock, append(rows(p.schemas.Of(reflect.TypeFor[model.Node]()), lang.NodeBlock, reflect.Value{}, false),
-		row{"`count`", "number", "Creates that many nodes, NAME-1, NAME-2 and so on; count.index counts from 0."},
-		row{"`for_each`", "map or list of strings", "Creates a node for each key, NAME-KEY, with its each.key and each.value."}))
+		row{"`count`", " (number)", "Creates that many nodes, NAME-1, NAME-2 and so on; count.index counts from 0."},
+		row{"`for_each`", " (map or list(string))", "Creates a node for each key, NAME-KEY, with its each.key and each.value."}))
 	p.inner(p.schemas.Of(reflect.TypeFor[model.Node]()), lang.NodeBlock, reflect.Value{}, "node", false)
 	for _, k := range kinds.Block(lang.NodeBlock) {
 		p.printf("### %s\n\nA node with `type = %q` – %s\n\n", k.Name, k.Name, k.Doc)
@@ -140,7 +140,7 @@ func (p *page) inner(s *lang.Schema, rule string, defaults reflect.Value, way st
 	}
 }
 
-// row is one attribute: its name, its type with the default and the cost of a change, and its meaning.
+// row is one attribute: its name, in brackets its type, the default and the cost of a change, and its meaning.
 type row [3]string
 
 // list writes the attributes of a block. Those that the same block of the first type of node has too are only named.
@@ -162,7 +162,7 @@ func (p *page) list(rule string, rows []row) {
 		}
 	}
 	for _, r := range rows {
-		p.printf("* %s (%s): %s\n", r[0], r[1], r[2])
+		p.printf("* %s%s: %s\n", r[0], r[1], r[2])
 	}
 	if len(rows) > 0 {
 		p.printf("\n")
@@ -172,20 +172,28 @@ func (p *page) list(rule string, rows []row) {
 // rows returns the attributes of a block.
 func rows(s *lang.Schema, rule string, defaults reflect.Value, costs bool) (out []row) {
 	for _, f := range s.Attrs {
-		doc, kind := f.Doc, typeName(f, rule)
+		doc := f.Doc
 		if f.Secret {
 			doc += " A secret."
 		}
+		var terms []string
+		if kind := typeName(f, rule); kind != "string" {
+			terms = append(terms, kind)
+		}
 		if !f.Optional {
-			kind += ", required"
+			terms = append(terms, "required")
 		}
 		if d := defaultOf(f, rule, defaults); d != "" {
-			kind += ", default " + d
+			terms = append(terms, "default "+d)
 		}
 		if costs && f.Compared {
-			kind += "; " + string(f.Cost)
+			terms = append(terms, string(f.Cost))
 		}
-		out = append(out, row{"`" + f.Name + "`", kind, doc})
+		in := ""
+		if len(terms) > 0 {
+			in = " (" + strings.Join(terms, ", ") + ")"
+		}
+		out = append(out, row{"`" + f.Name + "`", in, doc})
 	}
 	return out
 }
@@ -243,9 +251,9 @@ func typeName(f model.Field, rule string) string {
 	case t.Kind() == reflect.Bool:
 		return "bool"
 	case t.Kind() == reflect.Slice:
-		return "list of strings"
+		return "list(string)"
 	case t.Kind() == reflect.Map:
-		return "map of strings"
+		return "map(string)"
 	case t.Kind() == reflect.Float64:
 		return "number"
 	default:
@@ -255,11 +263,11 @@ func typeName(f model.Field, rule string) string {
 
 // agent documents agent.hcl, which is a file of each machine, not of the site.
 func (p *page) agent() {
-	p.printf("\n# agent.hcl\n\nThe configuration of an agent: a file on the machine that runs it, not part of the site. ")
+	p.printf("\n# agent.hcl\n\nThe configuration of an agent, on the machine that runs it. ")
 	p.printf("Every attribute is optional. A flag of `agent` overrides the environment, which overrides the file: the variable of ")
 	p.printf("`repository.auth.token_file` is `HOMESTAK_REPOSITORY_AUTH_TOKEN_FILE`, and so on. ")
 	p.printf("`homestak-gitops agent --print-config` shows the values in effect and their sources. ")
-	p.printf("A path without a leading slash is relative to the folder of this file. The file has values only, no references and no functions.\n\n")
+	p.printf("A path without a leading slash is relative to the folder of this file. The file has no references and no functions.\n\n")
 	file := p.schemas.Of(reflect.TypeFor[model.AgentFile]())
 	p.list(agentRule, rows(file, agentRule, reflect.Value{}, false))
 	p.inner(file, agentRule, reflect.Value{}, "agent.hcl", false)

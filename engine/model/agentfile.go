@@ -14,7 +14,7 @@ import (
 // with a slash starts at the folder of the file it stands in.
 type AgentFile struct {
 	Identity    string           `hcl:"identity,optional" doc:"The host of the site that it converges; the short name of the machine unless set."`
-	DataDir     string           `hcl:"data_dir,optional" doc:"Folder of the clone, receipts, locks and suspensions; losing it loses history only. /var/lib/homestak-gitops unless set, for others than root ~/.local/state/homestak-gitops."`
+	DataDir     string           `hcl:"data_dir,optional" doc:"Folder of the clone, keys, receipts, locks and suspensions; /var/lib/homestak-gitops unless set, for others than root ~/.local/state/homestak-gitops."`
 	Listen      string           `hcl:"listen,optional" doc:"Address of the server for nodes and children; \"\" for none. :44443 unless set."`
 	Repository  *AgentRepository `hcl:"repository,block" doc:"The repository of the site."`
 	Parent      *AgentParent     `hcl:"parent,block" doc:"The agent above, for the agent of a child."`

@@ -263,7 +263,7 @@ type Config struct {
 
 // PVEConfig is settings of a PVE node.
 type PVEConfig struct {
-	NoSubscription        bool   `hcl:"no_subscription,optional" doc:"Install from Proxmox's repository that needs no subscription, and disable those that need one."`
+	NoSubscription        bool   `hcl:"no_subscription,optional" doc:"Use Proxmox's repository without subscription, and disable those that need one."`
 	RemoveSubscriptionNag bool   `hcl:"remove_subscription_nag,optional" doc:"Silence the reminder about subscriptions."`
 	Bridge                string `hcl:"bridge,optional" doc:"Bridge, such as vmbr0, that takes the addresses of the network card with the default route; none unless set."`
 }
@@ -271,7 +271,7 @@ type PVEConfig struct {
 // Mount is the mount of a disk of the node.
 type Mount struct {
 	Path    string   `hcl:"path,label"`
-	Disk    string   `hcl:"disk" doc:"Name of a disk block of the node; it becomes the label of the file system."`
+	Disk    string   `hcl:"disk" doc:"Name of a disk block of the node, and label of the file system."`
 	FSType  string   `hcl:"fstype,optional" doc:"File system that an empty disk gets: ext4 or xfs."`
 	Options []string `hcl:"options,optional" doc:"Options of mount, such as noatime; nofail is always added."`
 }

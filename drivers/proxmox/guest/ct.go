@@ -39,7 +39,7 @@ type CT struct {
 	Timezone     string   `hcl:"timezone,optional" pve:"timezone" priv:"VM.Config.Options" cost:"restart" doc:"Time zone; the spec's, else the site's unless set."`
 	Password     string   `hcl:"password,optional" pve:"password" priv:"VM.Allocate" secret:"true" plan:"-" doc:"Password of root, at least 5 characters; set only when the container is created."`
 
-	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpulimit or tty, as pct.conf has them. Undeclared keys are left as they are."`
+	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpulimit or tty, as in pct.conf. Undeclared keys stay."`
 
 	Terms      string `plan:"mark"`                   // the part of the ownership tag that the files decide
 	RestartDue bool   `plan:"pending" cost:"restart"` // set for the comparison: pending changes ask for a restart
@@ -67,11 +67,11 @@ type CTNIC struct {
 	IP6      string            `hcl:"ip6,optional" cost:"hot" doc:"IPv6 address with prefix length, auto, dhcp or manual."`
 	Gateway6 string            `hcl:"gateway6,optional" cost:"hot" doc:"IPv6 default gateway."`
 	Firewall bool              `hcl:"firewall,optional" cost:"hot" doc:"PVE's firewall filters this card."`
-	MTU      int               `hcl:"mtu,optional" cost:"restart" doc:"Largest packet in bytes, 64 to 65535 and no more than the bridge's; the bridge's unless set. A running container gets it at its next start."`
+	MTU      int               `hcl:"mtu,optional" cost:"restart" doc:"Largest packet in bytes, 64 to 65535; at most the bridge's, which is the default."`
 	Rate     float64           `hcl:"rate,optional" cost:"hot" doc:"Limit of its traffic in MB/s; none unless set."`
 	LinkDown bool              `hcl:"link_down,optional" cost:"hot" doc:"The card has no link."`
-	Trunks   []string          `hcl:"trunks,optional" cost:"restart" doc:"VLANs that pass through with their tags, such as [\"10\", \"20\"]. The bridge must be VLAN aware. A running container gets them at its next start."`
-	Options  map[string]string `hcl:"options,optional" cost:"hot" doc:"Further members of PVE's network device, such as host-managed. Undeclared members are left as they are."`
+	Trunks   []string          `hcl:"trunks,optional" cost:"restart" doc:"VLANs that pass through with their tags, such as [\"10\", \"20\"]. The bridge must be VLAN aware."`
+	Options  map[string]string `hcl:"options,optional" cost:"hot" doc:"Further members of PVE's network device, such as host-managed. Undeclared members stay."`
 }
 
 // CTSchema is the kind ct.

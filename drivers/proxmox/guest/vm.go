@@ -17,7 +17,7 @@ type VM struct {
 
 	Recreate string `hcl:"recreate,optional" cost:"data-loss" doc:"Any text, such as 2026-11. A machine created with another text is replaced, with its data."`
 
-	Clone string `hcl:"clone,optional" plan:"-" doc:"full (a copy, the default) or linked (the root disk depends on the template's, which cannot be removed meanwhile). Used only when the guest is created."`
+	Clone string `hcl:"clone,optional" plan:"-" doc:"full (unless set) or linked (the root disk depends on the template's). Used only when the guest is created."`
 
 	Cores   int    `hcl:"cores,optional" pve:"cores,always" unset:"1" priv:"VM.Config.CPU" cost:"restart" doc:"CPU cores; the preset's unless set."`
 	Sockets int    `hcl:"sockets,optional" default:"1" pve:"sockets" unset:"1" priv:"VM.Config.CPU" cost:"restart" doc:"CPU sockets, of so many cores each."`
@@ -34,7 +34,7 @@ type VM struct {
 	Protection  bool              `hcl:"protection,optional" pve:"protection,always" priv:"VM.Config.Options" doc:"The guest and its disks cannot be removed."`
 	Restart     string            `hcl:"restart,optional" default:"never" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
 	Agent       bool              `hcl:"agent,optional" default:"true" pve:"agent.enabled,always" priv:"VM.Config.Options" cost:"restart" doc:"The guest agent is expected inside."`
-	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as in qm.conf. Undeclared keys are left as they are. A CD drive is ide0, ide1, ide3 (with q35: ide0 only), sataN or scsiN with STORAGE:iso/NAME.iso,media=cdrom, ${image.NAME},media=cdrom or none,media=cdrom. Keys with their own attribute, passwords, and keys for root@pam only are refused."`
+	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as in qm.conf. Undeclared keys stay. A CD drive is ide0, ide1, ide3 (with q35: ide0 only), sataN or scsiN with STORAGE:iso/NAME.iso,media=cdrom, ${image.NAME},media=cdrom or none,media=cdrom. Keys with their own attribute, passwords, and keys for root@pam only are refused."`
 	UserData    string            `hcl:"user_data,optional" plan:"-" doc:"Input of cloud-init for the first boot; may contain secrets. It replaces PVE's cloud-init drive. Used only when the machine is created."`
 
 	Name       string   `plan:"name" pve:"name" priv:"VM.Config.Options" words:"the node's name"`
