@@ -37,7 +37,7 @@ func environment() []string {
 	return env
 }
 
-// Address is that of the loopback interface.
+// Address is the loopback address.
 func (Machine) Address(context.Context) (guest.Address, error) {
 	return guest.Address{IP: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Why: "this machine", Declared: true}, nil
 }

@@ -96,7 +96,7 @@ type Program struct {
 	Version string // as reports have it
 }
 
-// AgentWant is what the agent of a child has to be at the moment.
+// AgentWant is the desired state of a child's agent.
 type AgentWant struct {
 	Identity string
 	Node     string // PVE node that it is
@@ -114,7 +114,7 @@ type AgentRole struct {
 	Or         [][]string // the first set that the host knows is added
 }
 
-// FoundAgent is what is on a machine.
+// FoundAgent is the observed state of a machine.
 type FoundAgent struct {
 	want AgentWant
 	now  time.Time
@@ -342,7 +342,7 @@ var systems = map[string]string{ //nolint:gochecknoglobals // a table
 	"Linux x86_64": "linux-amd64", "Linux aarch64": "linux-arm64", "Linux armv7l": "linux-arm", "Linux riscv64": "linux-riscv64",
 }
 
-// hopelessError is what waiting does not fix.
+// hopelessError is an error that waiting does not fix.
 type hopelessError string
 
 func (e hopelessError) Error() string { return string(e) }

@@ -133,7 +133,7 @@ type agentWay struct {
 	spec string
 }
 
-// wantedAgent is what the agent of a child has to be now.
+// wantedAgent returns the desired state of a child's agent.
 func (d *Driver) wantedAgent(ctx context.Context, node string) (AgentWant, error) {
 	var w AgentWant
 	c := d.cfg.Children()

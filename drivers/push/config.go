@@ -76,7 +76,7 @@ type inside interface {
 	Apply(ctx context.Context, m guest.Machine, want *spec.Spec, o converge.Options) error
 }
 
-// State is what was found inside a machine.
+// State is the observed state of a machine's inside.
 type State interface {
 	// Observed is it as a part of the observation of a host.
 	Observed() model.Observed

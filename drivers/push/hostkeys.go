@@ -15,7 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/durable"
 )
 
-// Known is what is known of a machine that was entered before.
+// Known is the record of a machine that was entered before.
 type Known struct {
 	Keys []string   // the host keys that it may show; each as type and base64
 	Port int        // where it was entered last; 0 if that is not known

@@ -126,7 +126,7 @@ func (c Config) Unsimulated(site *model.Site, of *model.Resource) string {
 	return ""
 }
 
-// origin is what a guest is made from: its kind, and the names and addresses of its image or template.
+// origin is the source of a guest: its kind, and the names and addresses of its image or template.
 func origin(site *model.Site, of *model.Resource) string {
 	words := []string{of.Addr.Kind}
 	for _, kind := range []string{"template", "image"} {

@@ -155,8 +155,8 @@ func (d *Driver) remember(w *model.Want) {
 	d.ways = ways
 }
 
-// barred lists what is wanted inside of containers by pct exec where this program may not run that. It is known before there
-// is a container.
+// barred lists the resources inside of containers for pct exec if this program may not run that. It is known before
+// there is a container.
 func (d *Driver) barred(ctx context.Context, w *model.Want) []model.Unknown {
 	d.mu.Lock()
 	all := w.State.Find(func(r *model.Resource) bool { return d.ways[r.Addr] != nil && d.ways[r.Addr].via == model.ViaExec })

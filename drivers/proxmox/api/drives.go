@@ -78,11 +78,11 @@ func HoldsData(drive string) bool {
 }
 
 const (
-	// CloudInitSlot is where PVE's own form puts the cloud-init drive.
+	// CloudInitSlot is the slot of the cloud-init drive in PVE's own form.
 	CloudInitSlot = "ide2"
 	// EmptyDrive is a CD drive without a medium.
 	EmptyDrive = EmptyMedium + ",media=cdrom"
-	// EmptyMedium is what a CD drive holds in which nothing is.
+	// EmptyMedium is the value of an empty CD drive.
 	EmptyMedium = "none"
 )
 

@@ -7,8 +7,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// GuestRef is where a guest is, and as what: PVE keeps VMs and containers under two
-// paths of one numbering.
+// GuestRef is the location and type of a guest: PVE keeps VMs and containers under two paths of one numbering.
 type GuestRef struct {
 	Node string
 	VMID int

@@ -27,8 +27,8 @@ func AddContentTypes(takes []string, more ...string) string {
 	return strings.Join(slices.Compact(all), ",")
 }
 
-// Row is an object of a list that PVE answered, member by member. It is read by name:
-// most have many more members than anybody wants to know.
+// Row is an object of a list in PVE's response, member by member. It is read by name: most have many unused
+// members.
 type Row []member
 
 type member struct {

@@ -84,7 +84,7 @@ type waiter struct {
 	over  chan taskState // of length 1: filled when the shared list knows more
 }
 
-// taskState is what PVE says of one task.
+// taskState is PVE's status of one task.
 type taskState struct {
 	ended bool   // else: ask for its status
 	exit  string // PVE's exit status
@@ -270,7 +270,7 @@ func (t *tasks) poll(ctx context.Context, node string, p *poller) error {
 	return nil
 }
 
-// TaskID is what the id of a task says.
+// TaskID is a parsed task ID.
 type TaskID struct{ Node, Type, Object, User string } // Object: mostly the VMID that it is about
 
 // ParseUPID reads an id, UPID:node:pid:pstart:starttime:type:id:user: (PVE/Tools.pm);

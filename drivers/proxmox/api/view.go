@@ -36,10 +36,10 @@ type ListedGuest struct {
 // Kind is what PVE calls such a guest: ct or vm.
 func (g ListedGuest) Kind() string { return g.Ref().Kind() }
 
-// Ref is where it is.
+// Ref is its location.
 func (g ListedGuest) Ref() GuestRef { return GuestRef{g.Node, g.VMID, g.LXC} }
 
-// Power is what it does, as the files say it.
+// Power is its power state, as in the files.
 func (g ListedGuest) Power() string {
 	if g.Running {
 		return "running"
@@ -47,7 +47,7 @@ func (g ListedGuest) Power() string {
 	return "stopped"
 }
 
-// View is what a pass knows of the cluster before it reads any guest.
+// View is the state of the cluster that a pass reads before any guest.
 type View struct {
 	Nodes             map[string]bool // by name: online
 	Guests            map[int]ListedGuest

@@ -110,7 +110,7 @@ func first(list []string) string {
 	return list[0]
 }
 
-// bridge is what is known of a bridge of a node.
+// bridge is a bridge of a node, as far as it is known.
 type bridge struct {
 	vlanAware bool
 	ports     string

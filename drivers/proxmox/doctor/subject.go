@@ -40,7 +40,7 @@ func (s *subject) at() string {
 	return fmt.Sprintf(" (%s:%d)", s.host.At.File, s.host.At.Start.Line)
 }
 
-// askedBy is where a resource asks for something, for the end of a sentence.
+// askedBy is the attribute of a resource that needs something, for the end of a sentence.
 func askedBy(r *model.Resource, attr string) string {
 	at := r.RangeOf(attr)
 	if at.IsZero() {

@@ -18,7 +18,7 @@ type Facts struct {
 	// Snapshots names a snapshot for each volume that snapshots contain. It is read only where a volume is to be
 	// moved or removed.
 	Snapshots map[string]string
-	// Reported is that a guest in mode pull has reported to its parent, so its first boot is over.
+	// Reported says that a guest in mode pull has reported to its parent, so its first boot is over.
 	Reported bool
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// seedUse is what is known of seed images before the storages are asked.
+// seedUse is the use of seed images, before the storages are read.
 type seedUse struct {
 	storages map[api.NodeStorage]bool // where images may be
 	hints    []api.NodeStorage        // where the next pass is to look, too

@@ -42,7 +42,7 @@ func CheckUserData(userData string) error {
 	return fmt.Errorf("its first line is nothing that cloud-init knows: begin with #cloud-config, or with #!/bin/sh for a script")
 }
 
-// Seed is what a machine is told at its first boot.
+// Seed is the data of a machine for its first boot.
 type Seed struct {
 	// Instance is the instance-id: cloud-init does its work once for each. It is made from the
 	// machine's identity alone, so that no later edit makes a machine provision itself again.

@@ -82,7 +82,7 @@ func RemovalNote(h *model.Host, m owner.Tag, cfg api.GuestConfig) string {
 	return strings.Join(out, ", ")
 }
 
-// BackupStorage is where final backups of a host go.
+// BackupStorage is the storage for final backups of a host.
 func BackupStorage(h *model.Host) string {
 	if h != nil && h.Storage != nil && h.Storage.Backups != "" {
 		return h.Storage.Backups

@@ -244,5 +244,5 @@ func (r target) mustHaveNoClones(ctx context.Context, cfg api.GuestConfig) error
 	}
 }
 
-// TemplateSlot is where the disk of a template is.
+// TemplateSlot is the slot of a template's disk.
 const TemplateSlot = "scsi0"

@@ -241,7 +241,7 @@ func (g Guest) whenUnlocked(ctx context.Context, send func() (string, error)) (u
 // lockedError is a write that did not get the guest's lock file within lockPatience.
 type lockedError struct{ err error }
 
-// Error is what the last task said.
+// Error is the message of the last task.
 func (e *lockedError) Error() string { return e.err.Error() }
 
 // Unwrap gives the error of the last task.

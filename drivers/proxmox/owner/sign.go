@@ -107,7 +107,7 @@ func (t Tag) mac(key []byte, at api.GuestRef, cfg api.GuestConfig) string {
 	return sigVersion + base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:sigBytes])
 }
 
-// trust is what the signature of a tag proves about a guest.
+// trust is the trust in a guest by the signature of its tag.
 func (id Identity) trust(m Tag, at api.GuestRef, cfg api.GuestConfig) Trust {
 	if m.V != 2 || m.Sig == "" {
 		return Unsigned

@@ -38,7 +38,7 @@ var running = [2][]string{
 	},
 }
 
-// State is what the files say at one moment.
+// State is the content of the files at one moment.
 type State struct {
 	Began   uint64        // when the file system started, Unix seconds: versions are counted from then
 	List    uint64        // version of the list of guests

@@ -66,7 +66,7 @@ func namesIn(list []byte) []string {
 	return names
 }
 
-// stamp is what the kernel says of a folder. It is another one if there are more entries, or fewer.
+// stamp is the kernel's metadata of a folder. It differs if there are more entries, or fewer.
 type stamp struct {
 	device, node, links uint64
 	size                int64

@@ -56,7 +56,7 @@ func Create(ctx context.Context, h *kind.Host, s plan.Step) error {
 	return d.completeGuest(ctx, want, at)
 }
 
-// completeGuest brings a new guest to what is wanted.
+// completeGuest brings a new guest to the wanted state.
 func (d maker) completeGuest(ctx context.Context, want guest.Target, at api.GuestRef) error {
 	c := want.Common()
 	m, err := d.complete(ctx, at, want.Volumes(), c.Tags, c.Power)

@@ -11,7 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 )
 
-// ctChange is what the changes of a step mean for a container.
+// ctChange is the change of a container by a step.
 type ctChange struct {
 	*change
 	want guest.CTTarget

@@ -10,7 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
-// patch is what one request changes in a guest's configuration.
+// patch is the change of a guest's configuration by one request.
 type patch struct {
 	set    api.Params
 	del    map[string]bool // keys to delete

@@ -23,7 +23,7 @@ type changer interface {
 	add(path string)
 	// conclude adds what follows from all changes, and replaces writes by reverts where they suffice.
 	conclude()
-	// afterWrite does what is left when the change is written, before the power is changed.
+	// afterWrite completes the change after the write, before the power is changed.
 	afterWrite(ctx context.Context, h *kind.Host) error
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// vmChange is what the changes of a step mean for a VM.
+// vmChange is the change of a VM by a step.
 type vmChange struct {
 	*change
 	step plan.Step

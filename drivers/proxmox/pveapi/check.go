@@ -34,7 +34,7 @@ func (m *Method) CheckFor(version string, values map[string]any) map[string]stri
 	return c.found
 }
 
-// verifier collects what is wrong with the values of one request.
+// verifier collects the errors of the values of one request.
 type verifier struct {
 	version string // Of the host; empty means the newest.
 	found   problems
@@ -127,7 +127,7 @@ func (m *Method) normalized(values map[string]any) map[string]any {
 	return result
 }
 
-// problems maps the path of a value ("net0", "net0.tag") to what is wrong.
+// problems maps the path of a value ("net0", "net0.tag") to its error.
 type problems map[string]string
 
 // add records a problem. A second one on the same path is appended behind a
