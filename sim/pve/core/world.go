@@ -4,10 +4,12 @@ import (
 	"container/heap"
 	"crypto/x509"
 	"fmt"
+	"iter"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
@@ -21,8 +23,9 @@ const samplePeriod = 10 * time.Second
 type World struct {
 	Cfg         Config
 	Rng         random
-	Boot        time.Time // When the nodes were started.
-	Now         time.Time // Time up to which the world is current.
+	unordered   atomic.Uint64 // lists that were given in no order
+	Boot        time.Time     // When the nodes were started.
+	Now         time.Time     // Time up to which the world is current.
 	Quorum      bool
 	Certificate *x509.Certificate // The one that Serve shows.
 	Authority   *x509.Certificate // Its issuer.
@@ -268,6 +271,15 @@ func (w *World) Cloned(from, to *Guest) {
 func (w *World) Touch(g *Guest) {
 	g.raw, g.digest = "", ""
 	w.stale[g.Vmid] = struct{}{}
+}
+
+// Unordered lists keys as Perl lists those of a hash: each time in another order. The same requests to a world of the same
+// seed give the same orders.
+func (w *World) Unordered(keys iter.Seq[string]) []string {
+	seed, n := uint64(w.Cfg.Seed), w.unordered.Add(1) //nolint:gosec // any number is a seed
+	out := slices.Sorted(keys)
+	rand.New(rand.NewPCG(seed, n)).Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] }) //nolint:gosec // reproducible on purpose
+	return out
 }
 
 // random is where everything comes from that a host invents: the same for the same seed.
