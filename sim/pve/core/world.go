@@ -275,7 +275,7 @@ func (w *World) Touch(g *Guest) {
 
 // Unordered lists keys as Perl lists those of a hash: each time in another order. The same requests to a world of the same
 // seed give the same orders.
-func (w *World) Unordered(keys iter.Seq[string]) []string {
+func Unordered(w *World, keys iter.Seq[string]) []string {
 	seed, n := uint64(w.Cfg.Seed), w.unordered.Add(1) //nolint:gosec // any number is a seed
 	out := slices.Sorted(keys)
 	rand.New(rand.NewPCG(seed, n)).Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] }) //nolint:gosec // reproducible on purpose

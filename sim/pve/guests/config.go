@@ -157,7 +157,7 @@ func apiGetConfig(_ *core.World, c *core.Call) (any, error) {
 func apiPending(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	hidden, going := hiddenOfCT(c, g), g.Deletions()
 	list := []map[string]any{{"key": "digest", "value": g.Sum()}}
-	for _, key := range w.Unordered(maps.Keys(g.Conf)) {
+	for _, key := range core.Unordered(w, maps.Keys(g.Conf)) {
 		if hidden[key] {
 			continue
 		}
@@ -170,7 +170,7 @@ func apiPending(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 		}
 		list = append(list, item)
 	}
-	for _, key := range w.Unordered(maps.Keys(g.Pend)) {
+	for _, key := range core.Unordered(w, maps.Keys(g.Pend)) {
 		if _, ok := g.Conf[key]; !ok && key != "delete" && !hidden[key] {
 			list = append(list, map[string]any{"key": key, "pending": core.Masked(key, perl.Typed(g.Kind, key, g.Pend[key]))})
 		}
