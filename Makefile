@@ -56,8 +56,8 @@ test: export HOMESTAK_GUEST ?= off
 test: export HOMESTAK_PROGRAM = $(CURDIR)/dist/test/homestak-gitops
 test: ## all tests
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags "-s -w" -o $(HOMESTAK_PROGRAM).new $(MAIN)
-	cmp -s $(HOMESTAK_PROGRAM).new $(HOMESTAK_PROGRAM) || mv $(HOMESTAK_PROGRAM).new $(HOMESTAK_PROGRAM)
-	cpus=$$(getconf _NPROCESSORS_ONLN); run="$(GO) test -vet=off -parallel 8 -timeout 3h"; \
+	@cmp -s $(HOMESTAK_PROGRAM).new $(HOMESTAK_PROGRAM) || mv $(HOMESTAK_PROGRAM).new $(HOMESTAK_PROGRAM)
+	@cpus=$$(getconf _NPROCESSORS_ONLN); run="$(GO) test -vet=off -parallel 8 -timeout 3h"; \
 	$$run -p $$((2 * cpus)) $(LONGEST) & longest=$$!; \
 	$$run -p $$cpus $$($(GO) list ./... | grep -vxF "$$($(GO) list $(LONGEST))"); others=$$?; \
 	wait $$longest && exit $$others

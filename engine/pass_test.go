@@ -515,7 +515,7 @@ func TestAPassGoesOn(t *testing.T) {
 			happens: func(h *enginetest.Host, s plan.Step) {
 				h.Unknown = []model.Unknown{{Scope: "box 100", Why: "dark", VMID: s.VMID}}
 			},
-			err: "box 100 cannot be read (dark) and may be it", vmid: 100,
+			err: "box 100 cannot be read (dark) and may be this guest", vmid: 100,
 		},
 		"another one that is being made cannot be seen": {
 			happens: func(h *enginetest.Host, _ plan.Step) {
@@ -619,13 +619,13 @@ func TestADenialStopsThePass(t *testing.T) {
 		t.Run(source, func(t *testing.T) {
 			h := &enginetest.Host{}
 			var q engine.Question
-			r := judged(h, enginetest.Said(diag.Error, source), &q).Run(t.Context())
+			r := judged(h, enginetest.Denial(diag.Error, source), &q).Run(t.Context())
 			require.Equal(t, want, r.Outcome)
 			require.True(t, r.Denied)
 			require.False(t, r.Success)
 			require.NoError(t, r.Err)
 			require.Empty(t, h.Applied)
-			require.Equal(t, enginetest.Said(diag.Error, source), r.Findings)
+			require.Equal(t, enginetest.Denial(diag.Error, source), r.Findings)
 			require.Equal(t, r.Findings, r.Plan.Findings, "they belong to the document of the plan, too")
 			require.Len(t, r.Plan.Steps, 2, "what would have been done is still to be seen")
 		})
@@ -635,13 +635,13 @@ func TestADenialStopsThePass(t *testing.T) {
 func TestAWarningOfTheRulesIsToldAndStopsNothing(t *testing.T) {
 	h := &enginetest.Host{}
 	var q engine.Question
-	r := judged(h, enginetest.Said(diag.Warning, diag.FromGuard), &q).Run(t.Context())
+	r := judged(h, enginetest.Denial(diag.Warning, diag.FromGuard), &q).Run(t.Context())
 	require.Equal(t, engine.Done, r.Outcome)
 	require.False(t, r.Denied)
 	require.Len(t, h.Applied, 2)
-	require.Equal(t, enginetest.Said(diag.Warning, diag.FromGuard), r.Findings)
+	require.Equal(t, enginetest.Denial(diag.Warning, diag.FromGuard), r.Findings)
 
-	r = judged(h, enginetest.Said(diag.Warning, diag.FromGuard), &q).Run(t.Context())
+	r = judged(h, enginetest.Denial(diag.Warning, diag.FromGuard), &q).Run(t.Context())
 	require.Equal(t, engine.Done, r.Outcome)
 	require.Equal(t, "a:completed", enginetest.Statuses(r), "a warning of a rule holds no step back")
 }
@@ -649,12 +649,12 @@ func TestAWarningOfTheRulesIsToldAndStopsNothing(t *testing.T) {
 func TestWhereOnlyLookingWasAskedForADenialIsOnlyTold(t *testing.T) {
 	h := &enginetest.Host{}
 	var q engine.Question
-	p := judged(h, enginetest.Said(diag.Error, diag.FromPolicy), &q)
+	p := judged(h, enginetest.Denial(diag.Error, diag.FromPolicy), &q)
 	p.RefreshOnly, p.Verdict = true, nil
 	r := p.Run(t.Context())
 	require.Equal(t, engine.Planned, r.Outcome)
 	require.False(t, r.Denied)
-	require.Contains(t, r.Findings, enginetest.Said(diag.Error, diag.FromPolicy)[0])
+	require.Contains(t, r.Findings, enginetest.Denial(diag.Error, diag.FromPolicy)[0])
 	require.Empty(t, h.Applied)
 }
 
@@ -697,7 +697,7 @@ func TestAStopWhileRulesAreAskedIsNoDenial(t *testing.T) {
 		return engine.Desired{Site: s, PolicyCheck: func(ctx context.Context, _ engine.Question) diag.List {
 			close(stop)
 			<-ctx.Done()
-			return enginetest.Said(diag.Error, diag.FromPolicy)
+			return enginetest.Denial(diag.Error, diag.FromPolicy)
 		}}
 	}
 	r := p.Run(t.Context())
@@ -714,7 +714,7 @@ func TestAStopWhileTheSiteIsReadIsNoBadSite(t *testing.T) {
 	p.Load = func(ctx context.Context) engine.Desired {
 		close(stop)
 		<-ctx.Done()
-		return engine.Desired{Findings: enginetest.Said(diag.Error, diag.FromSite)}
+		return engine.Desired{Findings: enginetest.Denial(diag.Error, diag.FromSite)}
 	}
 	r := p.Run(t.Context())
 	require.Equal(t, engine.Interrupted, r.Outcome)

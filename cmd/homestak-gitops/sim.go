@@ -21,12 +21,12 @@ It keeps everything in memory.
     --fault 'METHOD PATH-PATTERN [nth=N] status=S [apply]'
     --download 'URL-PATTERN status=N', or file=PATH, or size=BYTES
 
-CONTENT is separated by commas. Without --storage there are local (dir) and local-lvm
-(lvmthin), as on a new host.
+TYPE is dir, zfspool, lvmthin, nfs or another of Proxmox VE, CONTENT is separated by
+commas. Without --storage there are local (dir) and local-lvm (lvmthin), as on a new host.
 
-METHOD may be *; in the pattern * stands for one segment and ** for the rest. Status -1
-drops the connection; with apply the request takes effect all the same. no-worker in
-place of status=S fails where PVE starts the process of a task.
+METHOD may be *; nth counts matching requests; in the pattern * stands for one segment
+and ** for the rest. Status -1 drops the connection; with apply the request takes effect
+all the same. no-worker in place of status=S fails where PVE starts the process of a task.
 
 The first --download that matches decides what the host gets from an address; * stands
 for any characters. With file the content counts: a wrong checksum fails. Other

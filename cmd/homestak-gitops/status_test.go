@@ -305,8 +305,8 @@ func TestReconcileElsewhere(t *testing.T) {
 	require.Equal(t, ui.ExitDone, s.end())
 }
 
-// SIGTERM ends an agent that serves within two seconds, whoever is connected: what waits is answered, streams end,
-// and nobody who is silent delays it. Times are measured by the benchmarks; this one is printed.
+// SIGTERM ends an agent that serves within two seconds, with any clients: waiting requests get a response, streams end,
+// and silent clients do not delay it. Times are measured by the benchmarks; this one is printed.
 func TestTheAgentEndsBesideItsClients(t *testing.T) {
 	t.Parallel()
 	s := newServerStage(t)

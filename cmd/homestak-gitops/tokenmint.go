@@ -23,7 +23,8 @@ func tokenMintVerb(a *app) *cobra.Command {
 unless --expires says otherwise, and ends when the node uses the next one, which it gets
 with its spec.
 
-Use --out for config fetch and for token_file of an agent, which require mode 0600.`,
+Use --out for config fetch and for token_file of an agent, which require mode 0600: others
+may be able to read a file that a shell redirects the output to.`,
 		Args: ui.TakesArgs(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return runTokenMint(c.Context(), a, f, folder, args[0], o)

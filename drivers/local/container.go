@@ -30,7 +30,7 @@ func (c *container) Address(ctx context.Context) (guest.Address, error) {
 	case err != nil:
 		return guest.Address{}, fmt.Errorf("the addresses of container %s: %w", c.id, err)
 	case out.Code != 0 || out.Signal != 0:
-		return guest.Address{}, fmt.Errorf("the addresses of container %s: lxc-info failed with exit code %d: %s", c.id, out.Code, guest.Said(out.Err))
+		return guest.Address{}, fmt.Errorf("the addresses of container %s: lxc-info failed with exit code %d: %s", c.id, out.Code, guest.Excerpt(out.Err))
 	}
 	var best netip.Addr
 	for word := range strings.FieldsSeq(out.Out) {
@@ -83,7 +83,7 @@ func (c *container) Run(ctx context.Context, cmd guest.Command) (guest.Output, e
 
 // failed reports whether pct failed, and not the command.
 func (c *container) failed(out guest.Output) error {
-	said, short := strings.TrimSpace(out.Err), guest.Said(out.Err)
+	said, short := strings.TrimSpace(out.Err), guest.Excerpt(out.Err)
 	switch {
 	case out.Code == 0 || out.Out != "":
 		return nil

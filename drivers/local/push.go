@@ -55,7 +55,7 @@ func Push(ctx context.Context, host guest.Machine, vmid int, from, to, mode stri
 		return fmt.Errorf("copying %s into container %s: %w", from, id, err)
 	}
 	if out.Code != 0 || out.Signal != 0 {
-		return fmt.Errorf("copying %s into container %s: pct failed with exit code %d: %s", from, id, out.Code, guest.Said(out.Err))
+		return fmt.Errorf("copying %s into container %s: pct failed with exit code %d: %s", from, id, out.Code, guest.Excerpt(out.Err))
 	}
 	return nil
 }

@@ -368,8 +368,8 @@ func TestALostAnswerOfDoneWorkIsNoFailure(t *testing.T) {
 	}
 }
 
-// TestEachBlindSpotHoldsBackWhatItMayBe, and the others proceed: each case names what is not seen, what waits for it,
-// and what is done all the same. The host is a cluster of two nodes with guests of ours on both.
+// An object that cannot be read withholds the steps that it may concern, and the others proceed: each case names the
+// object, the withheld steps and the steps that are done. The host is a cluster of two nodes with managed guests on both.
 func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 	pooled := `{"data":{"/pool/prod":{"VM.Audit":1,"VM.Allocate":1}}}`
 	for name, c := range map[string]struct {

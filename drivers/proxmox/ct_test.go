@@ -226,8 +226,8 @@ func srv(size int) []guest.CTDisk {
 	return []guest.CTDisk{{Name: "data", Size: size, Path: "/srv"}}
 }
 
-// TestDetachedMountComesBack with its data, be the container running or not, and be it
-// before or after the restart that lets go of it.
+// A detached mount is attached again with its data, of a running or stopped container, before and after the restart
+// that detaches it.
 func TestDetachedMountComesBack(t *testing.T) {
 	for name, c := range map[string]struct{ power, restart string }{
 		"stopped": {"stopped", "never"}, "running": {"running", "never"}, "restarted": {"running", "allowed"},
@@ -375,8 +375,7 @@ func TestRootOfAContainerCannotLeave(t *testing.T) {
 	})
 }
 
-// TestMountGrowsWhileItsChangeWaits: what waits for a restart goes on telling the size of
-// when it was ordered.
+// A pending change of a mount has the size from the time of its request, while the mount grows.
 func TestMountGrowsWhileItsChangeWaits(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		ct := w.ct("cache", func(c *guest.CT) { c.Disks = srv(5) })
@@ -550,7 +549,7 @@ func (w *world) ctTemplate(vmid int) {
 			require.NoError(w.T, w.Driver.WaitTask(w.T.Context(), upid))
 		}
 	}
-	time.Sleep(10 * time.Second) // PVE tells nobody the task that makes a template of a container
+	time.Sleep(10 * time.Second) // PVE does not report the task that makes a template of a container
 	require.Equal(w.T, "1", w.Guest(vmid).Config["template"])
 }
 

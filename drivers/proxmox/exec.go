@@ -178,7 +178,7 @@ exec "$@"
 // notWritten is a command that did not begin since what it reads could not be written.
 func notWritten(c guest.Command, out guest.Output, err error) error {
 	if err == nil {
-		err = fmt.Errorf("exit %d: %s", out.Code, guest.Said(out.Err))
+		err = fmt.Errorf("exit %d: %s", out.Code, guest.Excerpt(out.Err))
 	}
 	return fmt.Errorf("writing what %s reads (%d bytes) into the guest: %w", c.Args[0], len(c.Stdin), err)
 }

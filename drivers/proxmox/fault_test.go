@@ -157,7 +157,7 @@ func live(t *testing.T, r *storyRun, c chapters) {
 	if c.before != nil {
 		c.before(w)
 		settle(w)
-		time.Sleep(time.Minute) // what was started has booted, and obeys
+		time.Sleep(time.Minute) // started guests have booted, and react to a shutdown
 	}
 	w.Host.Edit(func(e *pve.Edit) {
 		e.Add(pve.Guest{VMID: 400, Running: true, Config: map[string]string{"name": "theirs", "memory": "512"}})
@@ -207,9 +207,8 @@ func live(t *testing.T, r *storyRun, c chapters) {
 	}
 }
 
-// thinned are the places of the faults of one way of several that the driver cannot
-// tell from each other: every third, so that together they take all, unless
-// HOMESTAK_FAULTS=all wants each of them everywhere.
+// thinned selects the requests that fail in one of several ways that look alike to the driver: every third, so that
+// together they cover all requests. HOMESTAK_FAULTS=all uses each way at every request.
 func thinned(way int) (first, step int) {
 	if everyFault() {
 		return 1, stride
@@ -221,11 +220,9 @@ func thinned(way int) (first, step int) {
 // wants it, and not a sample.
 func everyFault() bool { return os.Getenv("HOMESTAK_FAULTS") == "all" }
 
-// sweepChapters tells a story once for each way in which each of its requests may go
-// wrong: refused, unanswered by PVE's proxy, cut off, or the last of an agent that
-// dies; without its work done, and with it if it has any. Of the ways that the driver
-// cannot tell from another one, each takes every third place, unless
-// HOMESTAK_FAULTS=all wants them all.
+// sweepChapters runs a story once for each way in which each of its requests may fail: refused, unanswered by PVE's
+// proxy, cut off, or the last of an agent that dies; without and with its effect. Ways that look alike to the driver
+// take every third request each, unless HOMESTAK_FAULTS=all is set.
 func sweepChapters(t *testing.T, c chapters) {
 	t.Helper()
 	t.Parallel()
@@ -359,10 +356,9 @@ func dying(kind string, nth int, silent bool) pve.Config {
 	}
 }
 
-// TestACreateThatDies leaves a guest with nothing in it but its lock, be it that the
-// task says how it ended or that nobody knows it any more. That is no success: the step
-// fails and names what clears it, and so does every plan until somebody does. It keeps
-// its VMID meanwhile, and what is wanted is made, once, under another one.
+// A creation that dies leaves a guest with nothing but its lock, whether the result of the task is known or not. The
+// step fails and names the command that removes the guest, and so does every plan until then. The guest keeps its
+// VMID, and the declared one is created once, with another VMID.
 func TestACreateThatDies(t *testing.T) {
 	for kind, declare := range map[string]func(*world){
 		"qmcreate": func(w *world) { w.Node("web-1", nil) },

@@ -901,10 +901,10 @@ func TestOtherPeoplesWorkBlocksNothingOfOurs(t *testing.T) {
 		"clone in range, unseen":       {"clone", "10050", false, all, "no task of this token works on it"},
 		"create":                       {"create", "69997", true, all, "is being created by task qmcreate of root@pam"},
 		"create, tasks unseen":         {"create", "69997", false, all, "no task of this token works on it"},
-		"create in range":              {"create", "10050", true, waits, "vm 10050 is being created by task qmcreate of root@pam!other, and may be it"},
+		"create in range":              {"create", "10050", true, waits, "vm 10050 is being created by task qmcreate of root@pam!other, and may be this guest"},
 		"restore":                      {"restore", "69997", true, all, "is being created by task qmrestore of root@pam"},
 		"restore, tasks unseen":        {"restore", "69997", false, all, "no task of this token works on it"},
-		"restore in range":             {"restore", "10050", true, waits, "vm 10050 is being created by task qmrestore of root@pam!other, and may be it"},
+		"restore in range":             {"restore", "10050", true, waits, "vm 10050 is being created by task qmrestore of root@pam!other, and may be this guest"},
 		"restore in range of a kind":   {"restore", "20050", true, all, "is being created by task qmrestore of root@pam"}, // where only containers live
 		"migration":                    {"migration", "", true, all, ""},
 		"migration, tasks unseen":      {"migration", "", false, all, ""},

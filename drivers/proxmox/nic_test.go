@@ -263,11 +263,11 @@ func TestTrunksAskForTheirVLANs(t *testing.T) {
 		}
 		const zone = "SDN.Use on /sdn/zones/localnetwork/"
 		require.ElementsMatch(t, []string{zone + "vmbr0/5", zone + "vmbr0/7", zone + "vmbr0/8", zone + "vmbr0/9", zone + "vmbr0/12", zone + "vmbr0/20", zone + "vmbr1"}, network)
-		bridge := proxmoxtest.Said(t, w.Examine(nil), "bridge vmbr0")
+		bridge := proxmoxtest.CheckNamed(t, w.Examine(nil), "bridge vmbr0")
 		require.Equal(t, doctor.Failed, bridge.Result)
 		require.Contains(t, bridge.Why, "PVE starts no guest that has them")
 		w.vlanAware("vmbr0")
-		require.Equal(t, doctor.OK, proxmoxtest.Said(t, w.Examine(nil), "bridge vmbr0").Result)
+		require.Equal(t, doctor.OK, proxmoxtest.CheckNamed(t, w.Examine(nil), "bridge vmbr0").Result)
 	})
 }
 

@@ -194,7 +194,7 @@ func TestContentIsSorted(t *testing.T) {
 		}})
 		w.Node("web-1", func(v *guest.VM) { v.Disks = []guest.Disk{{Name: "root", Storage: "local"}} })
 		require.Contains(t, foundIn(w.Plan()), "it takes backup,import,iso,vztmpl: allow it with `pvesm set local --content backup,images,import,iso,vztmpl`")
-		check := proxmoxtest.Said(t, w.Examine(nil), "storage local")
+		check := proxmoxtest.CheckNamed(t, w.Examine(nil), "storage local")
 		require.Equal(t, "it does not accept images, only backup, import, iso, vztmpl", check.Seen)
 		require.Equal(t, "pvesm set local --content backup,images,import,iso,vztmpl", check.Fix[0])
 	}

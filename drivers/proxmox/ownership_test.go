@@ -849,7 +849,7 @@ func TestS1WithoutAKeyNoStepRemoves(t *testing.T) {
 			require.Equal(t, plan.Delete, p.Steps[0].Action)
 			k.hasNoKey()
 			before := maps.Clone(k.Guest(10000).Config)
-			require.ErrorContains(t, k.Run(p)[k.addr()], "does not prove that it is ours to remove")
+			require.ErrorContains(t, k.Run(p)[k.addr()], "does not prove that the site may remove it")
 			require.Equal(t, before, k.Guest(10000).Config)
 			require.True(t, k.Guest(10000).Running)
 		})

@@ -364,7 +364,7 @@ func first(re *regexp.Regexp, text string) string {
 
 // ended says how a command ended that failed; nil if it did not.
 func ended(out guest.Output) error {
-	text := guest.Said(out.Err)
+	text := guest.Excerpt(out.Err)
 	switch {
 	case out.Signal != 0:
 		return fmt.Errorf("the script ended with signal %d: %s", out.Signal, text)

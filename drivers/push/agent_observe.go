@@ -122,7 +122,7 @@ func ObserveAgent(ctx context.Context, m machine, w AgentWant) (*FoundAgent, err
 		return nil, err
 	}
 	if a := answers["agent"]; a.Code != 0 {
-		return nil, fmt.Errorf("the probe ended with exit code %d: %s", a.Code, guest.Said(out.Err))
+		return nil, fmt.Errorf("the probe ended with exit code %d: %s", a.Code, guest.Excerpt(out.Err))
 	}
 	rows, err := guest.AnswerRows(answers["agent"].Text)
 	if err != nil {

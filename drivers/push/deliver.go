@@ -143,7 +143,7 @@ func run(ctx context.Context, m guest.Machine, body string) error {
 	case err != nil:
 		return outcome(err)
 	case out.Code != 0 || out.Signal != 0:
-		return errors.New(guest.Said(out.Err))
+		return errors.New(guest.Excerpt(out.Err))
 	}
 	return nil
 }

@@ -223,7 +223,7 @@ func (l *line) move(ctx context.Context, to netip.Addr) error {
 func (l *line) root(ctx context.Context, m *ssh.Machine) error {
 	out, err := m.Run(ctx, guest.Command{Args: []string{"true"}})
 	if err == nil && out.Code != 0 {
-		return fmt.Errorf("user %s cannot become root any more: %s", l.way.user, guest.Said(out.Err))
+		return fmt.Errorf("user %s cannot become root any more: %s", l.way.user, guest.Excerpt(out.Err))
 	}
 	return err
 }

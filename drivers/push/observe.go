@@ -189,7 +189,7 @@ func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at mod
 		hidden.Why = why
 		return model.Observed{Unknown: []model.Unknown{hidden}}
 	}
-	if at.Unproven.Why != "" && !at.Unproven.MayChange { // it may be a foreign guest, which would get secrets
+	if at.Unproven.Why != "" && !at.Unproven.MayChange { // it may be an unmanaged guest, which would get secrets
 		return unknown(at.Unproven.Why)
 	}
 	if !at.Running {

@@ -266,7 +266,7 @@ func (c *connection) becomeRoot(ctx context.Context) error {
 	case slices.Contains(lines, "none"):
 		return &sudoError{Machine: c.m.name()}
 	default:
-		reason := guest.Said(out.Err)
+		reason := guest.Excerpt(out.Err)
 		if reason == "" {
 			reason = fmt.Sprintf("sudo fails with exit code %d", out.Code)
 		}

@@ -116,7 +116,7 @@ type machineError struct {
 
 // Error says what was attempted, and why it failed.
 func (e *machineError) Error() string {
-	return fmt.Sprintf("ssh to %s: %s", e.Machine, guest.Said(e.Err.Error()))
+	return fmt.Sprintf("ssh to %s: %s", e.Machine, guest.Excerpt(e.Err.Error()))
 }
 
 // Unwrap returns the reason.

@@ -695,7 +695,7 @@ func TestAFailureIsTriedAgainAlsoWhereHeadIsRefused(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("good", boxes(map[string]int{"a": 1}))
 		w.start()
-		w.repo.push("bad", engine.Desired{Findings: enginetest.Said("error", "site")})
+		w.repo.push("bad", engine.Desired{Findings: enginetest.Denial("error", "site")})
 		w.set(func() { w.host.ObserveErr = errors.New("connection refused") })
 		s := w.look()
 		require.Equal(t, "commit bad refused: not on a Friday; good stays in force; host could not be seen: connection refused", s.Summary)
@@ -723,7 +723,7 @@ func TestAfterARestartTheStateIsKnown(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("good", boxes(map[string]int{"a": 1}))
 		w.start()
-		w.repo.push("bad", engine.Desired{Findings: enginetest.Said("error", "site")})
+		w.repo.push("bad", engine.Desired{Findings: enginetest.Denial("error", "site")})
 		w.pass(67 * time.Second)
 		w.end()
 		w.byHand(func(h model.State) { delete(h, enginetest.Addr("box", "a")) })

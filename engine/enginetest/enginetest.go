@@ -168,8 +168,8 @@ func Statuses(r engine.Report) string {
 	return strings.Join(out, " ")
 }
 
-// Said is what rules that deny box.a find.
-func Said(severity diag.Severity, source string) diag.List {
+// Denial is the finding of rules that deny box.a.
+func Denial(severity diag.Severity, source string) diag.List {
 	return diag.List{{Severity: severity, Source: source, Summary: "not on a Friday", Address: "box.a"}}
 }
 

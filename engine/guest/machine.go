@@ -99,8 +99,9 @@ func (o Output) Limited() Output {
 	return o
 }
 
-// Said is what a guest said, as an error has it: safe to show, and no more than its last 1,500 bytes, where programs name the cause.
-func Said(text string) string {
+// Excerpt returns the last 1,500 bytes of what a guest printed, where programs name the cause, without characters that are
+// unsafe to show.
+func Excerpt(text string) string {
 	const most = 1500
 	text = diag.Clean(strings.TrimSpace(text))
 	if len(text) > most {

@@ -169,9 +169,9 @@ func (d *draft) hides(u model.Unknown, s *Step) string {
 	case u.Kind != "" && u.Kind == s.Address.Kind && (u.Only == nil || slices.Contains(u.Only, s.Address)):
 		return fmt.Sprintf("%s cannot be seen (%s)", u.Scope, u.Why)
 	case ofGuests && u.Creating && guest && s.Action == Create && mayBe(u, s.Want):
-		return fmt.Sprintf("%s %s, and may be it", u.Scope, u.Why)
+		return fmt.Sprintf("%s %s, and may be this guest", u.Scope, u.Why)
 	case ofGuests && guest && s.Action == Create && mayBe(u, s.Want):
-		return fmt.Sprintf("%s cannot be read (%s) and may be it", u.Scope, u.Why)
+		return fmt.Sprintf("%s cannot be read (%s) and may be this guest", u.Scope, u.Why)
 	case ofGuests && !guest && s.Action != Create && (!u.Creating || d.neededBy(s.Address, u.Only)):
 		return fmt.Sprintf("%s cannot be read (%s) and may need it", u.Scope, u.Why)
 	}

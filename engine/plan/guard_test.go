@@ -84,7 +84,7 @@ func TestGuards(t *testing.T) {
 			set:   func(in *plan.Input) { in.Have.Unknown = []model.Unknown{{Scope: "vm 105", Why: "403", VMID: 105}} },
 			steps: []string{"create pool.p", "update vm.b"},
 			unknown: []string{
-				"ct.child: not created: vm 105 cannot be read (403) and may be it", "vm 105: 403", "vm.a: not created: vm 105 cannot be read (403) and may be it",
+				"ct.child: not created: vm 105 cannot be read (403) and may be this guest", "vm 105: 403", "vm.a: not created: vm 105 cannot be read (403) and may be this guest",
 			},
 		},
 		"a guest with a name may only be that one, or that of its VMID": {
@@ -94,7 +94,7 @@ func TestGuards(t *testing.T) {
 			},
 			steps: []string{"create vm.b"},
 			unknown: []string{
-				"vm 105: 403", "vm.a: not created: vm 105 cannot be read (403) and may be it", "vm.c: not created: vm 105 cannot be read (403) and may be it",
+				"vm 105: 403", "vm.a: not created: vm 105 cannot be read (403) and may be this guest", "vm.c: not created: vm 105 cannot be read (403) and may be this guest",
 				"vm.child: not created: it needs vm.a, which is not created",
 			},
 		},
@@ -107,7 +107,7 @@ func TestGuards(t *testing.T) {
 			steps: []string{"replace image.b", "delete image.c", "create vm.b"},
 			unknown: []string{
 				"image.a: not replaced: vm 105 cannot be read (is being created) and may need it", "vm 105: is being created",
-				"vm.a: not created: vm 105 is being created, and may be it", "vm.child: not created: it needs vm.a, which is not created",
+				"vm.a: not created: vm 105 is being created, and may be this guest", "vm.child: not created: it needs vm.a, which is not created",
 			},
 		},
 		"a container is no VM": {
@@ -116,7 +116,7 @@ func TestGuards(t *testing.T) {
 				in.Have.Unknown = []model.Unknown{{Scope: "ct 105", Why: "403", VMID: 105, Guest: "ct"}}
 			},
 			steps:   []string{"create vm.a"},
-			unknown: []string{"ct 105: 403", "ct.a: not created: ct 105 cannot be read (403) and may be it"},
+			unknown: []string{"ct 105: 403", "ct.a: not created: ct 105 cannot be read (403) and may be this guest"},
 		},
 		"a dark node holds what is on it, or is to be": {
 			want: state(guest("vm.a", 0, &VM{Cores: 2}), guest("vm.b", 0, &VM{Cores: 2}), guest("vm.new", 0, &VM{}), object("image.a", &Image{})),

@@ -56,7 +56,7 @@ func report(s agent.Status) wire.Report {
 	return r
 }
 
-// isEmpty reports whether the host is empty, including foreign guests: the last pass observed all of the host and
+// isEmpty reports whether the host is empty, including unmanaged guests: the last pass observed all of the host and
 // completed the current commit, and there is no suspension. A parent destroys the machine if this is true, so it is
 // false in doubt.
 func isEmpty(s agent.Status) bool {

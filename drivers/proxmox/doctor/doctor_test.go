@@ -45,26 +45,28 @@ func TestDoctorLooksAtTemplatesOfContainers(t *testing.T) {
 	w := proxmoxtest.New(t, pve.Config{})
 	w.CT("copy", nil)
 	w.Declare("debian-ct", &guest.Template{VMID: 9000})
-	require.Contains(t, proxmoxtest.Said(t, w.Examine(nil), "template 9000").Fix[0], "pct list")
+	require.Contains(t, proxmoxtest.CheckNamed(t, w.Examine(nil), "template 9000").Fix[0], "pct list")
 
 	w.Host.Edit(func(e *pve.Edit) {
 		e.Add(pve.Guest{VMID: 9000, Config: map[string]string{"name": "golden", "template": "1"}})
 	})
-	require.Equal(t, "it is a VM", proxmoxtest.Said(t, w.Examine(nil), "template 9000").Seen)
+	require.Equal(t, "it is a VM", proxmoxtest.CheckNamed(t, w.Examine(nil), "template 9000").Seen)
 
 	w.Host.Edit(func(e *pve.Edit) {
 		e.Add(pve.Guest{VMID: 9000, Kind: "lxc", Config: map[string]string{"hostname": "golden"}})
 	})
-	require.Contains(t, proxmoxtest.Said(t, w.Examine(nil), "template 9000").Fix[0], "pct template 9000")
+	require.Contains(t, proxmoxtest.CheckNamed(t, w.Examine(nil), "template 9000").Fix[0], "pct template 9000")
 	w.Host.Edit(func(e *pve.Edit) { e.Set(9000, "template", "1") })
-	require.Equal(t, doctor.OK, proxmoxtest.Said(t, w.Examine(nil), "template 9000").Result)
+	require.Equal(t, doctor.OK, proxmoxtest.CheckNamed(t, w.Examine(nil), "template 9000").Result)
 
 	w.Declare("debian-ct", &guest.Template{Volume: "local:vztmpl/x.tar.zst"})
-	missing := proxmoxtest.Said(t, w.Examine(nil), "template debian-ct")
+	missing := proxmoxtest.CheckNamed(t, w.Examine(nil), "template debian-ct")
 	require.Equal(t, doctor.Failed, missing.Result)
 	require.Equal(t, "no such volume on father", missing.Seen)
 	w.Root(http.MethodPost, "/nodes/father/storage/local/download-url", url.Values{"content": {"vztmpl"}, "filename": {"x.tar.zst"}, "url": {"https://images.test/x.tar.zst"}})
-	require.Eventually(t, func() bool { return proxmoxtest.Said(t, w.Examine(nil), "template debian-ct").Result == doctor.OK }, 5*time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return proxmoxtest.CheckNamed(t, w.Examine(nil), "template debian-ct").Result == doctor.OK
+	}, 5*time.Minute, 20*time.Millisecond)
 }
 
 // Who manages guests by HA hears of the one privilege that only a removal may need.
@@ -72,15 +74,15 @@ func TestDoctorWarnsOfHA(t *testing.T) {
 	w := proxmoxtest.New(t, pve.Config{Token: "ops@pve!agent=secret"})
 	w.Node("web", nil)
 	w.Apply()
-	require.Equal(t, doctor.OK, proxmoxtest.Said(t, w.Examine(nil), "guests").Result)
+	require.Equal(t, doctor.OK, proxmoxtest.CheckNamed(t, w.Examine(nil), "guests").Result)
 	w.Root(http.MethodPost, "/cluster/ha/resources", url.Values{"sid": {"vm:10000"}})
-	require.Equal(t, doctor.OK, proxmoxtest.Said(t, w.Examine(nil), "guests").Result, "the token may do all")
+	require.Equal(t, doctor.OK, proxmoxtest.CheckNamed(t, w.Examine(nil), "guests").Result, "the token may do all")
 	w.Root(http.MethodPost, "/access/roles", url.Values{"roleid": {"Less"}, "privs": {"Sys.Audit,Sys.Modify,Sys.AccessNetwork,SDN.Use,Datastore.Allocate,Datastore.AllocateSpace,Datastore.AllocateTemplate,Datastore.Audit"}})
 	w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/vms"}, "users": {"ops@pve"}, "roles": {"Administrator"}})
 	w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/"}, "users": {"ops@pve"}, "roles": {"Less"}})
 	w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/"}, "users": {"ops@pve"}, "roles": {"Administrator"}, "delete": {"1"}})
 	require.Eventually(t, func() bool {
-		got := proxmoxtest.Said(t, w.Examine(nil), "guests")
+		got := proxmoxtest.CheckNamed(t, w.Examine(nil), "guests")
 		return got.Result == doctor.Warning && strings.Contains(got.Seen, "vm.web (10000)") && strings.Contains(strings.Join(got.Fix, "\n"), "HomestakHA")
 	}, 5*time.Minute, 20*time.Millisecond)
 }
@@ -92,7 +94,7 @@ func TestDoctorWithoutASize(t *testing.T) {
 	w.Node("web", nil)
 	answers := hears(w, "/nodes/father/storage", `{"data":[`+
 		`{"storage":"local","content":"import,iso","enabled":1,"active":1,"avail":1099511627776},{"storage":"local-lvm","content":"images,rootdir","enabled":1,"active":1}]}`)
-	check := proxmoxtest.Said(t, w.Examine(answers), "storage local-lvm")
+	check := proxmoxtest.CheckNamed(t, w.Examine(answers), "storage local-lvm")
 	require.Equal(t, doctor.Warning, check.Result)
 	require.Equal(t, "accepts what is needed; the node does not report how much is free", check.Seen)
 }
@@ -105,7 +107,7 @@ func TestR9DoctorNamesPctExec(t *testing.T) {
 	require.False(t, slices.ContainsFunc(w.Examine(nil), func(c doctor.Check) bool { return c.Name == "pct exec" }))
 	w.Site.Specs = map[string]*model.Spec{"base": {Name: "base", Access: &model.Access{Via: model.ViaExec}}}
 	n.Spec, n.Mode = "base", model.ModePush
-	got := proxmoxtest.Said(t, w.Examine(nil), "pct exec")
+	got := proxmoxtest.CheckNamed(t, w.Examine(nil), "pct exec")
 	if os.Geteuid() == 0 {
 		require.Equal(t, "this runs as root; the agent of the installed unit does not, and cannot apply the specs of ct.box", got.Seen)
 		return
@@ -117,21 +119,21 @@ func TestR9DoctorNamesPctExec(t *testing.T) {
 func TestDoctorLooksAtStorages(t *testing.T) {
 	w := proxmoxtest.New(t, pve.Config{})
 	w.Node("web", nil)
-	require.Equal(t, doctor.OK, proxmoxtest.Said(t, w.Examine(nil), "storage local-lvm").Result)
+	require.Equal(t, doctor.OK, proxmoxtest.CheckNamed(t, w.Examine(nil), "storage local-lvm").Result)
 
 	w.Host.Edit(func(e *pve.Edit) { e.Fill("local-lvm", true) })
-	full := proxmoxtest.Said(t, w.Examine(nil), "storage local-lvm")
+	full := proxmoxtest.CheckNamed(t, w.Examine(nil), "storage local-lvm")
 	require.Equal(t, doctor.Failed, full.Result)
 	require.Equal(t, "it is full (0 MiB free), and what is still to be created needs up to 10 GiB", full.Seen)
 	w.Host.Edit(func(e *pve.Edit) { e.Fill("local-lvm", false) })
 	w.Apply()
 	w.Host.Edit(func(e *pve.Edit) { e.Fill("local-lvm", true) })
-	full = proxmoxtest.Said(t, w.Examine(nil), "storage local-lvm")
+	full = proxmoxtest.CheckNamed(t, w.Examine(nil), "storage local-lvm")
 	require.Equal(t, doctor.Warning, full.Result, "nothing is to be made there, but nothing can grow either")
 	require.Equal(t, "it is full: 0 MiB free", full.Seen)
 
 	w.Root(http.MethodPut, "/storage/local-lvm", url.Values{"disable": {"1"}})
-	off := proxmoxtest.Said(t, w.Examine(nil), "storage local-lvm")
+	off := proxmoxtest.CheckNamed(t, w.Examine(nil), "storage local-lvm")
 	require.Equal(t, doctor.Failed, off.Result)
 	require.Equal(t, []string{"pvesm set local-lvm --disable 0"}, off.Fix)
 }
@@ -139,20 +141,20 @@ func TestDoctorLooksAtStorages(t *testing.T) {
 func TestDoctorLooksAtTemplates(t *testing.T) {
 	w := proxmoxtest.New(t, pve.Config{})
 	w.Node("copy", func(v *guest.VM) { v.Template = "golden" })
-	require.Equal(t, "no guest has this VMID", proxmoxtest.Said(t, w.Examine(nil), "template 9000").Seen)
+	require.Equal(t, "no guest has this VMID", proxmoxtest.CheckNamed(t, w.Examine(nil), "template 9000").Seen)
 
 	w.Host.Edit(func(e *pve.Edit) { e.Add(pve.Guest{VMID: 9000, Config: map[string]string{"name": "golden"}}) })
-	plain := proxmoxtest.Said(t, w.Examine(nil), "template 9000")
+	plain := proxmoxtest.CheckNamed(t, w.Examine(nil), "template 9000")
 	require.Equal(t, doctor.Failed, plain.Result)
 	require.Contains(t, plain.Fix[0], "qm template 9000")
 
 	w.Host.Edit(func(e *pve.Edit) { e.Set(9000, "template", "1") }) // the cluster's list shows that ten seconds later
-	require.Equal(t, doctor.OK, proxmoxtest.Said(t, w.Examine(nil), "template 9000").Result)
+	require.Equal(t, doctor.OK, proxmoxtest.CheckNamed(t, w.Examine(nil), "template 9000").Result)
 
 	w.Host.Edit(func(e *pve.Edit) {
 		e.Add(pve.Guest{VMID: 9000, Kind: "lxc", Config: map[string]string{"hostname": "golden"}})
 	})
-	require.Equal(t, "it is a container", proxmoxtest.Said(t, w.Examine(nil), "template 9000").Seen)
+	require.Equal(t, "it is a container", proxmoxtest.CheckNamed(t, w.Examine(nil), "template 9000").Seen)
 }
 
 // Who clones a template needs its bridges too, whatever the site plugs the copy into.
@@ -162,9 +164,9 @@ func TestDoctorKnowsTheBridgesOfATemplate(t *testing.T) {
 	w.Host.Edit(func(e *pve.Edit) {
 		e.Add(pve.Guest{VMID: 9000, Config: map[string]string{"name": "golden", "template": "1", "net0": "virtio=BC:24:11:00:00:01,bridge=vmbr1"}})
 	})
-	require.Equal(t, doctor.OK, proxmoxtest.Said(t, w.Examine(nil), "template 9000").Result)
+	require.Equal(t, doctor.OK, proxmoxtest.CheckNamed(t, w.Examine(nil), "template 9000").Result)
 	w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/sdn/zones/localnetwork/vmbr1"}, "users": {"ops@pve"}, "roles": {"NoAccess"}})
-	got := proxmoxtest.Said(t, w.Examine(nil), "template 9000")
+	got := proxmoxtest.CheckNamed(t, w.Examine(nil), "template 9000")
 	require.Equal(t, "SDN.Use missing on /sdn/zones/localnetwork/vmbr1", got.Seen)
 	require.True(t, got.Denied)
 }
@@ -177,7 +179,7 @@ func TestDoctorKnowsAHiddenTemplate(t *testing.T) {
 		e.Add(pve.Guest{VMID: 9000, Config: map[string]string{"name": "golden", "template": "1"}})
 	})
 	w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/vms/9000"}, "users": {"ops@pve"}, "roles": {"NoAccess"}})
-	require.Equal(t, doctor.NotChecked, proxmoxtest.Said(t, w.Examine(nil), "template 9000").Result)
+	require.Equal(t, doctor.NotChecked, proxmoxtest.CheckNamed(t, w.Examine(nil), "template 9000").Result)
 }
 
 func TestDoctorComparesFilesOfTheSite(t *testing.T) {
@@ -196,7 +198,7 @@ func TestDoctorComparesFilesOfTheSite(t *testing.T) {
 			w.Node("web", nil)
 			w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &objects.Image{File: c.file, Checksum: c.checksum}
 			files := fstest.MapFS{"d.qcow2": {Data: []byte("test")}}
-			got := proxmoxtest.Said(t, w.Examine(func(d *doctor.Doctor) { d.Files = fs.FS(files) }), "image debian-12")
+			got := proxmoxtest.CheckNamed(t, w.Examine(func(d *doctor.Doctor) { d.Files = fs.FS(files) }), "image debian-12")
 			require.Equal(t, c.result, got.Result, got.Seen)
 		})
 	}
@@ -206,7 +208,7 @@ func TestDoctorLetsTheHostTryDownloads(t *testing.T) {
 	w := proxmoxtest.New(t, pve.Config{})
 	w.Node("web", nil)
 	w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &objects.Image{URL: "http://nowhere.invalid/d.qcow2"}
-	got := proxmoxtest.Said(t, w.Examine(nil), "image debian-12")
+	got := proxmoxtest.CheckNamed(t, w.Examine(nil), "image debian-12")
 	require.Equal(t, doctor.Failed, got.Result)
 	require.Contains(t, got.Seen, "http://nowhere.invalid/d.qcow2")
 	require.False(t, got.Denied)
@@ -226,8 +228,8 @@ func TestDoctorDoesNotWaitForEver(t *testing.T) {
 			})
 		})
 		require.Equal(t, 15*time.Second, time.Since(began))
-		require.Equal(t, doctor.Failed, proxmoxtest.Said(t, checks, "login").Result)
-		require.Equal(t, "login failed", proxmoxtest.Said(t, checks, "storages").Seen)
+		require.Equal(t, doctor.Failed, proxmoxtest.CheckNamed(t, checks, "login").Result)
+		require.Equal(t, "login failed", proxmoxtest.CheckNamed(t, checks, "storages").Seen)
 	})
 }
 
@@ -244,8 +246,8 @@ func TestDoctorCanBeStopped(t *testing.T) {
 			Want:   want, Of: w.Site,
 		}
 		checks := d.Examine(ctx)
-		require.Equal(t, doctor.OK, proxmoxtest.Said(t, checks, "login").Result)
-		require.Equal(t, doctor.NotChecked, proxmoxtest.Said(t, checks, "bridges").Result)
+		require.Equal(t, doctor.OK, proxmoxtest.CheckNamed(t, checks, "login").Result)
+		require.Equal(t, doctor.NotChecked, proxmoxtest.CheckNamed(t, checks, "bridges").Result)
 		for _, c := range checks {
 			require.NotEqual(t, doctor.Failed, c.Result, c.Seen)
 		}
@@ -266,9 +268,9 @@ func TestDoctorGoesOnBehindWhatHangs(t *testing.T) {
 				return w.Host.RoundTrip(r)
 			})
 		})
-		require.Equal(t, doctor.Failed, proxmoxtest.Said(t, checks, "storages").Result)
-		require.Equal(t, doctor.OK, proxmoxtest.Said(t, checks, "bridge vmbr0").Result)
-		require.Equal(t, doctor.OK, proxmoxtest.Said(t, checks, "image debian-12").Result)
+		require.Equal(t, doctor.Failed, proxmoxtest.CheckNamed(t, checks, "storages").Result)
+		require.Equal(t, doctor.OK, proxmoxtest.CheckNamed(t, checks, "bridge vmbr0").Result)
+		require.Equal(t, doctor.OK, proxmoxtest.CheckNamed(t, checks, "image debian-12").Result)
 	})
 }
 
@@ -279,7 +281,7 @@ func TestDoctorFindsWhatACrashLeft(t *testing.T) {
 	w.Host.Edit(func(e *pve.Edit) {
 		e.Add(pve.Guest{VMID: 10000, Lock: "create", Config: map[string]string{"name": "web"}})
 	})
-	got := proxmoxtest.Said(t, w.Examine(nil), "guests")
+	got := proxmoxtest.CheckNamed(t, w.Examine(nil), "guests")
 	require.Equal(t, doctor.Warning, got.Result)
 	require.Contains(t, got.Fix[0], "qm unlock 10000 && qm destroy 10000")
 }
@@ -290,7 +292,7 @@ func TestDoctorJudgesTheCertificate(t *testing.T) {
 	h.API, _ = simtest.Listen(t, w.Host)
 	h.Fingerprint = w.Host.Fingerprint()
 	over := func(now time.Time) doctor.Check {
-		return proxmoxtest.Said(t, w.Examine(func(d *doctor.Doctor) {
+		return proxmoxtest.CheckNamed(t, w.Examine(func(d *doctor.Doctor) {
 			d.Transport, d.Now = nil, func() time.Time { return now }
 		}), "certificate")
 	}
@@ -311,7 +313,7 @@ func TestDoctorJudgesByAuthorityAndName(t *testing.T) {
 	h := w.Site.Hosts["father"]
 	h.CA, h.CAPEM = "ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	look := func() doctor.Check {
-		return proxmoxtest.Said(t, w.Examine(func(d *doctor.Doctor) { d.Transport = nil }), "certificate")
+		return proxmoxtest.CheckNamed(t, w.Examine(func(d *doctor.Doctor) { d.Transport = nil }), "certificate")
 	}
 	h.API = server.URL
 	require.Equal(t, doctor.OK, look().Result)
@@ -330,7 +332,7 @@ func TestDoctorJudgesTheVersion(t *testing.T) {
 	} {
 		t.Run(version, func(t *testing.T) {
 			w := proxmoxtest.New(t, pve.Config{})
-			got := proxmoxtest.Said(t, w.Examine(hears(w, "/version", fmt.Sprintf(`{"data":{"version":%q}}`, version))), "version")
+			got := proxmoxtest.CheckNamed(t, w.Examine(hears(w, "/version", fmt.Sprintf(`{"data":{"version":%q}}`, version))), "version")
 			require.Equal(t, want, got.Result, got.Seen)
 			require.Contains(t, got.Seen, version)
 			require.Equal(t, want != doctor.OK, len(got.Fix) > 0)
@@ -341,9 +343,9 @@ func TestDoctorJudgesTheVersion(t *testing.T) {
 // Without quorum no change is taken, however healthy all else looks.
 func TestDoctorMissesTheQuorum(t *testing.T) {
 	w := proxmoxtest.New(t, pve.Config{Nodes: []string{"mother"}})
-	require.Equal(t, doctor.OK, proxmoxtest.Said(t, w.Examine(nil), "quorum").Result)
+	require.Equal(t, doctor.OK, proxmoxtest.CheckNamed(t, w.Examine(nil), "quorum").Result)
 	w.Host.Edit(func(e *pve.Edit) { e.Quorum(false) })
-	got := proxmoxtest.Said(t, w.Examine(nil), "quorum")
+	got := proxmoxtest.CheckNamed(t, w.Examine(nil), "quorum")
 	require.Equal(t, doctor.Failed, got.Result)
 	require.Contains(t, got.Seen, "has no quorum")
 	require.Contains(t, got.Fix[0], "pvecm status")
@@ -354,11 +356,11 @@ func TestDoctorMissesTheQuorum(t *testing.T) {
 func TestDoctorFindsNodesThatAreDown(t *testing.T) {
 	w := proxmoxtest.New(t, pve.Config{Nodes: []string{"mother"}, Offline: []string{"mother"}})
 	w.Site.Hosts["father"].Nodes = []string{"father", "mother"}
-	got := proxmoxtest.Said(t, w.Examine(nil), "nodes")
+	got := proxmoxtest.CheckNamed(t, w.Examine(nil), "nodes")
 	require.Equal(t, doctor.Warning, got.Result)
 	require.Contains(t, got.Fix[0], "then start mother")
 	w.Site.Hosts["father"].Node = "mother"
-	got = proxmoxtest.Said(t, w.Examine(nil), "nodes")
+	got = proxmoxtest.CheckNamed(t, w.Examine(nil), "nodes")
 	require.Equal(t, doctor.Failed, got.Result)
 	require.Equal(t, "node mother is offline", got.Seen)
 	require.Contains(t, got.Fix[0], "then start mother")
@@ -382,7 +384,7 @@ func TestDoctorLooksForVirtualisation(t *testing.T) {
 				require.NotEqual(t, "nested virtualisation", c.Name, "nobody needs it")
 			}
 			n.Type, n.Resource.Addr = "pve", model.Address{Kind: "pve", Name: "inner"}
-			got := proxmoxtest.Said(t, w.Examine(how), "nested virtualisation")
+			got := proxmoxtest.CheckNamed(t, w.Examine(how), "nested virtualisation")
 			require.Equal(t, want.result, got.Result)
 			require.Contains(t, got.Seen, want.says)
 			if want.result == doctor.Failed {
@@ -393,13 +395,13 @@ func TestDoctorLooksForVirtualisation(t *testing.T) {
 	}
 }
 
-// A storage that the node does not get at is told from one that is not there.
+// Doctor distinguishes a storage that the node cannot reach from one that does not exist.
 func TestDoctorFindsAStorageThatIsAway(t *testing.T) {
 	w := proxmoxtest.New(t, pve.Config{})
 	w.Node("web", nil)
 	answers := hears(w, "/nodes/father/storage", `{"data":[`+
 		`{"storage":"local","content":"import,iso","enabled":1,"active":1,"avail":1099511627776},{"storage":"local-lvm","content":"images,rootdir","enabled":1,"active":0}]}`)
-	got := proxmoxtest.Said(t, w.Examine(answers), "storage local-lvm")
+	got := proxmoxtest.CheckNamed(t, w.Examine(answers), "storage local-lvm")
 	require.Equal(t, doctor.Failed, got.Result)
 	require.Contains(t, got.Seen, "it is not active")
 	require.Contains(t, got.Fix[0], "on node father: pvesm status")

@@ -37,7 +37,7 @@ func Destroy(ctx context.Context, h *kind.Host, s plan.Step) error {
 	switch {
 	case errors.Is(err, errGone):
 		return r.mustBeGone(ctx, err)
-	case errors.Is(err, errNotOurs) && undo:
+	case errors.Is(err, errUnverified) && undo:
 		return nil // the creation did not get far: this guest is another one
 	case err != nil:
 		return err
@@ -78,8 +78,8 @@ func (r target) power() Guest { return GuestAt(r.host, r.at) }
 
 // Why a guest is not there to be removed.
 var (
-	errGone    = errors.New("it cannot be read")
-	errNotOurs = errors.New("not changed")
+	errGone       = errors.New("it cannot be read")
+	errUnverified = errors.New("not changed")
 )
 
 // departing reads a guest that is to go: it must be provably ours, and nothing must
@@ -95,9 +95,9 @@ func (r target) departing(ctx context.Context, addr model.Address, undo bool) (a
 	is := r.host.ID.Check(cfg, r.at)
 	switch {
 	case !is.IsOwnedAs(addr):
-		return cfg, is, fmt.Errorf("%s can no longer be verified as %s (%s): %w", r.at, addr, is.Why(), errNotOurs)
+		return cfg, is, fmt.Errorf("%s can no longer be verified as %s (%s): %w", r.at, addr, is.Why(), errUnverified)
 	case !is.Tag.AllowsRemoval() && !undo:
-		return cfg, is, fmt.Errorf("removing %s: its ownership tag does not prove that it is ours to remove: %w", r.at, errNotOurs)
+		return cfg, is, fmt.Errorf("removing %s: its ownership tag does not prove that the site may remove it: %w", r.at, errUnverified)
 	case cfg.Next["protection"] == "1" && is.Tag.Type == owner.TemplateType:
 		return cfg, is, fmt.Errorf("removing %s: it was protected by hand: `qm set %d --protection 0` on node %s", r.at, r.at.VMID, r.at.Node)
 	case cfg.Next["protection"] == "1":

@@ -335,8 +335,8 @@ func (w *World) Examine(edit func(*doctor.Doctor)) []doctor.Check {
 	return d.Examine(w.T.Context())
 }
 
-// Said finds what was said under a name.
-func Said(t *testing.T, checks []doctor.Check, name string) doctor.Check {
+// CheckNamed finds a check by its name, a failed one first.
+func CheckNamed(t *testing.T, checks []doctor.Check, name string) doctor.Check {
 	t.Helper()
 	for _, c := range checks {
 		if c.Name == name && c.Result != doctor.OK {

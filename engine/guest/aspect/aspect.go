@@ -125,7 +125,7 @@ type Of[F any] struct {
 	Parse func(q *Query, rows [][]string) (F, error)
 	// Fill writes into have what the machine has of the wanted and recorded entries, and nothing else.
 	Fill func(q *Query, found F, have *spec.Spec)
-	// Unmanaged lists foreign entries that people should know of. May be nil.
+	// Unmanaged lists unmanaged entries that people should know of. May be nil.
 	Unmanaged func(q *Query, found F) []string
 	// Steps computes the steps to the wanted state. It is called only if something differs.
 	Steps func(q *Query, found F) []Step

@@ -35,7 +35,7 @@ type State struct {
 	Record     *guest.Record
 	OS         aspect.OS
 	Login      string   // the user by whose login the commands ran: root, or who became root by sudo
-	Unmanaged  []string // "user bob": foreign entries that people should know of
+	Unmanaged  []string // "user bob": unmanaged entries that people should know of
 	Unknown    []Unknown
 	Trips      int // commands that the observation took
 
@@ -136,7 +136,7 @@ func observe(ctx context.Context, m Machine, want *spec.Spec, known *guest.Recor
 func (s *State) read(answers map[string]guest.Answer, all []aspect.Aspect, complaints string) error {
 	rows, err := guest.AnswerRows(answers["record"].Text)
 	if err != nil || answers["record"].Code != 0 {
-		return fmt.Errorf("%s cannot be read: %w", guest.RecordFile, errors.Join(err, errors.New(guest.Said(complaints))))
+		return fmt.Errorf("%s cannot be read: %w", guest.RecordFile, errors.Join(err, errors.New(guest.Excerpt(complaints))))
 	}
 	text := ""
 	if len(rows) > 0 && len(rows[0]) == 2 {
@@ -162,7 +162,7 @@ func (s *State) read(answers map[string]guest.Answer, all []aspect.Aspect, compl
 	for _, a := range all {
 		r, err := a.Read(q, answers[a.Name], s.Have)
 		if err != nil {
-			s.Unknown = append(s.Unknown, Unknown{a.Name, strings.TrimSpace(err.Error() + " " + guest.Said(complaints))})
+			s.Unknown = append(s.Unknown, Unknown{a.Name, strings.TrimSpace(err.Error() + " " + guest.Excerpt(complaints))})
 			continue
 		}
 		s.Unmanaged = append(s.Unmanaged, r.Unmanaged...)
@@ -212,12 +212,12 @@ func (s *State) readFirst(boundary string, out guest.Output) error {
 		key, value, _ := strings.Cut(strings.TrimSpace(field), "=")
 		fields[key] = strings.Trim(value, `"'`)
 	}
-	s.OS = aspect.OS{ID: fields["ID"], Version: fields["VERSION_ID"], Name: cmp.Or(guest.Said(fields["PRETTY_NAME"]), "a system without /etc/os-release")}
+	s.OS = aspect.OS{ID: fields["ID"], Version: fields["VERSION_ID"], Name: cmp.Or(guest.Excerpt(fields["PRETTY_NAME"]), "a system without /etc/os-release")}
 	if s.OS.ID != "ubuntu" && (s.OS.ID != "debian" || s.OS.Version != "12" && s.OS.Version != "13") {
 		return &unsupportedError{s.OS.Name}
 	}
 	if uid != "0" {
-		return fmt.Errorf("commands run as user %s and not as root: let the user of the connection use sudo without a password", guest.Said(uid))
+		return fmt.Errorf("commands run as user %s and not as root: let the user of the connection use sudo without a password", guest.Excerpt(uid))
 	}
 	return nil
 }
@@ -261,7 +261,7 @@ func ending(out guest.Output) string {
 	if out.Signal != 0 {
 		how = fmt.Sprintf("signal %d", out.Signal)
 	}
-	if text := guest.Said(out.Err); text != "" {
+	if text := guest.Excerpt(out.Err); text != "" {
 		return how + ": " + text
 	}
 	return how

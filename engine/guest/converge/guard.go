@@ -113,7 +113,7 @@ func (r *runner) awaitChange(ctx context.Context, s aspect.Step) error {
 		case "ok":
 			return nil
 		case "failed":
-			return &changeError{guest.Said(why)}
+			return &changeError{guest.Excerpt(why)}
 		case "none":
 			return &changeError{"the machine has already restored the old state, or never started"}
 		}

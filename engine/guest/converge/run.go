@@ -317,11 +317,11 @@ func (r *runner) run(ctx context.Context, body string) (string, error) {
 	case out.Code == guest.ExitStale:
 		return "", &staleError{ending(out)}
 	case out.Code == guest.ExitBusy:
-		return "", &busyError{guest.Said(out.Err)}
+		return "", &busyError{guest.Excerpt(out.Err)}
 	case out.Code == guest.ExitBlocked:
-		return "", &blockedError{guest.Said(out.Err)}
+		return "", &blockedError{guest.Excerpt(out.Err)}
 	case out.Code == 1 && out.Err != "":
-		return "", &failedError{guest.Said(out.Err)}
+		return "", &failedError{guest.Excerpt(out.Err)}
 	case out.Code != 0 || out.Signal != 0:
 		return "", &failedError{"the script ended with " + ending(out)}
 	}
