@@ -85,9 +85,13 @@ SIDEBYSIDE := go func|drivertest|\.Go\(|errgroup|"sync(/atomic)?"|synctest|httpt
 ALONE := examples|test/(arch|bench|guest|machines|nspawn|integration|real|sim/clients|sim/replay)
 ONEBYONE := ^(TestAnyHistory|TestNegotiation|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted|TestOutputIsBounded|TestTestsAreLimited|TestEveryBlindSpot|TestSameSurface|TestAgentTakesLettersForBytes|TestS5DamageThatCannotBeMovedAside|TestS5AFailedAccessDuringAFetch|TestADiskThatIsFullForAMoment|TestKilledAtAnyChangeOfTheCopy|TestS5DamageRecovers|TestLargeFilesAreNotHeld|TestDecisionsAreRemembered)$$|^TestScript$$/^(config|docs|fmt|init|policy.*|sops|token|validate|version)$$|^TestMachine$$/^(OutputIsLimited|LongStdin)$$
 MANYVALUES := ^(TestAnyContainer|TestRandomGuestsConvergeOnce|TestRandomEditsWriteExactlyTheirKeys|TestContainerEditsWriteExactlyTheEditedKeys|TestRestartedInTheMiddleOfATaskOfAContainer|TestCutOffAtEveryCommand|TestWhatDiffersIsPutBack|TestADay|TestAnIdleDay|TestS2HostileSites|TestS3HostileRules|TestAPartitionForHours|TestST18RotationInATree|TestST19ParentAwayForHours|TestAWireThatOrdersTwice|TestEveryLawCanTrip|TestS4IdleConnections|TestS1Table)$$|^TestScript$$/^(badhost|demo|harmful|obstacles|ownership|plan|testtree)$$|^TestATreeThatFailsIsRemoved$$/^(a_variable_of_the_command_line|a_child_that_is_no_Proxmox_VE)$$
+#
+# -cpu 1: in a bubble of synctest, timers that fire on two processors at once share a context
+# of the detector, which crashes (golang/go#78156). What the detector reports does not depend
+# on the number of processors; packages still run side by side.
 race: ## all that runs side by side, under the race detector (needs gcc)
-	CGO_ENABLED=1 $(GO) test -vet=off -timeout 30m -race -skip '$(ONEBYONE)|$(MANYVALUES)' $$(grep -lEr --include=*.go --exclude-dir=testdata '$(SIDEBYSIDE)' . | xargs -n 1 dirname | sort -u | grep -vE '^\./($(ALONE))$$')
-	CGO_ENABLED=1 $(GO) test -vet=off -race -run 'OneWriter|Interrupted|SideBySide|NotWell' ./test/integration
+	CGO_ENABLED=1 $(GO) test -vet=off -timeout 30m -race -cpu 1 -skip '$(ONEBYONE)|$(MANYVALUES)' $$(grep -lEr --include=*.go --exclude-dir=testdata '$(SIDEBYSIDE)' . | xargs -n 1 dirname | sort -u | grep -vE '^\./($(ALONE))$$')
+	CGO_ENABLED=1 $(GO) test -vet=off -race -cpu 1 -run 'OneWriter|Interrupted|SideBySide|NotWell' ./test/integration
 
 # Among the linters is govet, with all that go vet has.
 lint: ## go vet and some thirty linters, and code that nothing reaches

@@ -138,9 +138,12 @@ func newMachine(t *testing.T) *machine {
 	return m
 }
 
+// write replaces a file of the site at once: a file that the daemon sees empty for a moment is a problem of its own.
 func (m *machine) write(name, text string) {
 	m.t.Helper()
-	require.NoError(m.t, os.WriteFile(filepath.Join(m.o.Site.Dir, name), []byte(text), 0o600))
+	file := filepath.Join(m.o.Site.Dir, name)
+	require.NoError(m.t, os.WriteFile(file+".new", []byte(text), 0o600))
+	require.NoError(m.t, os.Rename(file+".new", file))
 }
 
 func (m *machine) secret(token string) {
