@@ -31,7 +31,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/source/sourcetest"}, // repositories and real git servers, for tests of whoever reads from them
 	{pkg: "engine/source/objects", may: []string{"engine/diag", "engine/model"}},
 	{pkg: "engine/source", may: []string{"engine/diag", "engine/model", "engine/source/objects", "engine/source/serve"}, tests: []string{"engine/source/sourcetest"}}, // for the demo: it needs pushes, and nothing else of ours
-	{pkg: "engine/source/serve", may: []string{"engine/source/objects"}, tests: []string{"engine/model", "engine/source", "engine/source/sourcetest"}},                // git over http; who may ask is decided above it
+	{pkg: "engine/source/serve", may: []string{"engine/source/objects"}, tests: []string{"engine/source", "engine/source/sourcetest"}},                                // git over http; who may ask is decided above it
 	{pkg: "engine/durable"},
 	{pkg: "engine/ledger", may: []string{"engine/diag", "engine/durable"}},
 	{pkg: "engine/guest/spec", may: []string{"engine/diag", "engine/model"}},
@@ -71,11 +71,11 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/proxmox/provision", may: []string{"drivers/proxmox/api", "drivers/proxmox/guest", "drivers/proxmox/kind", "drivers/proxmox/lifecycle", "drivers/proxmox/objects", "drivers/proxmox/owner", "engine/model", "engine/plan"}, tests: []string{"drivers/proxmox", "drivers/proxmox/proxmoxtest", "drivers/proxmox/pveapi", "sim/pve"}},
 	{pkg: "drivers/proxmox/inventory", may: []string{"drivers/proxmox/api", "drivers/proxmox/guest", "drivers/proxmox/kind", "drivers/proxmox/lifecycle", "drivers/proxmox/objects", "drivers/proxmox/owner", "engine/diag", "engine/model"}},
 	{pkg: "drivers/proxmox", may: []string{"drivers/proxmox/api", "drivers/proxmox/guest", "drivers/proxmox/inventory", "drivers/proxmox/kind", "drivers/proxmox/lifecycle", "drivers/proxmox/objects", "drivers/proxmox/owner", "drivers/proxmox/provision", "drivers/proxmox/resolve", "engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan"}, tests: []string{"drivers/drivertest", "drivers/proxmox/doctor", "drivers/proxmox/proxmoxtest", "drivers/proxmox/pveapi", "engine/apply", "sim/pve"}}, // stories: a plan is made and carried out on a simulator
-	{pkg: "drivers/proxmox/doctor", may: []string{"drivers/proxmox", "drivers/proxmox/api", "drivers/proxmox/guest", "drivers/proxmox/kind", "drivers/proxmox/objects", "engine/diag", "engine/model", "engine/view"}, tests: []string{"drivers/proxmox/proxmoxtest", "sim/pve", "sim/pve/simtest"}},                                                                                                                                                                                                                          // a user of the driver, as the command is
+	{pkg: "drivers/proxmox/doctor", may: []string{"drivers/proxmox", "drivers/proxmox/api", "drivers/proxmox/guest", "drivers/proxmox/kind", "drivers/proxmox/objects", "engine/diag", "engine/model"}, tests: []string{"drivers/proxmox/proxmoxtest", "sim/pve", "sim/pve/simtest"}},                                                                                                                                                                                                                                         // a user of the driver, as the command is
 	{pkg: "drivers/proxmox/proxmoxtest", may: []string{"drivers/proxmox", "drivers/proxmox/doctor", "drivers/proxmox/guest", "drivers/proxmox/objects", "drivers/proxmox/pveapi", "engine/model", "engine/plan", "sim/pve"}},                                                                                                                                                                                                                                                                                                  // for tests of clients; a site on a simulated host, for tests
 	{pkg: "policy", may: []string{"engine/diag", "engine/model", "engine/plan"}},
 	{pkg: "engine", may: []string{"engine/apply", "engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan"}, tests: []string{"engine/enginetest"}},
-	{pkg: "engine/enginetest", may: []string{"engine", "engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan"}}, // a host in memory, for the tests of passes and of agents
+	{pkg: "engine/enginetest", may: []string{"engine", "engine/diag", "engine/guest", "engine/model", "engine/plan"}}, // a host in memory, for the tests of passes and of agents
 	{pkg: "engine/agent", may: []string{"engine", "engine/apply", "engine/diag", "engine/health", "engine/ledger", "engine/model", "engine/plan"}, tests: []string{"engine/enginetest"}},
 	{pkg: "engine/control", may: []string{"engine", "engine/agent", "engine/diag", "engine/durable", "engine/ledger", "engine/model", "specserve/limit", "specserve/wire"}, tests: []string{"drivers/proxmox", "engine/control/controltest", "engine/enginetest", "engine/plan", "hcl"}}, // what happened to an agent, as a stream
 	{pkg: "engine/control/controltest", may: []string{"engine", "engine/agent", "engine/control", "engine/ledger", "engine/model", "specserve/wire"}},
@@ -95,7 +95,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "cmd/homestak-gitops/session", may: []string{"cmd/homestak-gitops/ui", "drivers", "drivers/push", "drivers/ssh", "engine", "engine/agent", "engine/control", "engine/diag", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "policy", "specserve/wire"}, tests: []string{"engine/control/controltest", "engine/enginetest", "engine/source/sourcetest", "hcl", "sim"}},
 	{pkg: "cmd/homestak-gitops/sim", may: []string{"cmd/homestak-gitops/session", "drivers", "drivers/push", "engine", "engine/agent", "engine/control", "engine/diag", "engine/durable", "engine/guest", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/source", "engine/view", "examples", "policy", "sim", "sim/debian", "sim/machine", "sim/pve", "specserve", "specserve/client", "specserve/keys", "specserve/node", "specserve/wire"}, tests: []string{"engine/enginetest", "hcl"}}, // agents and nodes of simulated hosts
 	{pkg: "specserve/node", may: []string{"drivers/local", "engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/client", "specserve/wire"}},
-	{pkg: "cmd/homestak-gitops", may: []string{"cmd/homestak-gitops/session", "cmd/homestak-gitops/sim", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/ui", "drivers", "drivers/proxmox/doctor", "drivers/proxmox/pmxcfs", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/guest/converge", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy", "specserve/daemon", "specserve/keys", "specserve/node", "specserve/wire"}, tests: []string{"drivers/proxmox", "drivers/proxmox/proxmoxtest", "engine/control/controltest", "engine/enginetest", "engine/source", "engine/source/sourcetest", "hcl/sops/sopstest", "sim", "sim/pve", "sim/pve/simtest"}}, // the table that every request of a script is held against; a repository to push to
+	{pkg: "cmd/homestak-gitops", may: []string{"cmd/homestak-gitops/session", "cmd/homestak-gitops/sim", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/ui", "drivers", "drivers/proxmox/doctor", "drivers/proxmox/pmxcfs", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/guest/converge", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy", "specserve/daemon", "specserve/keys", "specserve/node", "specserve/wire"}, tests: []string{"drivers/proxmox", "drivers/proxmox/proxmoxtest", "engine/control/controltest", "engine/enginetest", "engine/source/sourcetest", "hcl/sops/sopstest", "sim", "sim/pve", "sim/pve/simtest"}}, // the table that every request of a script is held against; a repository to push to
 }...)
 
 // The folders of test/ hold what looks at the whole: these laws, the stories, the
@@ -210,16 +210,35 @@ func importLaw(tree []source) []string {
 	return out
 }
 
+// tableLaw finds packages in the table that do not exist, and grants that no file of the package uses. The
+// packages of the simulator have an order, not grants of their own.
 func tableLaw(tree []source) []string {
-	there := map[string]bool{}
+	there, product, tests := map[string]bool{}, map[string][]string{}, map[string][]string{}
 	for _, f := range tree {
 		there[f.pkg()] = true
+		uses := product
+		if f.test {
+			uses = tests
+		}
+		uses[f.pkg()] = append(uses[f.pkg()], f.imports()...)
 	}
 	var out []string
 	for _, l := range layers {
-		for _, name := range slices.Concat([]string{l.pkg}, l.may, l.tests) {
-			if !there[name] {
-				out = append(out, fmt.Sprintf("test/arch: the row of %s names %s, which does not exist", l.pkg, name))
+		if !there[l.pkg] {
+			out = append(out, fmt.Sprintf("test/arch: the row of %s is of a package that does not exist", l.pkg))
+			continue
+		}
+		if l.pkg == "sim/pve" || slices.Contains(simulator, l.pkg) {
+			continue
+		}
+		for _, name := range l.may {
+			if !slices.Contains(product[l.pkg], module+"/"+name) {
+				out = append(out, fmt.Sprintf("test/arch: %s may import %s, and does not", l.pkg, name))
+			}
+		}
+		for _, name := range l.tests {
+			if !slices.Contains(tests[l.pkg], module+"/"+name) || slices.Contains(l.may, name) {
+				out = append(out, fmt.Sprintf("test/arch: the row of %s has %s for tests, which do not need it", l.pkg, name))
 			}
 		}
 	}
