@@ -32,11 +32,6 @@ api {
 `
 }
 
-// lock keeps others out as long as a script runs, as package converge does.
-const lock = `exec 9>/run/homestak-gitops.lock
-flock -w 600 9 || die "another program is changing this machine, and has been for ten minutes"
-`
-
 // SendProgram puts a program beside the one that runs. It is the standard input of the command, and is used by Change if its checksum is
 // right.
 func SendProgram(ctx context.Context, m machine, sum string, program []byte) error {
@@ -62,7 +57,7 @@ sync ` + newFile + `
 func (f *FoundAgent) Change(ctx context.Context, m machine, given *wire.Parent, replace bool) error {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	line("set -e\n%s%s%s%s", heads, lock, known, asAgent)
+	line("set -e\n%s%s%s%s", heads, guest.Lock, known, asAgent)
 	line(`[ -d /run/systemd/system ] || die "systemd does not run on the machine"`)
 	if replace {
 		f.keep(&b)
@@ -192,17 +187,17 @@ const start = "systemctl reset-failed " + systemd.Service + " 2>/dev/null || :\n
 
 // StartAgent starts the agent.
 func StartAgent(ctx context.Context, m machine) error {
-	return runCommand(ctx, m, guest.Script("set -e\n"+lock+start))
+	return runCommand(ctx, m, guest.Script("set -e\n"+guest.Lock+start))
 }
 
 // FinishAgent ends an upgrade: the new program has reported.
 func FinishAgent(ctx context.Context, m machine) error {
-	return runCommand(ctx, m, guest.Script("set -e\n"+lock+"drop "+oldFile+" "+refusedFile+" "+earlierKey+" "+earlierKey+".pub "+upgradeFile+"\n"))
+	return runCommand(ctx, m, guest.Script("set -e\n"+guest.Lock+"drop "+oldFile+" "+refusedFile+" "+earlierKey+" "+earlierKey+".pub "+upgradeFile+"\n"))
 }
 
 // Back puts the program from before an upgrade in place of the new one, and starts the agent.
 func (f *FoundAgent) Back(ctx context.Context, m machine) error {
-	return runCommand(ctx, m, guest.Script("set -e\n"+lock+
+	return runCommand(ctx, m, guest.Script("set -e\n"+guest.Lock+
 		"printf '%s\\n' "+f.want.Program.Sum+" | put "+refusedFile+" 0644 root root\n"+
 		arm+"systemctl stop "+systemd.Service+" || :\n"+
 		"[ -f "+oldFile+" ] || die 'the program from before the upgrade is missing'\n"+

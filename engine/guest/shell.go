@@ -51,6 +51,16 @@ func FileUnchanged(name, sum string, found bool) string {
 	return "unchanged " + QuoteWords([]string{name, sum})
 }
 
+const (
+	// OpenLock opens the lock of a machine as descriptor 9 of a script, and of what that starts.
+	OpenLock = "exec 9>/run/homestak-gitops.lock\n"
+	// Lock keeps other programs from changing the machine as long as the script runs, even after its connection is lost.
+	Lock = OpenLock + `if ! flock -w 600 9; then
+  die "another program is changing this machine, and has been for ten minutes"
+fi
+`
+)
+
 // library has the functions for scripts. They are internal.
 const library = `set -u
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C DEBIAN_FRONTEND=noninteractive

@@ -260,7 +260,7 @@ var homes = []struct {
 }{
 	{"PRIVATE KEY-----", []string{"engine/model", "engine/site", "hcl"}, "what is a private key"},
 	{"syscall.Flock", []string{"engine/durable"}, "how a file is locked"},
-	{"exec 9>", []string{"engine/guest/converge", "drivers/push"}, "how a lock is held in a guest"},
+	{"/run/homestak-gitops.lock", []string{"engine/guest"}, "how a machine is locked"},
 }
 
 // homeLaw finds files that spell a rule whose home is elsewhere.

@@ -53,7 +53,7 @@ func (r *runner) arm(s aspect.Step) string {
 	}
 	restore := string(guest.Script("_mine=" + f + ".$$\nmv -T " + f + " \"$_mine\" 2>/dev/null || exit 0\n" +
 		"if [ -z \"${HOMESTAK_LOCKED:-}\" ]; then\n" +
-		stop + "  exec 9>/run/homestak-gitops.lock; flock -w 60 9 || :\nfi\n" +
+		stop + guest.OpenLock + "flock -w 60 9 || :\nfi\n" +
 		s.Restore + "\n" + disarmBoot(s.Guard()) + rest + "rm -f \"$_mine\"").Stdin)
 	// A run that a restart interrupted has renamed the script already.
 	again := "for s in " + f + ".[0-9]*; do if [ -f $$s ]; then mv -T $$s " + f + "; fi; done; exec sh " + f
@@ -80,7 +80,7 @@ func outcomeFile(name string) string { return revertScript(name) + ".outcome" }
 // (KillMode). It waits a moment, so that the caller gets the response.
 func launch(s aspect.Step) string {
 	f, outcome := revertScript(s.Guard()), outcomeFile(s.Guard())
-	body := "exec 2>" + f + ".said 9>/run/homestak-gitops.lock\nflock -w 60 9 || exit 1\n[ -f " + f + " ] || exit 0\n" +
+	body := "exec 2>" + f + ".said\n" + guest.OpenLock + "flock -w 60 9 || exit 1\n[ -f " + f + " ] || exit 0\n" +
 		"trap '_code=$?; if [ $_code -eq 0 ]; then echo ok >" + f + ".end; else { echo failed; tail -n 5 " + f + ".said; } >" + f + ".end; HOMESTAK_LOCKED=1 sh " + f + "; systemctl stop " + revertUnit(s.Guard()) + ".timer || :; fi; mv -T " + f + ".end " + outcome + "; exit $_code' EXIT\n" +
 		"set -e\nsleep 1\n" + s.Change
 	return guest.PutFile(f+".change", string(guest.Script(body).Stdin), "0700", "root", "root") + "\n" + detached(changeUnit(s.Guard()), f+".change")
@@ -210,7 +210,7 @@ func (r *runner) confirm(ctx context.Context, s aspect.Step) error {
 		return fmt.Errorf("%s, so the old state is restored: %w", what, err)
 	}
 	after := r.now.Without(s.Drop).With(s.After)
-	body := "set -e\n" + lock + staleCheck(r.sum) +
+	body := "set -e\n" + guest.Lock + staleCheck(r.sum) +
 		"mv -T " + f + " " + f + ".confirmed 2>/dev/null || die 'it was confirmed too late: the machine has restored the old state'\n" +
 		"systemctl stop " + revertUnit(s.Guard()) + ".timer >/dev/null 2>&1 || :\n" + disarmBoot(s.Guard()) + "rm -f " + f + ".*\n" + s.Finish + writeRecord(after, r.sum)
 	if _, err := r.run(ctx, body); err != nil {

@@ -185,7 +185,7 @@ func (r *runner) step(ctx context.Context, s aspect.Step) error {
 		}
 	}
 	if s.Ask != "" {
-		out, err := r.watched(ctx, s, "set -e\n"+lock+s.Ask)
+		out, err := r.watched(ctx, s, "set -e\n"+guest.Lock+s.Ask)
 		if err != nil {
 			return err
 		}
@@ -196,7 +196,7 @@ func (r *runner) step(ctx context.Context, s aspect.Step) error {
 	before := r.now.With(s.Keep)
 	r.next = before
 	after := before.Without(s.Drop).With(s.After)
-	body := "set -e\n" + lock + staleCheck(r.sum) + writeRecord(before, r.sum)
+	body := "set -e\n" + guest.Lock + staleCheck(r.sum) + writeRecord(before, r.sum)
 	if s.Restore != "" {
 		body += r.arm(s)
 	}
@@ -233,18 +233,13 @@ func (r *runner) flush(ctx context.Context) error {
 	if text == "" {
 		return nil
 	}
-	_, err := r.run(ctx, "set -e\n"+lock+staleCheck(r.sum)+text)
+	_, err := r.run(ctx, "set -e\n"+guest.Lock+staleCheck(r.sum)+text)
 	if err != nil {
 		return fmt.Errorf("writing the record of %s: %w", r.want.Node, err)
 	}
 	r.sum = guest.ContentSum(r.now.Text())
 	return nil
 }
-
-// lock is held as long as the script runs, even after its connection is lost.
-const lock = `exec 9>/run/homestak-gitops.lock
-flock -w 600 9 || die "another program is changing this machine, and has been for ten minutes"
-`
 
 func staleCheck(sum string) string {
 	return "[ \"$(sum " + guest.RecordFile + ")\" = " + guest.Quote(sum) + " ] || stale 'the record of this machine'\n"
