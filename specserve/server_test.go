@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,6 +34,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/limit"
@@ -615,33 +617,17 @@ func TestRotation(t *testing.T) {
 	require.Equal(t, 200, s.ask("GET", "/spec/own", bearer(siteNode+"2")...).status)
 }
 
-// pipes is a listener in memory.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
+// inMemory is a listener in memory, and connects to it.
+func inMemory(t *testing.T) (ln net.Listener, dial func() net.Conn) {
+	t.Helper()
+	at, network := netip.MustParseAddrPort("192.0.2.1:44443"), new(machine.Net)
+	ln, err := network.Listen(at, at)
+	require.NoError(t, err)
+	return ln, func() net.Conn {
+		conn, err := network.Dial(t.Context(), at, at)
+		require.NoError(t, err)
+		return conn
 	}
-}
-
-func (p *pipes) Close() error {
-	p.once.Do(func() { close(p.closed) })
-	return nil
-}
-
-func (*pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
-
-func (p *pipes) dial() net.Conn {
-	here, there := net.Pipe()
-	p.conns <- there
-	return here
 }
 
 // Clients that say nothing, or too slowly, are cut off at the deadlines, to the second.
@@ -675,13 +661,13 @@ func TestDeadlines(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ln := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+				ln, dial := inMemory(t)
 				s := specserve.New(specserve.Options{TLS: certificate.TLS(), Log: slog.New(slog.DiscardHandler)})
 				s.Publish(specserve.View{Access: keys.Access{Operator: []byte("operator")}})
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 				go func() { done <- s.Serve(ctx, ln) }()
-				conn := ln.dial()
+				conn := dial()
 				began := time.Now()
 				to := c.begin(t, conn)
 				ended, stop := make(chan struct{}), make(chan struct{})
@@ -725,14 +711,14 @@ func TestShutdownTakesItsTime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ln := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+				ln, dial := inMemory(t)
 				s := specserve.New(specserve.Options{TLS: certificate.TLS(), Log: slog.New(slog.DiscardHandler)})
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 				go func() { done <- s.Serve(ctx, ln) }()
-				silent := ln.dial()
+				silent := dial()
 				defer func() { _ = silent.Close() }()
-				slow := tls.Client(ln.dial(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
+				slow := tls.Client(dial(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
 				defer func() { _ = slow.Close() }()
 				require.NoError(t, slow.HandshakeContext(t.Context()))
 				if c.after > 0 {

@@ -10,10 +10,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -29,6 +29,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 func dialed(t *testing.T, socket string) *control.Client {
@@ -37,29 +38,6 @@ func dialed(t *testing.T, socket string) *control.Client {
 	require.NoError(t, err)
 	return r
 }
-
-// pipes is a listener in memory.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error {
-	p.once.Do(func() { close(p.closed) })
-	return nil
-}
-
-func (*pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
 
 // However long a client has been silent, or in the middle of a request, the agent does not wait for it longer than
 // a second.
@@ -79,18 +57,20 @@ func TestSilentClientsDelayNoEnd(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := controltest.New()
 				s := &control.Server{Agent: f, Receipts: f, Facts: control.NewFacts("father"), Events: f.Events, Log: slog.New(slog.DiscardHandler)}
-				ln := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+				at, network := netip.MustParseAddrPort("192.0.2.1:80"), new(machine.Net)
+				ln, err := network.Listen(at, at)
+				require.NoError(t, err)
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 				go func() { done <- s.Serve(ctx, ln) }()
-				here, there := net.Pipe()
-				ln.conns <- there
+				here, err := network.Dial(t.Context(), at, at)
+				require.NoError(t, err)
 				got := make(chan string, 1)
 				go func() {
 					text, _ := io.ReadAll(here)
 					got <- string(text)
 				}()
-				_, err := io.WriteString(here, c.says)
+				_, err = io.WriteString(here, c.says)
 				require.NoError(t, err)
 				<-time.After(c.waits)
 				synctest.Wait()

@@ -14,6 +14,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -34,9 +36,7 @@ type above struct {
 	t       *testing.T
 	server  *http.Server
 	pin     wire.Pin
-	conns   chan net.Conn
-	closed  chan struct{} // nobody calls any more
-	closing sync.Once
+	network machine.Net
 	away    bool
 	reports []time.Duration // since the beginning
 	tokens  []string        // that reports came with
@@ -60,30 +60,16 @@ func newAbove(t *testing.T) *above {
 	require.NoError(t, err)
 	leaf, err := x509.ParseCertificate(der)
 	require.NoError(t, err)
-	a := &above{t: t, pin: wire.PinOf(leaf), conns: make(chan net.Conn), closed: make(chan struct{}), wake: make(chan string), commit: strings.Repeat("a", 40), began: time.Now()}
+	a := &above{t: t, pin: wire.PinOf(leaf), wake: make(chan string), commit: strings.Repeat("a", 40), began: time.Now()}
 	a.server = &http.Server{Handler: a, TLSConfig: &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, ReadHeaderTimeout: time.Hour, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)}
-	go func() { _ = a.server.ServeTLS(a, "", "") }()
+	ln, err := a.network.Listen(parentAt, parentAt)
+	require.NoError(t, err)
+	go func() { _ = a.server.ServeTLS(ln, "", "") }()
 	return a
 }
 
-// Accept implements net.Listener.
-func (a *above) Accept() (net.Conn, error) {
-	select {
-	case c := <-a.conns:
-		return c, nil
-	case <-a.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close implements net.Listener.
-func (a *above) Close() error {
-	a.closing.Do(func() { close(a.closed) })
-	return nil
-}
-
-// Addr implements net.Listener.
-func (*above) Addr() net.Addr { return &net.TCPAddr{} }
+// parentAt is where it listens.
+var parentAt = netip.MustParseAddrPort("192.0.2.1:44443")
 
 func (a *above) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	a.mutex.Lock()
@@ -92,15 +78,7 @@ func (a *above) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	if away {
 		return nil, os.ErrDeadlineExceeded
 	}
-	client, server := net.Pipe()
-	select {
-	case a.conns <- server:
-		return client, nil
-	case <-a.closed:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+	return a.network.Dial(ctx, parentAt, parentAt)
 }
 
 // ServeHTTP implements http.Handler.

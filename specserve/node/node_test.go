@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,6 +23,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/node"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -425,7 +427,9 @@ func TestWait(t *testing.T) {
 	cert, key := s.TLS, s.pin
 	synctest.Test(t, func(t *testing.T) {
 		n := &news{answers: make(chan string)}
-		far := &listener{calls: make(chan net.Conn)}
+		at, network := netip.MustParseAddrPort("192.0.2.10:44443"), new(machine.Net)
+		far, err := network.Listen(at, at)
+		require.NoError(t, err)
 		h := &http.Server{TLSConfig: cert.Clone(), ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			n.tags = append(n.tags, r.URL.Path+" "+r.Header.Get("If-None-Match"))
 			select {
@@ -445,7 +449,7 @@ func TestWait(t *testing.T) {
 		go func() { served <- h.ServeTLS(far, "", "") }()
 		open := func() (node.Server, error) {
 			p := wire.Parent{Identity: "web-1", Server: "https://192.0.2.10:44443", Pins: []wire.Pin{key}, Token: "first"}
-			return node.Server{Client: &client.Client{Parent: p, Dial: far.dial}}, nil
+			return node.Server{Client: &client.Client{Parent: p, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) { return network.Dial(ctx, at, at) }}}, nil
 		}
 		var starts int
 		var notes []string
@@ -538,33 +542,3 @@ func TestS8WaitRenewsTheToken(t *testing.T) {
 	end()
 	require.ErrorIs(t, <-ended, context.Canceled)
 }
-
-// listener is a network in memory.
-type listener struct {
-	calls chan net.Conn
-}
-
-func (l *listener) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	near, far := net.Pipe()
-	select {
-	case l.calls <- far:
-		return near, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-func (l *listener) Accept() (net.Conn, error) {
-	c, open := <-l.calls
-	if !open {
-		return nil, net.ErrClosed
-	}
-	return c, nil
-}
-
-func (l *listener) Close() error {
-	close(l.calls)
-	return nil
-}
-
-func (*listener) Addr() net.Addr { return &net.TCPAddr{} }
