@@ -39,6 +39,8 @@ export GOFLAGS := $(filter-out -trimpath,$(shell $(GO) env GOFLAGS)) -trimpath
 test: export GOGC ?= 1000
 race: export GOGC ?= 400
 race: export HOMESTAK_FOREST_SCHEDULES ?= 4
+race: export HOMESTAK_CHAOS_SCHEDULES ?= 5
+race: export HOMESTAK_FAULTS ?= few
 
 # Half of the packages with long tests mostly wait, for tasks and for programs: three times as
 # many run at once as there are processors, and of each several tests. The packages that
@@ -83,7 +85,7 @@ quick: ## build, vet, and the tests of packages that need no simulated host, in 
 # commit does in a child. make test has all of them, and more schedules.
 SIDEBYSIDE := go func|drivertest|\.Go\(|errgroup|"sync(/atomic)?"|synctest|httptest|net\.Listen|http\.Server
 ALONE := examples|test/(arch|bench|guest|machines|nspawn|integration|real|sim/clients|sim/replay)
-ONEBYONE := ^(TestAnyHistory|TestNegotiation|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted|TestOutputIsBounded|TestTestsAreLimited|TestEveryBlindSpot|TestSameSurface|TestAgentTakesLettersForBytes|TestS5DamageThatCannotBeMovedAside|TestS5AFailedAccessDuringAFetch|TestADiskThatIsFullForAMoment|TestKilledAtAnyChangeOfTheCopy|TestS5DamageRecovers|TestLargeFilesAreNotHeld|TestDecisionsAreRemembered)$$|^TestScript$$/^(config|docs|fmt|init|policy.*|sops|token|validate|version)$$|^TestMachine$$/^(OutputIsLimited|LongStdin)$$
+ONEBYONE := ^(TestAnyHistory|TestNegotiation|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted|TestOutputIsBounded|TestTestsAreLimited|TestEveryBlindSpot|TestSameSurface|TestAgentTakesLettersForBytes|TestS5DamageThatCannotBeMovedAside|TestS5AFailedAccessDuringAFetch|TestADiskThatIsFullForAMoment|TestKilledAtAnyChangeOfTheCopy|TestS5DamageRecovers|TestLargeFilesAreNotHeld|TestTheCopyStaysSmall|TestLooksThatFindNothingNewLeaveNothing|TestDecisionsAreRemembered)$$|^TestScript$$/^(config|docs|fmt|init|policy.*|sops|token|validate|version)$$|^TestMachine$$/^(OutputIsLimited|LongStdin)$$
 MANYVALUES := ^(TestAnyContainer|TestRandomGuestsConvergeOnce|TestRandomEditsWriteExactlyTheirKeys|TestContainerEditsWriteExactlyTheEditedKeys|TestRestartedInTheMiddleOfATaskOfAContainer|TestCutOffAtEveryCommand|TestWhatDiffersIsPutBack|TestADay|TestAnIdleDay|TestS2HostileSites|TestS3HostileRules|TestAPartitionForHours|TestST18RotationInATree|TestST19ParentAwayForHours|TestAWireThatOrdersTwice|TestEveryLawCanTrip|TestS4IdleConnections|TestS1Table)$$|^TestScript$$/^(badhost|demo|harmful|obstacles|ownership|plan|testtree)$$|^TestATreeThatFailsIsRemoved$$/^(a_variable_of_the_command_line|a_child_that_is_no_Proxmox_VE)$$
 #
 # -cpu 1: in a bubble of synctest, timers that fire on two processors at once share a context

@@ -355,6 +355,9 @@ func usage(t *testing.T, dir string) (bytes int64, files int) {
 	return bytes, files
 }
 
+// fetches are enough for the copy to be packed dozens of times: what each fetch left behind would show.
+const fetches = 2_000
+
 // The local copy of a branch that gets a commit between any two looks.
 func TestTheCopyStaysSmall(t *testing.T) {
 	t.Parallel()

@@ -26,6 +26,9 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
+// sample is how many schedules a run makes unless set. make race sets fewer.
+const sample = 30
+
 // TestSchedule runs schedules 1 to N, or the one that is named.
 func TestSchedule(t *testing.T) {
 	rules := compiled(t)
