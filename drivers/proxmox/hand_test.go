@@ -870,8 +870,8 @@ func (w *world) unowned(vmid int) {
 	time.Sleep(2 * time.Second)
 }
 
-// TestOtherPeoplesWorkBlocksNothingOfOurs: for an hour a colleague's task works on the host. Our pass does all of its
-// own work meanwhile. Only in a range of ours a guest waits, as long as the guest that is being created may be it.
+// TestOtherPeoplesWorkBlocksNothingOfOurs: a task of another user runs for an hour. The pass makes all of its changes
+// meanwhile. A guest without a VMID waits only if the task makes a guest in the site's range, since that may be the same guest.
 func TestOtherPeoplesWorkBlocksNothingOfOurs(t *testing.T) {
 	all := []string{"create vm.comes", "create vm.elsewhere", "delete vm.leaves", "update vm.stays: onboot"}
 	waits := []string{"create vm.elsewhere", "delete vm.leaves", "update vm.stays: onboot"}

@@ -271,7 +271,7 @@ func ours(s pve.Snapshot) map[string][]pve.Guest {
 type reason string
 
 const (
-	claimed   reason = "something that is not ours may be it"
+	claimed   reason = "an unmanaged guest or object may be it"
 	taken     reason = "its VMID is taken"
 	twins     reason = "two guests have its identity"
 	locked    reason = "its configuration is locked"
