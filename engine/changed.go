@@ -38,9 +38,14 @@ func (p *Pass) planChanged(ctx context.Context, d Driver, c *progress) (have mod
 	more := func(s plan.Step) bool { return s.Action != plan.Update }
 	idle := len(p.Changed) == 0 && len(made.Steps) == 0
 	if idle || len(have.State) != len(changed) || len(made.Unknown) > 0 || made.Findings.HasErrors() || slices.ContainsFunc(made.Steps, more) {
-		have, err = p.observe(ctx, d, c.all)
+		if have.Rest != nil {
+			have, err = p.observed(have.Rest(ctx))
+		} else {
+			have, err = p.observe(ctx, d, c.all)
+		}
 		return have, false, err
 	}
+	have.Rest = nil // the report keeps this observation
 	c.want, c.have, c.plan, c.omitted, c.findings = &want, have, made, omitted, made.Findings
 	return have, true, nil
 }

@@ -376,9 +376,13 @@ func (p *Pass) open(ctx context.Context, d Desired, h *model.Host) (Driver, erro
 	return driver, nil
 }
 
-// observe observes the host and reports it to the observer.
+// observe observes the host; see observed.
 func (p *Pass) observe(ctx context.Context, d Driver, w *model.Want) (model.Observed, error) {
-	have, err := d.Observe(ctx, w)
+	return p.observed(d.Observe(ctx, w))
+}
+
+// observed reports an observation of the whole host to the observer.
+func (p *Pass) observed(have model.Observed, err error) (model.Observed, error) {
 	if err == nil && p.Observer != nil && !have.Only {
 		p.Observer.Observed(have)
 	}

@@ -30,8 +30,14 @@ func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 		return have, err
 	}
 	if some, enough := startsFirst(w, have); enough {
+		some.Rest = func(ctx context.Context) (model.Observed, error) { return d.enter(ctx, w, have) }
 		return some, nil
 	}
+	return d.enter(ctx, w, have)
+}
+
+// enter adds the inside of guests to the observation of a host.
+func (d *Driver) enter(ctx context.Context, w *model.Want, have model.Observed) (model.Observed, error) {
 	barred := d.barred(ctx, w)
 	var wanted []*model.Resource
 	for _, addr := range w.State.Find(func(r *model.Resource) bool { return isInside(r.Addr) }) {
@@ -81,7 +87,7 @@ func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 // startsFirst narrows the observation of a host to the guests that changed, if one of them is off and shall run, or to all that
 // are, where that is asked for: entering all others takes longer than to start it, and the next full check does that.
 func startsFirst(w *model.Want, have model.Observed) (model.Observed, bool) {
-	some := model.Observed{At: have.At, State: model.State{}, Taken: have.Taken, Only: true}
+	some := model.Observed{At: have.At, State: model.State{}, Taken: have.Taken, Preflight: have.Preflight, Only: true}
 	off := func(addr model.Address) bool {
 		want, is, node := w.State[addr], have.State[addr], w.Nodes[addr]
 		return want != nil && is != nil && is.Guest != nil && !is.Guest.Running && text(want.Spec, "power") == "running" &&
@@ -102,11 +108,6 @@ func startsFirst(w *model.Want, have model.Observed) (model.Observed, bool) {
 	}
 	if !starts || len(have.Unknown) > 0 || have.Findings.HasErrors() {
 		return have, false
-	}
-	for _, p := range have.Preflight {
-		if some.State[p.Address] != nil {
-			some.Preflight = append(some.Preflight, p)
-		}
 	}
 	for _, f := range have.Findings {
 		if addr, err := model.ParseAddress(f.Address); err == nil && some.State[addr] != nil {

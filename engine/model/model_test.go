@@ -423,12 +423,16 @@ func TestTogetherKeepsEachField(t *testing.T) {
 			f.SetMapIndex(reflect.Zero(f.Type().Key()), reflect.Zero(f.Type().Elem()))
 		case reflect.Bool:
 			f.SetBool(true)
+		case reflect.Func: // a part cannot be completed
 		default:
 			f.Set(reflect.ValueOf(time.Unix(1, 0)))
 		}
 	}
 	all := reflect.ValueOf(model.Together(part))
 	for field, f := range v.Fields() {
+		if f.Kind() == reflect.Func {
+			continue
+		}
 		require.Equal(t, f.Interface(), all.FieldByIndex(field.Index).Interface(), field.Name)
 	}
 }

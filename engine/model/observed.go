@@ -1,6 +1,7 @@
 package model
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"time"
@@ -21,6 +22,9 @@ type Observed struct {
 	// Only says that this has only the guests of Want.Changed, and all of these, or the ones that Want.StartFirst
 	// asks for. The rest of the host is neither here nor in Unknown: nothing may be concluded of it.
 	Only bool
+
+	// Rest completes an observation with Only to that of the whole host. Nil: the host must be observed again.
+	Rest func(context.Context) (Observed, error)
 
 	// Preflight lists what about the host would make a step fail.
 	Preflight []PreflightProblem

@@ -222,6 +222,12 @@ func TestR10AGuestThatIsOffIsStartedFirst(t *testing.T) {
 	}
 	reads(false) // what is kept from pass to pass
 	require.Equal(t, reads(false), reads(true))
+
+	// A guest that cannot be started, since it is locked, does not make the host be read twice either.
+	s.edit("manifests/web.hcl", "    drift = \"report\"\n", "")
+	s.byHand(func(e *pve.Edit) { e.Lock(10000, "backup") })
+	reads(false)
+	require.Equal(t, reads(false), reads(true))
 }
 
 // A guest that somebody stopped is started and entered by one apply, as after a creation, and the plan says that it is off.
