@@ -120,7 +120,8 @@ func secretsFor(in CatalogInput, child string) map[string]map[string]*string {
 
 // addOwnershipKeys adds the keys that are derived for a child and for the owners below it, and no others: so it can
 // prove its own guests, and forge neither for its siblings nor for its parent. The name of the site's key says that the
-// site has one.
+// site has one. The name of an owner's key without a value says that the owner has none. An agent that knows the name of the site's
+// key from its own parent says that only if the parent did: its secrets may be of a later commit than its site.
 func addOwnershipKeys(in CatalogInput, child string, out map[string]map[string]*string) {
 	s := in.Site
 	awaits := s.Secrets == nil && in.Agent != "" && in.Way == "" // its own parent has still to say what there is: the child is not to take that for none
@@ -128,7 +129,13 @@ func addOwnershipKeys(in CatalogInput, child string, out map[string]map[string]*
 		return
 	}
 	out[section] = map[string]*string{model.OwnershipKey: nil}
+	names := s.Secrets.OwnershipSecrets()
+	_, named := names[model.OwnershipKey]
 	for _, owner := range s.OwnersFrom(child) {
+		name := model.OwnershipKeys + "." + owner
+		if _, known := names[name]; known || !awaits && !named {
+			out[section][name] = nil
+		}
 		for name, key := range s.Secrets.DerivedOwnershipKeys(s.Name, owner) {
 			out[section][name] = &key
 		}

@@ -551,6 +551,15 @@ func TestS1KeysOfAChild(t *testing.T) {
 	require.Nil(t, inner.Secrets["auth"]["ownership_key"])
 	require.NotContains(t, inner.Secrets["auth"], "ownership_keys.inner")
 
+	// An agent with derived keys says which of the children have none, and so does a child that it gave its secrets.
+	file := s.Secrets
+	for _, given := range []map[string]string{{"ownership_keys.leaf": now}, {"ownership_key": "", "ownership_keys.inner": "", "ownership_keys.leaf": now}} {
+		s.Secrets = &model.Secrets{Values: map[string]map[string]string{"auth": given}}
+		inner, _, _ = config(t, made(t, specserve.CatalogInput{Site: s, Agent: "father", Needs: needs}), "inner")
+		require.Equal(t, map[string]*string{"ownership_key": nil, "ownership_keys.inner": nil, "ownership_keys.leaf": &now}, inner.Secrets["auth"])
+	}
+	s.Secrets = file
+
 	// A child that left gets its keys as well: it proves by them what it has to remove.
 	auth["ownership_key"] = now
 	document, _, err := made(t, specserve.CatalogInput{Site: s, Agent: "father", Needs: needs}).Config(specserve.Removed("gone"), specserve.Own{Pins: []string{pinA}})
@@ -564,6 +573,7 @@ func TestS1KeysOfAChild(t *testing.T) {
 	s.Secrets = nil
 	inner, _, _ = config(t, made(t, specserve.CatalogInput{Site: s, Agent: "father", Needs: needs}), "inner")
 	require.Contains(t, inner.Secrets["auth"], "ownership_key")
+	require.NotContains(t, inner.Secrets["auth"], "ownership_keys.inner")
 	inner, _, _ = config(t, made(t, specserve.CatalogInput{Site: s, Agent: "father", Way: "father", Needs: needs}), "inner")
 	require.NotContains(t, inner.Secrets["auth"], "ownership_key")
 }

@@ -84,7 +84,7 @@ func ParentSum(p wire.Parent) string {
 
 // with takes in an answer. A child that leaves keeps the secrets that it has, since it needs them to empty its host. So does one
 // whose parent does not know it: a parent that has lost its data, or whose own parent withdrew the child in a commit that this
-// parent does not have yet.
+// parent does not have yet. If the parent says that there is no ownership key for the child, the child keeps its ownership keys only.
 func (k kept) with(got FetchedConfig) kept {
 	config := got.Config
 	if got.Token != "" {
@@ -97,21 +97,20 @@ func (k kept) with(got FetchedConfig) kept {
 			config.Defaults = k.config.Defaults
 		}
 	}
-	if config.Removed || !knowsKeys(config) {
+	_, signs := config.Secrets[auth][model.OwnershipKey]
+	own, known := config.Secrets[auth][model.OwnershipKeys+"."+config.Identity]
+	switch {
+	case config.Removed || signs && !known:
 		config.Secrets = withKept(config.Secrets, has)
 		if k.config != nil {
 			config.PrivateKeys = slices.Compact(slices.Sorted(slices.Values(slices.Concat(config.PrivateKeys, k.config.PrivateKeys))))
 		}
+	case signs && own == nil:
+		config.Secrets = withKept(config.Secrets, map[string]map[string]*string{auth: ownershipKeys(has[auth])})
 	}
 	config.Token = "" // it is above
 	k.parent.Pins, k.tag, k.config = got.Pins, got.ETag, &config
 	return k
-}
-
-// knowsKeys reports whether an answer has the ownership key of the child, or says that the site has none.
-func knowsKeys(c wire.Config) bool {
-	_, named := c.Secrets[auth][model.OwnershipKey]
-	return !named || c.Secrets[auth][model.OwnershipKeys+"."+c.Identity] != nil
 }
 
 // withKept are the secrets that a child is given, and those that it has for all whose value it is not given: among them the ownership keys of its

@@ -44,6 +44,7 @@ type above struct {
 	token   string // that is renewed; "" for none
 	leaving bool
 	lost    bool   // it knows no key of the child
+	keyless bool   // it knows that the child has no key
 	minted  string // the token that it gives the child in its file; "" for the first
 	wake    chan string
 	hasty   bool // it answers each long poll at once
@@ -118,6 +119,8 @@ func (a *above) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Etag", `"`+a.commit+`"`)
 	document := map[string]any{"version": 1, "identity": "inner", "commit": a.commit, "leaving": a.leaving, "pins": []string{a.pin.String()}, "token": a.token}
 	switch {
+	case a.keyless:
+		document["secrets"] = map[string]any{"passwords": map[string]any{"app": nil}, "auth": map[string]any{"ownership_key": nil, "ownership_keys.inner": nil}}
 	case !a.leaving && a.lost:
 		document["secrets"] = map[string]any{"passwords": map[string]any{"app": nil, "new": nil}, "auth": map[string]any{"ownership_key": nil}}
 	case !a.leaving:
@@ -299,6 +302,28 @@ func TestS1KeysOutliveASlowRepository(t *testing.T) {
 		auth["ownership_keys.inner"] = &second
 		require.Equal(t, kept, answer("d", false, true))
 		require.Equal(t, map[string]*string{"app": &app, "other": nil}, answer("e", false, false)["passwords"])
+	})
+}
+
+// TestS1AChildWithoutAKeyKeepsNoSecret: the parent has derived keys, and none for this child. The child keeps its ownership keys,
+// and no secret that was withdrawn.
+func TestS1AChildWithoutAKeyKeepsNoSecret(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "parent.json")
+	synctest.Test(t, func(t *testing.T) {
+		a := newAbove(t)
+		defer a.end()
+		answer := func(commit string, keyless bool) map[string]map[string]*string {
+			a.set(func() { a.commit, a.keyless = strings.Repeat(commit, 40), keyless })
+			c := a.child(file)
+			synctest.Wait()
+			c.stop()
+			return c.Config().Secrets
+		}
+		require.Equal(t, "canary", *answer("a", false)["passwords"]["app"])
+		inner, leaf := "first of inner", "of leaf"
+		require.Equal(t, map[string]map[string]*string{
+			"passwords": {"app": nil}, "auth": {"ownership_key": nil, "ownership_keys.inner": &inner, "ownership_keys.leaf": &leaf},
+		}, answer("b", true))
 	})
 }
 
