@@ -316,7 +316,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 
 // While a step takes long, it is asked how far it is, and each answer is reported once.
 func TestR4ProgressShowsWhatAptDoes(t *testing.T) {
-	m := &slow{fake: machine(t), states: make(chan string), installed: make(chan struct{})}
+	m := &slow{fake: machine(t), states: make(chan string), asked: make(chan struct{}), installs: make(chan struct{}), installed: make(chan struct{})}
 	m.rows["packages"] = []string{"none"}
 	seen := make(chan string, 10)
 	ended := make(chan error, 1)
@@ -325,7 +325,13 @@ func TestR4ProgressShowsWhatAptDoes(t *testing.T) {
 	go func() {
 		ended <- s.Apply(t.Context(), m, s.Steps(), converge.Options{ProgressEvery: time.Microsecond, Progress: func(s aspect.Step, state string) { seen <- s.Text + ": " + state }})
 	}()
-	for _, state := range []string{"", "Get:1 http://deb.debian.org/debian trixie\n", "Get:1 http://deb.debian.org/debian trixie\n", "Unpacking \x1b[31mjq\n"} {
+	const first = "Get:1 http://deb.debian.org/debian trixie\n"
+	for _, state := range []string{"", first, first} {
+		m.states <- state
+	}
+	close(m.asked)
+	<-m.installs
+	for _, state := range []string{first, "Unpacking \x1b[31mjq\n"} {
 		m.states <- state
 	}
 	require.Equal(t, "install jq: Get:1 http://deb.debian.org/debian trixie", <-seen)
@@ -335,11 +341,12 @@ func TestR4ProgressShowsWhatAptDoes(t *testing.T) {
 	require.Empty(t, seen)
 }
 
-// slow is a machine that installs packages until its channel is closed.
+// slow is a machine that simulates the installation of packages until asked is closed. It closes installs when it begins to
+// install them, and installs them until installed is closed.
 type slow struct {
 	*fake
-	states    chan string
-	installed chan struct{}
+	states                     chan string
+	asked, installs, installed chan struct{}
 }
 
 func (m *slow) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
@@ -351,7 +358,10 @@ func (m *slow) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
 		case <-ctx.Done():
 			return guest.Output{}, ctx.Err()
 		}
+	case strings.Contains(text, "apt-cache show"):
+		<-m.asked
 	case strings.Contains(text, "apt_get install"):
+		close(m.installs)
 		<-m.installed
 	}
 	return guest.Output{}, nil

@@ -140,6 +140,8 @@ type runner struct {
 	now  *guest.Record
 	sum  string
 	next *guest.Record // what the record is instead if the script of a step that failed got so far; nil before any
+
+	state string // that a step reported last; see watched
 }
 
 // reread finds out what a step that failed has left of the record.
@@ -284,15 +286,15 @@ func (r *runner) watched(ctx context.Context, s aspect.Step, body string) (strin
 	watch.Go(func() {
 		every := time.NewTicker(cmp.Or(r.o.ProgressEvery, 5*time.Second))
 		defer every.Stop()
-		for last := ""; ; {
+		for {
 			select {
 			case <-watching.Done():
 				return
 			case <-every.C:
 			}
 			// Errors are ignored here: the step itself shows whether the machine is reachable.
-			if state, err := r.run(watching, s.State); err == nil && state != last && strings.TrimSpace(state) != "" {
-				last = state
+			if state, err := r.run(watching, s.State); err == nil && state != r.state && strings.TrimSpace(state) != "" {
+				r.state = state
 				r.o.Progress(s, diag.Clean(strings.TrimSpace(state)))
 			}
 		}
