@@ -134,7 +134,7 @@ func New(o Options) (*Service, error) {
 	if o.Watch != nil {
 		s.watch = o.Watch(s.changed)
 	}
-	copied := &served{Repository: repo, branch: r.Branch, clear: site.Clear{Files: repo.Tree, Log: o.Log}}
+	copied := &specdaemon.Copy{Repository: repo, Branch: r.Branch, Most: mostServed, Clear: site.Clear{Files: repo.Tree, Log: o.Log}}
 	passed := passes(func(p *agent.PassStatus) {
 		s.counts.passed(p)
 		if s.above != nil {

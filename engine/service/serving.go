@@ -3,74 +3,24 @@ package service
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/engine/site"
-	"github.com/homestak/homestak-gitops/engine/source"
-	"github.com/homestak/homestak-gitops/engine/source/objects"
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// served is the agent's copy of the repository, as it follows it and as it serves it. Commits that were in
-// force stay for a while, so that a child which comes back gets those since the one that it has. It is for one
-// goroutine at a time, as the agent uses it.
-type served struct {
-	*source.Repository
-	clear  site.Clear
-	branch string
-	before []string // commits that were in force, the newest last
-}
-
-// mostServed is how many of them stay.
+// mostServed is how many commits stay in the copy of an agent after they were in force.
 const mostServed = 64
-
-// Keep names the commits that must stay available; see agent.source.
-func (s *served) Keep(ids ...string) error {
-	err := s.Repository.Keep(slices.Concat(ids, s.before)...)
-	if errors.Is(err, objects.ErrUnknown) && len(s.before) > 0 {
-		s.before = nil // the copy was damaged, and made again
-		return s.Repository.Keep(ids...)
-	}
-	return err
-}
-
-// snapshot is what is served at a commit, and with what was converged to last, "" for nothing. A commit with
-// secrets in plain text is not served as the last good one either, nor one that is not here any more: then the one in
-// force is all there is.
-func (s *served) snapshot(commit, lastGood string) (snapshot *serve.Snapshot, why string, err error) {
-	found, err := s.clear.In(commit)
-	switch {
-	case err != nil:
-		return nil, "", err
-	case found.File != "":
-		why = "git tracks " + found.String()
-		s.clear.Log.Warn("the repository is not served to children", "commit", commit, "reason", why,
-			"do", "git rm the file and keep what it has in secrets.sops.yaml; replace the secret, since it stays in the history")
-		return nil, why, nil
-	}
-	if lastGood == "" || s.clear.Withheld(lastGood) {
-		lastGood = commit
-	}
-	snapshot, err = s.Snapshot(serve.Content{Branch: s.branch, InForce: commit, LastGood: lastGood, Withheld: s.clear.Withheld})
-	if err == nil && !slices.Contains(s.before, commit) {
-		s.before = append(s.before, commit)
-		s.before = s.before[max(0, len(s.before)-mostServed):]
-	}
-	return snapshot, "", err
-}
 
 // serveNodes makes the server for nodes and children, if the configuration wants one.
 func (s *Service) serveNodes() {
@@ -107,12 +57,19 @@ func (s *Service) checkSoon() {
 }
 
 // inForce publishes the commit that is converged to; see agent.Options.
-func (s *Service) inForce(way *hosts, repo *served) func(context.Context, engine.Desired, agent.HostState) {
+func (s *Service) inForce(way *hosts, repo *daemon.Copy) func(context.Context, engine.Desired, agent.HostState) {
 	return func(_ context.Context, d engine.Desired, host agent.HostState) {
 		s.server.InForce(daemon.ServedCommit{
 			ID: d.Commit, LastGood: host.Converged, Site: d.Site, Removed: host.Removed, Policies: way.commits.Policies(d.Commit), Way: s.way(),
-			Needs:    func() (map[string][]string, error) { return way.commits.Needs(d.Commit, d.Site.Secrets) },
-			Snapshot: func() (*serve.Snapshot, string, error) { return repo.snapshot(d.Commit, host.Converged) },
+			Needs: func() (map[string][]string, error) { return way.commits.Needs(d.Commit, d.Site.Secrets) },
+			Snapshot: func() (*serve.Snapshot, string, error) {
+				snapshot, why, err := repo.At(d.Commit, host.Converged)
+				if why != "" {
+					s.o.Log.Warn("the repository is not served to children", "commit", d.Commit, "reason", why,
+						"do", "git rm the file and keep what it has in secrets.sops.yaml; replace the secret, since it stays in the history")
+				}
+				return snapshot, why, err
+			},
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/durable"
@@ -21,9 +22,52 @@ const (
 	copyLock   = "repository.lock" // whose server it is
 )
 
-// remembered is the number of commits that stay in the copy after they were served: a child that comes back gets
-// the commits since the one that it has.
-const remembered = 256
+// mostServed is how many commits stay in the copy of serve after they were served.
+const mostServed = 256
+
+// Copy is the local copy of a repository as it is served: that of the branch that an agent follows, or of the checkout that
+// the folder of serve is in. Commits that were served stay for a while, so that a child that comes back gets those since the one
+// that it has. It is for one goroutine at a time.
+type Copy struct {
+	*source.Repository
+
+	Branch string
+	Clear  site.Clear // finds the commits that must not be served
+	Most   int        // how many commits stay after they were served
+
+	served []string // the newest last
+}
+
+// Keep names the commits that must stay available beside those that were served; see source.Repository.
+func (c *Copy) Keep(ids ...string) error {
+	err := c.Repository.Keep(slices.Concat(ids, c.served)...)
+	if errors.Is(err, objects.ErrUnknown) && len(c.served) > 0 {
+		c.served = nil // the copy was damaged, and made again
+		return c.Repository.Keep(ids...)
+	}
+	return err
+}
+
+// At is what is served at a commit, and with what was converged to last, "" for nothing. If a commit has secrets in plain text,
+// why says so, and nothing is served; such a commit is not served as the last good one either, nor one that is not here any more:
+// then the one in force is all there is.
+func (c *Copy) At(commit, lastGood string) (s *serve.Snapshot, why string, err error) {
+	switch found, err := c.Clear.In(commit); {
+	case err != nil:
+		return nil, "", err
+	case found.File != "":
+		return nil, "git tracks " + found.String(), nil
+	}
+	if lastGood == "" || c.Clear.Withheld(lastGood) {
+		lastGood = commit
+	}
+	s, err = c.Snapshot(serve.Content{Branch: c.Branch, InForce: commit, LastGood: lastGood, Withheld: c.Clear.Withheld})
+	if err == nil {
+		c.served = append(slices.DeleteFunc(c.served, func(id string) bool { return id == commit }), commit)
+		c.served = c.served[max(0, len(c.served)-c.Most):]
+	}
+	return s, "", err
+}
 
 // history is the copy of the repository that the site folder is a checkout of. The server reads only from the copy,
 // so untracked files are never served, and git may work in the checkout.
@@ -31,12 +75,8 @@ type history struct {
 	dir    string
 	log    *slog.Logger
 	unlock func() // of the folder; nil before the first snapshot
-
-	repository   *source.Repository
-	root, branch string
-
-	served []string // commits, the newest last
-	clear  site.Clear
+	root   string // of the checkout
+	copy   Copy   // its repository is nil while it is not open
 }
 
 // notServedError is the reason why there is nothing to serve, for clients.
@@ -64,8 +104,8 @@ func (h *history) at(ctx context.Context, folder, commit string) (*serve.Snapsho
 		return nil, notServedError("the checkout of the site is at no branch: git switch BRANCH")
 	}
 	s, err := h.snapshot(ctx, root, branch, commit)
-	if s == nil && h.repository != nil && ctx.Err() == nil && !errors.As(err, new(notServedError)) {
-		h.repository = nil // the copy may be damaged, or gone: it is checked when it is opened
+	if s == nil && h.copy.Repository != nil && ctx.Err() == nil && !errors.As(err, new(notServedError)) {
+		h.copy.Repository = nil // the copy may be damaged, or gone: it is checked when it is opened
 		s, err = h.snapshot(ctx, root, branch, commit)
 	}
 	return s, err
@@ -75,25 +115,22 @@ func (h *history) snapshot(ctx context.Context, root, branch, commit string) (*s
 	if err := h.open(root, branch); err != nil {
 		return nil, err
 	}
-	if _, err := h.repository.Head(ctx); err != nil {
+	if _, err := h.copy.Head(ctx); err != nil {
 		return nil, err
 	}
-	switch found, err := h.clear.In(commit); {
+	s, why, err := h.copy.At(commit, commit)
+	switch {
 	case err != nil:
 		return nil, err
-	case found.File != "":
-		return nil, notServedError("git tracks " + found.String())
+	case why != "":
+		return nil, notServedError(why)
 	}
-	s, err := h.repository.Snapshot(serve.Content{Branch: branch, InForce: commit, LastGood: commit, Withheld: h.clear.Withheld})
-	if err != nil {
-		return nil, err
-	}
-	return s, h.keep(commit)
+	return s, h.copy.Keep(commit)
 }
 
 // open opens the copy for a checkout.
 func (h *history) open(root, branch string) error {
-	if h.repository != nil && root == h.root && branch == h.branch {
+	if h.copy.Repository != nil && root == h.root && branch == h.copy.Branch {
 		return nil
 	}
 	if h.unlock == nil {
@@ -110,22 +147,9 @@ func (h *history) open(root, branch string) error {
 	if err != nil {
 		return err
 	}
-	h.repository, h.root, h.branch, h.clear = r, root, branch, site.Clear{Files: r.Files, Log: h.log}
+	h.root, h.copy.Repository, h.copy.Branch, h.copy.Most = root, r, branch, mostServed
+	h.copy.Clear = site.Clear{Files: r.Tree, Log: h.log}
 	return nil
-}
-
-// keep keeps a commit and those that were served before.
-func (h *history) keep(commit string) error {
-	if n := len(h.served); n == 0 || h.served[n-1] != commit {
-		h.served = append(h.served, commit)
-	}
-	h.served = h.served[max(0, len(h.served)-remembered):]
-	err := h.repository.Keep(h.served...)
-	if errors.Is(err, objects.ErrUnknown) {
-		h.served = []string{commit} // the copy was damaged, and made again
-		err = h.repository.Keep(commit)
-	}
-	return err
 }
 
 // close lets another server have the copy.
