@@ -70,6 +70,7 @@ func TestTofu(t *testing.T) {
 					require.NoError(t, os.WriteFile(filepath.Join(dir, file), text, 0o600))
 				}
 				require.NoError(t, os.WriteFile(filepath.Join(dir, "tiny.iso"), bytes.Repeat([]byte("iso"), 1<<10), 0o600))
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "debian.tar.gz"), debianArchive(t), 0o600))
 				tofu := newTofu(t, bin, dir, h)
 				before := h.Snapshot()
 				for _, edited := range []string{"edited=false", "edited=true"} {

@@ -5,8 +5,8 @@ resource "proxmox_virtual_environment_file" "template" {
   datastore_id = "local"
   node_name    = var.node
   source_file {
-    path      = "${path.module}/tiny.iso"
-    file_name = "alpine.tar.xz"
+    path      = "${path.module}/debian.tar.gz"
+    file_name = "debian.tar.gz"
   }
 }
 
@@ -201,7 +201,7 @@ resource "proxmox_virtual_environment_container" "grower" {
 
   operating_system {
     template_file_id = proxmox_virtual_environment_file.template.id
-    type             = "alpine"
+    type             = "debian"
   }
 }
 
