@@ -127,7 +127,7 @@ func (rs *rules) checkVMID(n *model.Node) {
 	case !declared:
 	case n.VMID < lang.MinVMID || n.VMID > lang.MaxVMID:
 		rs.ErrorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is not valid", n.VMID), "PVE has VMIDs from %d to %d.", lang.MinVMID, lang.MaxVMID)
-	case !inside:
+	case !inside && n.Adopt == "":
 		var text []string
 		for _, v := range ranges {
 			text = append(text, fmt.Sprintf("%s from %d to %d", v.Name, v.From, v.To))

@@ -43,6 +43,7 @@ type Node struct {
 	Parent    string     `hcl:"parent,optional" doc:"The pve node it lives on; the manifest's host unless set."`
 	DependsOn []string   `hcl:"depends_on,optional" doc:"Nodes that must exist first and go later."`
 	VMID      int        `hcl:"vmid,optional" doc:"VMID; chosen from the site's range unless set."`
+	Adopt     string     `hcl:"adopt,optional" doc:"Identity of a guest that exists and becomes this node, unchanged: the SMBIOS UUID of a VM, the MAC address of a container's first nic. Requires vmid. Devices are named by their slots, such as disk \"scsi1\" and nic \"net0\"; root is the disk that it boots from. Without an image or template it cannot be replaced."`
 	VMIDRange string     `hcl:"vmid_range,optional" doc:"Name of the range that the VMID is chosen from."`
 	Execution *nodeMode  `hcl:"execution,block" doc:"Overrides the manifest's mode."`
 	Decomm    *Decomm    `hcl:"decommission,block" doc:"What happens before it is destroyed."`

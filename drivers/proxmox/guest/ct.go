@@ -77,6 +77,7 @@ type CTNIC struct {
 // CTSchema is the kind ct.
 func CTSchema() model.Kind {
 	return schemaOf[CT]("ct", "A container.", map[string]string{
+		"name":       "PVE shows a container by its host name. Set hostname",
 		"agent":      "the guest agent is a program for VMs, and a container needs none. Leave it out",
 		"nic.model":  "a card of a container is always a pair of virtual ones (veth), so it has no model. Leave it out",
 		"nic.queues": "packet queues are of the virtio cards of VMs; a card of a container has none. Leave it out",

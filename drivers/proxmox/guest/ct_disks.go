@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -48,8 +49,16 @@ func (d CTDisk) KeepValue(observed string) string {
 func ReadCTDisk(name, value string) CTDisk {
 	p := api.ParseProperty(value).Values
 	return CTDisk{
-		Name: name, Size: api.ParseGiB(p["size"]), Storage: api.StorageOf(value), Path: p["mp"], Backup: p["backup"] == "1", Options: furtherMembers(p, CTDiskMembers...),
+		Name: name, Size: api.ParseGiB(p["size"]), Storage: api.StorageOf(value), Path: cleanPath(p["mp"]), Backup: p["backup"] == "1", Options: furtherMembers(p, CTDiskMembers...),
 	}
+}
+
+// cleanPath is a path as the files have it.
+func cleanPath(p string) string {
+	if p == "" {
+		return ""
+	}
+	return path.Clean(p)
 }
 
 // MountKey is the key under which PVE's API describes a disk.

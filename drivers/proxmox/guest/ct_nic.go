@@ -16,9 +16,13 @@ import (
 var CTNICMembers = []string{"name", "hwaddr", "type", "bridge", "tag", "ip", "gw", "ip6", "gw6", "firewall", "mtu", "rate", "link_down", "trunks"}
 
 // Text is the value of the card's key. The device in the container is eth and the number of the
-// slot. mac counts if the files name no address; kept are further members to write.
+// slot, unless kept has its name. mac counts if the files name no address; kept are further members to
+// write.
 func (n CTNIC) Text(slot, mac string, kept map[string]string) string {
-	parts := []string{"name=eth" + strings.TrimPrefix(slot, "net"), "bridge=" + n.Bridge, "hwaddr=" + cmp.Or(n.MAC, mac)}
+	further := map[string]string{"name": "eth" + strings.TrimPrefix(slot, "net")}
+	maps.Copy(further, kept)
+	maps.Copy(further, n.Options)
+	parts := []string{"name=" + further["name"], "bridge=" + n.Bridge, "hwaddr=" + cmp.Or(n.MAC, mac)}
 	for _, m := range [][2]string{
 		{"ip", n.IP},
 		{"gw", n.Gateway},
@@ -35,11 +39,7 @@ func (n CTNIC) Text(slot, mac string, kept map[string]string) string {
 			parts = append(parts, m[0]+"="+m[1])
 		}
 	}
-	further := maps.Clone(kept)
-	if further == nil {
-		further = map[string]string{}
-	}
-	maps.Copy(further, n.Options)
+	delete(further, "name")
 	return strings.Join(append(parts, memberTexts(further)...), ",")
 }
 
@@ -57,6 +57,9 @@ func ReadCTNIC(name, value string) CTNIC {
 // the last write.
 func (o *Observation) UnmanagedMembers(nic, observed string) map[string]string {
 	out := ReadCTNIC(nic, observed).Options
+	if name := api.ParseProperty(observed).Values["name"]; name != "" {
+		out["name"] = name
+	}
 	maps.DeleteFunc(out, func(member, _ string) bool { return slices.Contains(o.Tag.Options, memberOption(nic, member)) })
 	return out
 }

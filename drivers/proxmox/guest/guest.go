@@ -134,6 +134,7 @@ type Resolution struct {
 	SeedStorage  string    // the storage of the seed image
 	SeedVolume   string    // the seed image; set only while the guest is created
 	Pulls        string    // the spec that the guest fetches and applies itself; "" for none
+	Adopted      bool      // it is, or was, a guest that existed; see model.Node.Adopt
 	RootKeys     []string  // SSH keys of root in a container; PVE writes them at creation only
 }
 

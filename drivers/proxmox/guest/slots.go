@@ -3,6 +3,9 @@ package guest
 import (
 	"fmt"
 	"maps"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
@@ -11,8 +14,18 @@ import (
 // without the number.
 type device struct{ name, family string }
 
-// slots assigns a slot to each device. Those that have one in old keep it; the others get the
-// lowest one that cfg, the present configuration, does not use.
+// slot is the slot that the device is named after, such as scsi1; "" for none.
+func (d device) slot() string {
+	_, label, _ := strings.Cut(d.name, ".")
+	no, ok := strings.CutPrefix(label, d.family)
+	if n, err := strconv.Atoi(no); !ok || err != nil || strconv.Itoa(n) != no {
+		return ""
+	}
+	return label
+}
+
+// slots assigns a slot to each device. Those that have one in old keep it. One that is named after a
+// slot has that, and the others get the lowest one that cfg, the present configuration, does not use.
 func slots(devices []device, cfg api.GuestConfig, old map[string]string) map[string]string {
 	out, used := map[string]string{}, map[string]bool{}
 	for _, c := range []map[string]string{cfg.Next, cfg.Now} {
@@ -23,8 +36,15 @@ func slots(devices []device, cfg api.GuestConfig, old map[string]string) map[str
 	for _, d := range devices { // an empty slot whose device was detached by hand is still taken
 		used[old[d.name]] = true
 	}
+	named := map[string]string{}
 	for _, d := range devices {
-		slot, known := old[d.name]
+		if slot := d.slot(); slot != "" && !slices.Contains(slices.Collect(maps.Values(old)), slot) {
+			named[d.name], used[slot] = slot, true
+		}
+	}
+	maps.Copy(named, old)
+	for _, d := range devices {
+		slot, known := named[d.name]
 		for i := 0; !known; i++ {
 			slot = fmt.Sprintf("%s%d", d.family, i)
 			known = !used[slot]

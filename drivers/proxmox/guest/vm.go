@@ -26,6 +26,7 @@ type VM struct {
 	Disks   []Disk `hcl:"disk,block" doc:"Further disks; the one named root is the root disk."`
 	NICs    []NIC  `hcl:"nic,block" doc:"Network cards; one named lan on the host's bridge unless any is declared."`
 
+	Name        string            `hcl:"name,optional" pve:"name" priv:"VM.Config.Options" doc:"Name that PVE shows, and its host name for cloud-init; the node's name unless set."`
 	Tags        []string          `hcl:"tags,optional" pve:"tags" as:"tags" priv:"VM.Config.Options" doc:"Tags in addition to homestak, which every managed guest has."`
 	Description string            `hcl:"description,optional" doc:"Notes; the ownership tag is added as their last line."`
 	Power       string            `hcl:"power,optional" default:"running" cost:"restart" doc:"running or stopped."`
@@ -37,7 +38,6 @@ type VM struct {
 	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as in qm.conf. Undeclared keys stay. A CD drive is ide0, ide1, ide3 (with q35: ide0 only), sataN or scsiN with STORAGE:iso/NAME.iso,media=cdrom, ${image.NAME},media=cdrom or none,media=cdrom. Keys with their own attribute, passwords, and keys for root@pam only are refused."`
 	UserData    string            `hcl:"user_data,optional" plan:"-" doc:"Input of cloud-init for the first boot; may contain secrets. It replaces PVE's cloud-init drive. Used only when the machine is created."`
 
-	Name       string   `plan:"name" pve:"name" priv:"VM.Config.Options" words:"the node's name"`
 	User       string   `plan:"ci_user" pve:"ciuser" priv:"VM.Config.Cloudinit" words:"vm_user in the site block"`                           // created at first boot
 	Keys       []string `plan:"ssh_keys" pve:"sshkeys" as:"keys" priv:"VM.Config.Cloudinit" words:"the site's secrets and the spec's users"` // of that user
 	DNS        []string `plan:"dns" pve:"nameserver" as:"list" priv:"VM.Config.Cloudinit" words:"dns in the site block or the spec"`

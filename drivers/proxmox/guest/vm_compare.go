@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -41,6 +42,10 @@ func (v VMTarget) align(other State) {
 		}
 	}
 	alignSeed(v, have)
+	if v.Resolution != nil && v.Adopted { // what cloud-init set is left as it is
+		have.User, have.Keys, have.DNS, have.Domain = v.User, slices.Clone(v.Keys), slices.Clone(v.DNS), v.Domain
+		have.Name = cmp.Or(have.Name, v.Name)
+	}
 	if have.Tag.From == "" {
 		have.Image, have.Template = v.Image, v.Template
 	}

@@ -185,6 +185,8 @@ func (v *Volumes) refuse(want *Volumes, at api.GuestRef) []model.Problem {
 			refuse(path, "disk "+w.Name+" was detached by hand",
 				"its data may be on what is attached nowhere: %s of %s. Its ownership tag does not say which one it is, so none is attached and no empty disk is put in its place: `%s set %d --%s VOLUME%s` on node %s brings it back; or remove them",
 				v.unexplainedVolumes(), at, at.Tool(), at.VMID, slot, pick(at.LXC, ",mp=PATH", ""), at.Node)
+		case !there && slot == "" && (api.IsDrive(w.Name) || api.IsMount(w.Name)) && v.Config.Next[w.Name] != "":
+			refuse(path, "slot "+w.Name+" is taken", "%s has %s there: choose another name for the disk, or detach that one first", at, api.VolumeOf(v.Config.Next[w.Name]))
 		case there && w.Size != 0 && w.Size < h.Size:
 			refuse(path+".size", fmt.Sprintf("disk %s cannot shrink from %d to %d GiB", w.Name, h.Size, w.Size), "PVE only grows disks: set it to at least %d, or replace the guest", h.Size)
 		}

@@ -174,6 +174,9 @@ func Describe(notes string, m Tag) string {
 
 var uuidText = regexp.MustCompile(`(?i)^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
+// IsUUID reports whether a text is a UUID.
+func IsUUID(s string) bool { return uuidText.MatchString(s) }
+
 // UUID reads the identity from a smbios1 property string, lower-cased.
 func UUID(smbios1 string) string {
 	u := strings.ToLower(api.PropertyValue(smbios1, "uuid"))

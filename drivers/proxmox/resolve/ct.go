@@ -47,6 +47,9 @@ func (r *ctResolver) sizeAndSwap() {
 
 // origin finds what the container is unpacked or cloned from.
 func (r *ctResolver) origin() {
+	if r.Template == "" && r.adopted() {
+		return
+	}
 	if r.Template == "" {
 		r.errorf("", "ct without template", "name what its system comes from: template = template.NAME")
 		return
@@ -65,8 +68,12 @@ func (r *ctResolver) origin() {
 }
 
 func (r *ctResolver) disks() {
-	r.Disks = guest.RootFirst(r.Disks, guest.CTDisk{Name: "root"})
-	r.Disks[0].Size = cmp.Or(r.Disks[0].Size, r.Disk)
+	if !r.adopted() || r.Template != "" || r.Disk != 0 {
+		r.Disks = guest.RootFirst(r.Disks, guest.CTDisk{Name: "root"})
+	}
+	if len(r.Disks) > 0 && r.Disks[0].Name == "root" {
+		r.Disks[0].Size = cmp.Or(r.Disks[0].Size, r.Disk)
+	}
 	if len(r.Disks) > 257 {
 		r.errorf("disk", "too many disks", "PVE has 256 mount points, the node declares %d disks", len(r.Disks))
 	}
@@ -75,9 +82,7 @@ func (r *ctResolver) disks() {
 		d := &r.Disks[i]
 		at := "disk." + d.Name
 		d.Storage = cmp.Or(d.Storage, r.storage())
-		if d.Size < 0 || (d.Size == 0 && d.Name != "root") {
-			r.errorf(at+".size", fmt.Sprintf("disk %q without a size", d.Name), "set size in GiB, at least 1")
-		}
+		r.diskSize(d.Name, d.Size)
 		switch {
 		case d.Name == "root" && d.Remove:
 			r.errorf(at+".remove", "the root disk cannot be removed from the files", "it is removed with its container: delete remove")
@@ -100,7 +105,9 @@ func (r *ctResolver) disks() {
 }
 
 func (r *ctResolver) nics() {
-	if len(r.NICs) == 0 {
+	if len(r.NICs) == 0 && r.adopted() {
+		r.errorf("adopt", "the nic that identifies the container is not declared", "every nic of a guest must be declared, by its slot: nic \"net0\" { … }")
+	} else if len(r.NICs) == 0 {
 		r.NICs = []guest.CTNIC{{Name: "lan"}}
 	}
 	if len(r.NICs) > 32 {
@@ -168,6 +175,13 @@ func (r *ctResolver) checkSiteZone(zone string) {
 // system completes the settings of the system in the container: name, name servers, time zone, SSH
 // keys.
 func (r *ctResolver) system() {
+	r.Hostname = cmp.Or(r.Hostname, r.in.Name)
+	if !r.adopted() || r.Template != "" {
+		r.RootKeys = r.sshKeys(cmp.Or(r.in.Site.VMUser, "homestak"))
+	}
+	if r.adopted() {
+		return
+	}
 	dns, domain := r.nameServers()
 	if r.Nameserver == nil {
 		r.Nameserver = dns
@@ -181,8 +195,7 @@ func (r *ctResolver) system() {
 		own = ""
 		r.checkSiteZone(r.in.Site.Timezone)
 	}
-	r.Searchdomain, r.Timezone, r.Hostname = cmp.Or(r.Searchdomain, domain), cmp.Or(r.Timezone, zone), cmp.Or(r.Hostname, r.in.Name)
-	r.RootKeys = r.sshKeys(cmp.Or(r.in.Site.VMUser, "homestak"))
+	r.Searchdomain, r.Timezone = cmp.Or(r.Searchdomain, domain), cmp.Or(r.Timezone, zone)
 	if own != "" {
 		r.check("timezone", "timezone", own)
 	}
@@ -193,6 +206,9 @@ func (r *ctResolver) system() {
 func (r *ctResolver) features() {
 	slices.Sort(r.Features)
 	r.Features = slices.Compact(r.Features)
+	if r.adopted() { // they may be what root@pam set
+		return
+	}
 	for _, f := range r.Features {
 		switch {
 		case f != "nesting":

@@ -23,13 +23,14 @@ import (
 func Guest(kind string) func(*model.Resource, model.Scope) []model.Problem {
 	return func(r *model.Resource, in model.Scope) []model.Problem {
 		g := &resolver{in: in, kind: kind}
-		r.Private = &guest.Resolution{}
+		r.Private = &guest.Resolution{Adopted: g.adopted()}
 		switch want := guest.TargetOf(r).(type) {
 		case guest.VMTarget:
 			(&vmResolver{want, g}).complete()
 		case guest.CTTarget:
 			(&ctResolver{want, g}).complete()
 		}
+		g.checkAdopt()
 		if r.IsSensitive("recreate") {
 			g.errorf("recreate", "recreate must not come from a secret", "the ownership tag in the notes of the guest shows it")
 		}
@@ -76,13 +77,41 @@ func (r *resolver) pulls() string {
 	return r.in.Node.Spec
 }
 
+// adopted reports whether the node is a guest that existed before it. Such a node has no defaults for what a guest made
+// by hand may lack.
+func (r *resolver) adopted() bool { return r.in.Node != nil && r.in.Node.Adopt != "" }
+
+// checkAdopt checks the identity of a guest to adopt.
+func (r *resolver) checkAdopt() {
+	if !r.adopted() {
+		return
+	}
+	n := r.in.Node
+	if n.VMID == 0 {
+		r.errorf("adopt", "adopt without vmid", "the identity counts only for the guest with that VMID: set vmid to the one that the guest has")
+	}
+	switch {
+	case r.kind == "ct" && !macPattern.MatchString(n.Adopt):
+		r.errorf("adopt", fmt.Sprintf("adopt = %q is not a MAC address", n.Adopt), "a container is known by the MAC address of its first nic, such as BC:24:11:00:00:01: hwaddr in `pct config VMID`")
+	case r.kind != "ct" && !owner.IsUUID(n.Adopt):
+		r.errorf("adopt", fmt.Sprintf("adopt = %q is not a UUID", n.Adopt), "a VM is known by its SMBIOS UUID, such as 1bae9530-15f1-4d8a-8b09-1412c51fdb8d: uuid of smbios1 in `qm config VMID`")
+	}
+}
+
+// diskSize checks the size of a disk; one of an adopted guest may be in no whole GiB.
+func (r *resolver) diskSize(name string, size int) {
+	if size < 0 || size == 0 && name != "root" && !r.adopted() {
+		r.errorf("disk."+name+".size", fmt.Sprintf("disk %q without a size", name), "set size in GiB, at least 1")
+	}
+}
+
 // size completes the size by the preset, and checks it. Memory is in MiB, the root disk in GiB.
 func (r *resolver) size(preset string, cores, memory, disk int) (allCores, allMemory, rootDisk int) {
 	if p := r.in.Site.Presets[preset]; p != nil {
 		cores, memory, disk = cmp.Or(cores, p.Cores), cmp.Or(memory, p.Memory), cmp.Or(disk, p.Disk)
 	}
 	missing := []string{}
-	if cores == 0 {
+	if cores == 0 && !r.adopted() {
 		missing = append(missing, "cores")
 	}
 	if memory == 0 {
@@ -90,6 +119,9 @@ func (r *resolver) size(preset string, cores, memory, disk int) (allCores, allMe
 	}
 	if len(missing) > 0 && preset == "" {
 		r.errorf("", "node without size", "it has no %s: name a preset, or set them", strings.Join(missing, " and no "))
+	}
+	if cores == 0 && r.kind != "ct" && r.adopted() {
+		cores = 1 // PVE's default
 	}
 	if cores < 0 || cores > 8192 {
 		r.errorf("cores", "cores out of range", "%d is not between 1 and 8192", cores)

@@ -23,7 +23,7 @@ type vmResolver struct {
 }
 
 func (r *vmResolver) complete() {
-	r.Name, r.Description = r.in.Name, strings.TrimRight(r.Description, " \t\r\n") // as PVE does
+	r.Name, r.Description = cmp.Or(r.Name, r.in.Name), strings.TrimRight(r.Description, " \t\r\n") // as PVE does
 	r.sizeAndOrigin()
 	r.disks()
 	r.nics()
@@ -33,14 +33,17 @@ func (r *vmResolver) complete() {
 	r.checkCommon(r.Power, r.Restart, r.Description, r.Startup)
 	r.options()
 	r.checkAttributes(guest.VMAttributes(), r.VM, guest.VMKeys())
-	r.defaults()
+	if !r.adopted() {
+		r.defaults()
+	}
 	r.terms()
 }
 
 func (r *vmResolver) sizeAndOrigin() {
 	r.Cores, r.Memory, r.Disk = r.size(r.Preset, r.Cores, r.Memory, r.Disk)
 	switch {
-	case r.Image == "" && r.Template == "" && !r.Blank():
+	case r.Image == "" && r.Template == "" && (r.Blank() || r.adopted()):
+	case r.Image == "" && r.Template == "":
 		r.errorf("", r.kind+" without image or template", `name what its root disk is made from: image = image.NAME, or template = template.NAME for a clone; for one that is installed from a CD or the network, say so: disk "root" { size = 32, blank = true }, each on a line of its own`)
 	case (r.Image != "" || r.Template != "") && r.Blank():
 		r.errorf("disk.root.blank", "blank on a root disk that is made of something", "remove it, or remove image and template for an empty disk")
@@ -82,19 +85,37 @@ func (r *vmResolver) linkedRoot(storage string) {
 	r.Disks[0].Storage = storage
 }
 
+// slotOf gives a disk that is named after a slot the bus of that.
+func (r *vmResolver) slotOf(d *guest.Disk) {
+	bus := api.BusOf(d.Name)
+	if !api.IsDrive(d.Name) {
+		return
+	}
+	if d.Bus != "" && d.Bus != bus {
+		r.errorf("disk."+d.Name+".bus", fmt.Sprintf("disk %q on bus %s", d.Name, d.Bus), "it is named after a slot of bus %s: remove bus, or choose another name", bus)
+	}
+	if guest.IsCD(d.Name, r.Options[d.Name]) {
+		r.errorf("disk."+d.Name, fmt.Sprintf("slot %s has a disk and a CD drive", d.Name), "choose another slot for one of them")
+	}
+	d.Bus = bus
+}
+
 func (r *vmResolver) disks() {
 	storage := r.storage()
 	r.DriveStorage = storage
-	r.Disks = guest.RootFirst(r.Disks, guest.Disk{Name: "root"})
-	r.Disks[0].Size = cmp.Or(r.Disks[0].Size, r.Disk)
+	if !r.adopted() || r.Image != "" || r.Template != "" || r.Disk != 0 {
+		r.Disks = guest.RootFirst(r.Disks, guest.Disk{Name: "root"})
+	}
 	for i := range r.Disks {
 		d := &r.Disks[i]
 		if d.Name != "root" || r.Clone != guest.LinkedClone {
 			d.Storage = cmp.Or(d.Storage, storage)
 		}
-		if d.Size < 0 || (d.Size == 0 && d.Name != "root") {
-			r.errorf("disk."+d.Name+".size", fmt.Sprintf("disk %q without a size", d.Name), "set size in GiB, at least 1")
+		if d.Name == "root" {
+			d.Size = cmp.Or(d.Size, r.Disk)
 		}
+		r.diskSize(d.Name, d.Size)
+		r.slotOf(d)
 	}
 	count := map[string]int{}
 	for slot, value := range r.Options {
@@ -125,7 +146,7 @@ func (r *vmResolver) disks() {
 }
 
 func (r *vmResolver) nics() {
-	if len(r.NICs) == 0 {
+	if len(r.NICs) == 0 && !r.adopted() {
 		r.NICs = []guest.NIC{{Name: "lan"}}
 	}
 	if len(r.NICs) > 32 {
@@ -179,6 +200,9 @@ func (r *vmResolver) hardware(path string, n *guest.NIC) {
 
 // cloudInit sets the user, its SSH keys, name servers and domain.
 func (r *vmResolver) cloudInit() {
+	if r.adopted() && r.Image == "" && r.Template == "" {
+		return
+	}
 	r.User = cmp.Or(r.in.Site.VMUser, "homestak")
 	r.DNS, r.Domain = r.nameServers()
 	r.Keys = r.sshKeys(r.User)
