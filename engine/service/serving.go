@@ -14,6 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source/serve"
+	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -30,11 +31,13 @@ func (s *Service) serveNodes() {
 	}
 	a := c.Access
 	s.server = daemon.NewServer(daemon.ServerOptions{
-		Identity: c.Identity, Above: c.Parent.URL, Listen: c.Serves(), Version: s.o.Program, Program: cmp.Or(s.o.File, ProgramFile()), Log: s.o.Log,
-		Open: s.o.Network.Listen, Limits: limits(s.o.Pace), Reported: s.childReported,
+		Options: specserve.Options{
+			Identity: c.Identity, Version: s.o.Program, Log: s.o.Log, Limits: limits(s.o.Pace),
+			Check: s.checkSoon, Status: func() any { return s.StatusAndTree() }, Events: s.events.Serve, Metrics: s.metrics(), Reported: s.childReported,
+			Reconcile: func(ctx context.Context) (any, error) { return control.Await(ctx, s.Agent, s.Ledger) },
+		},
+		Above: c.Parent.URL, Listen: c.Serves(), ProgramFile: cmp.Or(s.o.File, ProgramFile()), Open: s.o.Network.Listen,
 		Access: keys.Files{Dir: filepath.Join(c.DataDir, daemon.Folder), Read: a.ReadKeyFile, Operator: a.OperatorKeyFile, Repository: a.RepositoryKeyFile, Hook: a.HookKeyFile},
-		Check:  s.checkSoon, Status: func() any { return s.StatusAndTree() }, Events: s.events.Serve, Metrics: s.metrics(),
-		Reconcile: func(ctx context.Context) (any, error) { return control.Await(ctx, s.Agent, s.Ledger) },
 	})
 }
 

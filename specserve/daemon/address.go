@@ -61,12 +61,12 @@ func (s *Server) Known() (wire.Parent, error) {
 
 // Forget drops what a child reported: it came from another machine, or from another state of this one.
 func (s *Server) Forget(child string) {
-	s.reports.Keep(func(identity string) bool { return identity != child })
+	s.o.Reports.Keep(func(identity string) bool { return identity != child })
 }
 
 // HasReported reports whether a node has reported since it was created, as far as this server knows.
 func (s *Server) HasReported(node string) bool {
-	_, has := s.reports.Get(node)
+	_, has := s.o.Reports.Get(node)
 	return has
 }
 

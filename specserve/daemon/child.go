@@ -19,7 +19,7 @@ func (s *Server) Accepts(node, token string) error {
 
 // Runs is the version of the program that a child reported last; "" if it has not reported.
 func (s *Server) Runs(node string) string {
-	r, _ := s.reports.Get(node)
+	r, _ := s.o.Reports.Get(node)
 	return r.Agent
 }
 

@@ -2,9 +2,7 @@ package daemon
 
 import (
 	"context"
-	"log/slog"
 	"net"
-	"net/http"
 	"sync"
 	"time"
 
@@ -14,39 +12,27 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// ServerOptions are what a server is made of.
+// ServerOptions are what the server of an agent is made of. What follows from its files is set when they are opened: of Options
+// the program, the spool, TLS and the reports.
 type ServerOptions struct {
-	Identity string // of the agent
-	Above    string // URL of the parent's server; "" for the agent of a host
-	Listen   string // address; a socket of the service manager comes first
-	Access   keys.Files
-	Version  string // of the program
-	Program  string // its file, for new nodes; "": they get none from here
-	Limits   specserve.Limits
-	Log      *slog.Logger
+	specserve.Options
+
+	Above       string // URL of the parent's server; "" for the agent of a host
+	Listen      string // address; a socket of the service manager comes first
+	Access      keys.Files
+	ProgramFile string // of the program, for new nodes; "": they get none from here
 
 	// Open listens on an address, in place of a network; nil: that of this machine.
 	Open func(ctx context.Context, address string) (net.Listener, error)
-
-	Check  func()     // makes the agent check repository and host; it returns immediately
-	Status func() any // the answer of /status
-	// Reconcile makes the agent check, and says how that pass ended; see specserve.Options.
-	Reconcile func(ctx context.Context) (any, error)
-	// Reported is called when a node or child reported something else than before; it returns immediately.
-	Reported func(wire.Report)
-	// Events writes the stream of events; see specserve.Options.
-	Events  func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
-	Metrics []specserve.Collector // figures of the agent, beside those of the server
 }
 
 // Server is the server of an agent. Its methods may be called from any goroutine.
 type Server struct {
-	o       ServerOptions
-	reports *wire.ReportStore
-	retry   time.Duration // until what failed is tried again
-	notice  func(ctx context.Context, folders ...string) <-chan struct{}
-	way     way    // to the parent
-	kept    []byte // the file of reports as it is on the disk; of the goroutine of Run
+	o      ServerOptions
+	retry  time.Duration // until what failed is tried again
+	notice func(ctx context.Context, folders ...string) <-chan struct{}
+	way    way    // to the parent
+	kept   []byte // the file of reports as it is on the disk; of the goroutine of Run
 
 	mutex  sync.Mutex     // for moments: the agent publishes, the server checks its files, and both are asked how they are
 	opened                // server nil: none listens; credentials nil: they could not be read so far
@@ -82,7 +68,8 @@ func NewServer(o ServerOptions) *Server {
 	} else { // a simulated network has a simulated clock, which stands still while a file is waited for
 		notice = func(context.Context, ...string) <-chan struct{} { return nil }
 	}
-	return &Server{o: o, notice: notice, way: way{dial: new(net.Dialer).DialContext}, reports: wire.NewReportStore(), retry: retryAfter, state: State{Address: o.Listen}}
+	o.Reports = wire.NewReportStore()
+	return &Server{o: o, notice: notice, way: way{dial: new(net.Dialer).DialContext}, retry: retryAfter, state: State{Address: o.Listen}}
 }
 
 // State returns the present state of the server.
@@ -130,10 +117,7 @@ func (s *Server) failed(what *error, text string, err error) {
 
 // serve listens and answers until ctx ends, or something fails.
 func (s *Server) serve(ctx context.Context) error {
-	o, err := open(keys.CredentialsOptions{Access: s.o.Access, Log: s.o.Log}, s.o.Program, specserve.Options{
-		Version: s.o.Version, Limits: s.o.Limits, Log: s.o.Log, Check: s.o.Check,
-		Identity: s.o.Identity, Reports: s.reports, Status: s.o.Status, Reconcile: s.o.Reconcile, Reported: s.o.Reported, Events: s.o.Events, Metrics: s.o.Metrics,
-	})
+	o, err := open(keys.CredentialsOptions{Access: s.o.Access, Log: s.o.Log}, s.o.ProgramFile, s.o.Options)
 	defer o.close()
 	if err != nil {
 		return err

@@ -22,6 +22,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -58,8 +59,8 @@ func startIn(t *testing.T, dir, listen string, edits ...func(*daemon.Server)) *r
 	set, found := policy.Compile(t.Context(), policy.Options{})
 	require.Empty(t, found)
 	r := &running{t: t, dir: dir, set: set, Server: daemon.NewServer(daemon.ServerOptions{
-		Identity: "father", Listen: listen, Version: "1.2.3", Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Access: keys.Files{Dir: dir},
-		Check: func() {}, Status: func() any { return "status" },
+		Options: specserve.Options{Identity: "father", Version: "1.2.3", Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Check: func() {}, Status: func() any { return "status" }},
+		Listen:  listen, Access: keys.Files{Dir: dir},
 	})}
 	ctx, cancel := context.WithCancel(t.Context())
 	r.RetryAfter(10 * time.Millisecond)

@@ -38,14 +38,14 @@ func (s *Server) restoreReports() {
 	for _, r := range kept {
 		// A guest is destroyed on this word, so it has to be heard, not remembered.
 		r.Empty = false
-		s.reports.Put(r.Report, r.ReceivedAt)
+		s.o.Reports.Put(r.Report, r.ReceivedAt)
 	}
 	s.kept = data
 }
 
 // keepReports writes the file, if it would be another one.
 func (s *Server) keepReports() {
-	data, err := json.Marshal(s.reports.All())
+	data, err := json.Marshal(s.o.Reports.All())
 	if err == nil && bytes.Equal(data, s.kept) {
 		return
 	}

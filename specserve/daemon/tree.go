@@ -9,7 +9,7 @@ import (
 )
 
 // Reports are the last ones of nodes and children.
-func (s *Server) Reports() []wire.ReceivedReport { return s.reports.All() }
+func (s *Server) Reports() []wire.ReceivedReport { return s.o.Reports.All() }
 
 // Tree puts what nodes and children reported below what the agent knows itself.
 func (s *Server) Tree(own wire.Report, now time.Time) wire.Report {
@@ -35,7 +35,7 @@ func (s *Server) Tree(own wire.Report, now time.Time) wire.Report {
 			}
 		}
 	}
-	return wire.FoldReports(own, s.reports.All(), every, now)
+	return wire.FoldReports(own, s.o.Reports.All(), every, now)
 }
 
 // Wake asks a node to check itself, or the child that manages it; see specserve.Server.

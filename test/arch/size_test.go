@@ -96,14 +96,13 @@ func sizeLaw(tree []source) []string {
 
 // tablesOfFuncs are structs with many functions, each for its reason.
 var tablesOfFuncs = map[string]string{
-	"drivers/proxmox/kind.Of":        "a kind is declared as a value, and its functions are the declaration",
-	"engine/guest/aspect.Of":         "as a kind",
-	"engine/model.Kind":              "as a kind",
-	"engine/agent.Options":           "what an agent needs of its surroundings: one caller sets all, tests replace one",
-	"specserve.Options":              "as of an agent",
-	"specserve/daemon.ServerOptions": "as of an agent",
-	"sim/pve/core.Config":            "the parts of a simulated host, put together in one place",
-	"sim/pve/core.SectionFile":       "a table of PVE as a value",
+	"drivers/proxmox/kind.Of":  "a kind is declared as a value, and its functions are the declaration",
+	"engine/guest/aspect.Of":   "as a kind",
+	"engine/model.Kind":        "as a kind",
+	"engine/agent.Options":     "what an agent needs of its surroundings: one caller sets all, tests replace one",
+	"specserve.Options":        "as of an agent",
+	"sim/pve/core.Config":      "the parts of a simulated host, put together in one place",
+	"sim/pve/core.SectionFile": "a table of PVE as a value",
 }
 
 // funcsLaw finds structs with many functions: an interface beside its user says what they do.

@@ -41,6 +41,7 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/test/nspawn"
@@ -605,8 +606,8 @@ func beginRaised(t *testing.T) *raised {
 func (s *raised) serve(dir string) {
 	s.t.Helper()
 	s.server = daemon.NewServer(daemon.ServerOptions{
-		Identity: "father", Listen: "127.0.0.1:0", Version: s.version, Program: s.program, Log: slog.New(slog.NewTextHandler(s.t.Output(), nil)),
-		Access: keys.Files{Dir: dir}, Check: func() {}, Status: func() any { return nil },
+		Options: specserve.Options{Identity: "father", Version: s.version, Log: slog.New(slog.NewTextHandler(s.t.Output(), nil)), Check: func() {}, Status: func() any { return nil }},
+		Listen:  "127.0.0.1:0", ProgramFile: s.program, Access: keys.Files{Dir: dir},
 	})
 	ctx, cancel := context.WithCancel(s.t.Context())
 	ended := make(chan struct{})
