@@ -38,23 +38,8 @@ type receipts interface {
 	Verify() (good int, broken []string, err error)
 }
 
-// Server serves the agent's socket: HTTP with JSON bodies. Everybody who may open the socket may do
-// all of this; access is controlled by the mode of the file.
-//
-//	GET  /agent            who this is: Card
-//	GET  /status           agent.Status
-//	GET  /tree             the nodes, and what those reported of their own: wire.Report
-//	GET  /history          receipts, newest first; n= of them (20; 0: all), address=
-//	GET  /history/verify   whether the chain of receipts holds: Chain
-//	GET  /events           the stream of events, see EventLog.Serve
-//	GET  /why/ADDRESS      where an object comes from and what was done to it: Reasons
-//	POST /reconcile        check now; with ?wait the answer is the agent.PassStatus of that pass
-//	POST /reconcile/NODE   ask a node to check itself, or the child that manages it
-//	POST /suspend          a ledger.Suspension, without since
-//	POST /resume           {"manifest": "…"}, "" for everything
-//	POST /hold             pause the agent: who=, verb=; granted when the headers come, until the connection ends
-//
-// Whatever goes wrong is a ProblemError with a status of 4xx or 5xx.
+// Server serves the agent's socket: HTTP with JSON bodies, see routes. Everybody who may open the socket may do all of this;
+// access is controlled by the mode of the file. Whatever goes wrong is a ProblemError with a status of 4xx or 5xx.
 type Server struct {
 	Agent    Agent
 	Receipts receipts
@@ -129,9 +114,9 @@ func (c *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
+// routes is the table of endpoints.
 func (c *Server) routes(ending <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) { c.Events.Serve(w, r, ending) })
 	handle := func(pattern string, answer func(w http.ResponseWriter, r *http.Request) (any, error)) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			r.Body = http.MaxBytesReader(w, r.Body, controlBody)
@@ -146,17 +131,21 @@ func (c *Server) routes(ending <-chan struct{}) http.Handler {
 			}
 		})
 	}
-	handle("GET /agent", func(http.ResponseWriter, *http.Request) (any, error) { return c.self(), nil })
-	handle("GET /status", func(http.ResponseWriter, *http.Request) (any, error) { return c.Agent.Status(), nil })
-	handle("GET /history", c.history)
-	handle("GET /history/verify", c.verify)
-	handle("GET /why/{address}", c.why)
-	handle("POST /reconcile", c.reconcile)
-	handle("GET /tree", func(http.ResponseWriter, *http.Request) (any, error) { return c.Tree(), nil })
-	handle("POST /reconcile/{node}", c.reconcileNode)
-	handle("POST /suspend", c.suspend)
-	handle("POST /resume", c.resume)
-	handle("POST /hold", c.hold)
+	document := func(pattern string, doc func() any) {
+		handle(pattern, func(http.ResponseWriter, *http.Request) (any, error) { return doc(), nil })
+	}
+	document("GET /agent", func() any { return c.self() })
+	document("GET /status", func() any { return c.Agent.Status() })
+	document("GET /tree", func() any { return c.Tree() }) // the nodes, and what those reported of their own: wire.Report
+	handle("GET /history", c.history)                     // receipts, newest first; n= of them (20; 0: all), address=
+	handle("GET /history/verify", c.verify)               // whether the chain of receipts holds: Chain
+	mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) { c.Events.Serve(w, r, ending) })
+	handle("GET /why/{address}", c.why)               // where an object comes from and what was done to it: Reasons
+	handle("POST /reconcile", c.reconcile)            // check now; with ?wait the answer is the agent.PassStatus of that pass
+	handle("POST /reconcile/{node}", c.reconcileNode) // ask a node to check itself, or the child that manages it
+	handle("POST /suspend", c.suspend)                // a ledger.Suspension, without since
+	handle("POST /resume", c.resume)                  // {"manifest": "…"}, "" for everything
+	handle("POST /hold", c.hold)                      // pause the agent: who=, verb=; granted when the headers come, until the connection ends
 	handle("/", func(_ http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, &ProblemError{
 			Status: http.StatusNotFound, Code: "not_found", Message: "there is no " + r.Method + " " + r.URL.Path + " here",
