@@ -97,7 +97,7 @@ func TestTheNextPassGoesOn(t *testing.T) {
 }
 
 // The guests of Unwell are tried once more, also where nothing else is to be done.
-func TestUnwellGuestsAreTriedAgain(t *testing.T) {
+func TestFailingGuestsAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := enginetest.NewInn()
 		require.Equal(t, engine.Done, i.Pass(enginetest.CheckedSite("stop")).Run(t.Context()).Outcome)
@@ -307,7 +307,7 @@ func TestASilentNodeDoesNotKeepThePass(t *testing.T) {
 
 // Guests whose checks do not hold keep no other manifest from being made, whether it is
 // their own check that is waited for or that of what they need.
-func TestGuestsThatAreWaitedForHoldUpNobody(t *testing.T) {
+func TestWaitingGuestsBlockNoOtherManifest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := enginetest.NewInn()
 		sizes := map[string]int{"db": 1}
@@ -358,7 +358,7 @@ func TestGuestsThatAreWaitedForHoldUpNobody(t *testing.T) {
 
 // What needs a guest that was unwell in an earlier pass costs an agent one try of it,
 // and not the time of its checks in each pass while pushes wait.
-func TestWhatNeedsAnUnwellGuestTriesItOnce(t *testing.T) {
+func TestDependentsOfAFailingGuestCheckItOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := enginetest.NewInn()
 		i.Set("db", true)
@@ -382,7 +382,7 @@ func TestWhatNeedsAnUnwellGuestTriesItOnce(t *testing.T) {
 }
 
 // However many guests need a sick one, its checks have their time once in a pass.
-func TestManyWaitForASickGuestOnce(t *testing.T) {
+func TestManyDependentsWaitForAFailingGuestOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := enginetest.NewInn()
 		i.Set("db", true)
@@ -436,7 +436,7 @@ func TestManyDeadGuestsDoNotHoldUpAnAgent(t *testing.T) {
 }
 
 // Who waits for the checks of another guest is told as the one that waits.
-func TestItIsToldWhoWaitsForAnother(t *testing.T) {
+func TestWaitingForTheWriteLockIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := enginetest.NewInn()
 		i.Set("db", true)

@@ -110,7 +110,7 @@ func TestAHostTheSiteDoesNotKnowConvergesNothing(t *testing.T) {
 	require.Contains(t, r.Findings[0].Detail, "father")
 }
 
-func TestABlindHostIsUnknownAndNotEmpty(t *testing.T) {
+func TestAnUnreadableHostIsUnknownAndNotEmpty(t *testing.T) {
 	lost := errors.New("no route to host")
 	h := &enginetest.Host{ObserveErr: lost}
 	r := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h).Run(t.Context())
@@ -204,7 +204,7 @@ func TestTargetsNarrowTheReport(t *testing.T) {
 	require.Equal(t, "b:completed", enginetest.Statuses(r))
 }
 
-func TestRefreshOnlyTellsAndPlansNothing(t *testing.T) {
+func TestRefreshOnlyPlansNothing(t *testing.T) {
 	h := &enginetest.Host{}
 	s := enginetest.Site(map[string]int{"a": 1})
 	require.Equal(t, engine.Done, enginetest.Pass(s, h).Run(t.Context()).Outcome)
@@ -585,8 +585,8 @@ func TestAPassGoesOn(t *testing.T) {
 	}
 }
 
-// TestAPassThatCannotLook: a host that went dark ends the pass after a few looks.
-func TestAPassThatCannotLook(t *testing.T) {
+// TestAPassThatCannotRead: a host that went dark ends the pass after a few looks.
+func TestAPassThatCannotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &enginetest.Host{}
 		h.During = func(context.Context, plan.Step) error {
@@ -601,8 +601,8 @@ func TestAPassThatCannotLook(t *testing.T) {
 	})
 }
 
-// judged is a pass over one box whose rules say this.
-func judged(h *enginetest.Host, found diag.List, asked *engine.Question) *engine.Pass {
+// passWithRules is a pass over one box whose rules say this.
+func passWithRules(h *enginetest.Host, found diag.List, asked *engine.Question) *engine.Pass {
 	s := enginetest.Site(map[string]int{"a": 1})
 	p := enginetest.Pass(s, h)
 	p.Load = func(context.Context) engine.Desired {
@@ -619,7 +619,7 @@ func TestADenialStopsThePass(t *testing.T) {
 		t.Run(source, func(t *testing.T) {
 			h := &enginetest.Host{}
 			var q engine.Question
-			r := judged(h, enginetest.Denial(diag.Error, source), &q).Run(t.Context())
+			r := passWithRules(h, enginetest.Denial(diag.Error, source), &q).Run(t.Context())
 			require.Equal(t, want, r.Outcome)
 			require.True(t, r.Denied)
 			require.False(t, r.Success)
@@ -632,24 +632,24 @@ func TestADenialStopsThePass(t *testing.T) {
 	}
 }
 
-func TestAWarningOfTheRulesIsToldAndStopsNothing(t *testing.T) {
+func TestAWarningOfTheRulesIsReportedAndStopsNothing(t *testing.T) {
 	h := &enginetest.Host{}
 	var q engine.Question
-	r := judged(h, enginetest.Denial(diag.Warning, diag.FromGuard), &q).Run(t.Context())
+	r := passWithRules(h, enginetest.Denial(diag.Warning, diag.FromGuard), &q).Run(t.Context())
 	require.Equal(t, engine.Done, r.Outcome)
 	require.False(t, r.Denied)
 	require.Len(t, h.Applied, 2)
 	require.Equal(t, enginetest.Denial(diag.Warning, diag.FromGuard), r.Findings)
 
-	r = judged(h, enginetest.Denial(diag.Warning, diag.FromGuard), &q).Run(t.Context())
+	r = passWithRules(h, enginetest.Denial(diag.Warning, diag.FromGuard), &q).Run(t.Context())
 	require.Equal(t, engine.Done, r.Outcome)
 	require.Equal(t, "a:completed", enginetest.Statuses(r), "a warning of a rule holds no step back")
 }
 
-func TestWhereOnlyLookingWasAskedForADenialIsOnlyTold(t *testing.T) {
+func TestADenialIsOnlyReportedByAReadOnlyPass(t *testing.T) {
 	h := &enginetest.Host{}
 	var q engine.Question
-	p := judged(h, enginetest.Denial(diag.Error, diag.FromPolicy), &q)
+	p := passWithRules(h, enginetest.Denial(diag.Error, diag.FromPolicy), &q)
 	p.RefreshOnly, p.Verdict = true, nil
 	r := p.Run(t.Context())
 	require.Equal(t, engine.Planned, r.Outcome)
@@ -658,17 +658,17 @@ func TestWhereOnlyLookingWasAskedForADenialIsOnlyTold(t *testing.T) {
 	require.Empty(t, h.Applied)
 }
 
-func TestRulesAreToldWhatThePassIsAbout(t *testing.T) {
+func TestRulesGetTheScopeOfThePass(t *testing.T) {
 	h := &enginetest.Host{}
 	var q engine.Question
-	p := judged(h, nil, &q)
+	p := passWithRules(h, nil, &q)
 	p.Run(t.Context())
 	require.Equal(t, model.Commit{ID: "c0ffee"}, q.Commit, "of a checkout no more is known")
 	require.False(t, q.Destroy)
 	require.Equal(t, "father", q.Want.Host.Name)
 	require.Len(t, q.Plan.Steps, 2)
 
-	p = judged(h, nil, &q)
+	p = passWithRules(h, nil, &q)
 	p.Commit, p.AllowDeletes, p.Unattended, p.Manifest, p.Destroy = &model.Commit{ID: "c0ffee", Subject: "x"}, 7, true, "web", true
 	p.Run(t.Context())
 	require.Equal(t, "x", q.Commit.Subject)

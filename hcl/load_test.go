@@ -238,7 +238,7 @@ func TestLocalsThatWaitForEachOther(t *testing.T) {
 	require.Equal(t, []string{"a.hcl:2002:3: error: locals nested too deeply"}, summaries(found))
 }
 
-func TestKindsCannotTellSecrets(t *testing.T) {
+func TestKindsCannotPrintSecrets(t *testing.T) {
 	kinds := testKinds()
 	kinds[0].Resolve = func(r *model.Resource, _ model.Scope) []model.Problem {
 		return []model.Problem{{Path: "root_password", Summary: "weak: " + r.Spec.(*guest).Root, Detail: "Not " + r.Spec.(*guest).Root + "!"}}
@@ -575,8 +575,8 @@ spec "base" {
 	require.Empty(t, site.Specs["base"].Checks[1].Command)
 }
 
-// TestFilesThatOnlyLookLikeOurs are named once, with what to do about them.
-func TestFilesThatOnlyLookLikeOurs(t *testing.T) {
+// TestFilesInOtherFormats are named once, with what to do about them.
+func TestFilesInOtherFormats(t *testing.T) {
 	for name, c := range map[string]struct {
 		files []string
 		want  string

@@ -142,7 +142,7 @@ func TestSourcesOfFailures(t *testing.T) {
 		require.Len(t, found, 1)
 		require.Equal(t, want, found[0].Source)
 		require.Contains(t, found[0].Summary, "policy/x.rego denies (rule deny): to_number")
-		require.Empty(t, judgeSite(t, s, site), "it is not asked about a site")
+		require.Empty(t, checkSite(t, s, site), "it is not asked about a site")
 	}
 }
 
@@ -326,7 +326,7 @@ func TestExportedRulesInASite(t *testing.T) {
 	require.NoError(t, os.WriteFile(name, bytes.Replace(b, []byte("else := 3"), []byte("else := 300"), 1), 0o644))
 	_, found = policy.Compile(t.Context(), policy.Options{Site: os.DirFS(dir)})
 	require.True(t, found.HasErrors())
-	require.Contains(t, judgeLine(found), "policy/guard.rego changes the shipped rule limit of package homestak.guard")
+	require.Contains(t, checkLine(found), "policy/guard.rego changes the shipped rule limit of package homestak.guard")
 }
 
 func TestEval(t *testing.T) {
@@ -607,13 +607,13 @@ deny contains "k" if {
 deny contains "l" if { some s in input.plan.steps; some c in s.changes; c.before.x == c.after[0] }
 deny contains "m" if object.get(rego.metadata.rule(), "title", "") == "x"
 `)
-	require.Empty(t, judgeSite(t, s, site()))
+	require.Empty(t, checkSite(t, s, site()))
 }
 
 func TestALibraryMayHaveADenyOfItsOwn(t *testing.T) {
 	s, found := policy.Compile(t.Context(), policy.Options{Site: tree("policy/lib.rego", "package lib\ndeny contains \"x\" if input.version == 1\n")})
 	require.Equal(t, []string{"policy/lib.rego:2:1: warning: nothing evaluates rule deny of package lib [policy]"}, lines(found))
-	require.Empty(t, judgeSite(t, s, site()))
+	require.Empty(t, checkSite(t, s, site()))
 }
 
 func TestTheZeroSetDenies(t *testing.T) {
@@ -633,7 +633,7 @@ func TestACancelledQuestionIsDenied(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := set(t, "policy/x.rego", "package homestak.site\ndeny contains \"x\" if { r := numbers.range(1, 900000); some i in r; some j in r; i + j < 0 }\n")
 	cancel()
-	require.Contains(t, judgeLine(s.Site(ctx, site(), request())), "context canceled")
+	require.Contains(t, checkLine(s.Site(ctx, site(), request())), "context canceled")
 	// Compiling may be done before anybody looks; if it is not, the set denies.
 	half, found := policy.Compile(ctx, policy.Options{})
 	require.Equal(t, found.HasErrors(), only(half.Site(t.Context(), site(), request())).HasErrors())
@@ -642,7 +642,7 @@ func TestACancelledQuestionIsDenied(t *testing.T) {
 // only leaves out how many rules were asked.
 func only(found diag.List, _ plan.Rules) diag.List { return found }
 
-func judgeLine(found diag.List, _ ...plan.Rules) string { return strings.Join(lines(found), "\n") }
+func checkLine(found diag.List, _ ...plan.Rules) string { return strings.Join(lines(found), "\n") }
 
 // unreadable is a tree with one file that cannot be read.
 type unreadable struct{ fs.FS }
@@ -678,10 +678,10 @@ func TestUnreadablePoliciesDeny(t *testing.T) {
 func TestWhatIsNoPolicyIsLeftAlone(t *testing.T) {
 	s := set(t, "policy/README.md", "{{{", "policy/.hidden/x.rego", "{{{", "policy/.x.rego", "{{{", "policy/x_test.rego", "{{{", "other/x.rego", "{{{", "x.rego", "{{{",
 		"policy/deep/down/x.rego", "package homestak.site\ndeny contains \"found\" if true\n")
-	require.Equal(t, []string{"error: found [policy]"}, judgeSite(t, s, site()))
+	require.Equal(t, []string{"error: found [policy]"}, checkSite(t, s, site()))
 }
 
-func TestWhatStopsWhenToldIsWaitedFor(t *testing.T) {
+func TestAProgramThatStopsIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := policy.Limited(5 * time.Second)
 		began := time.Now()
@@ -803,7 +803,7 @@ func TestShippedTestsPassBesideOtherRules(t *testing.T) {
 }
 
 // Policies that did not change are not compiled again.
-func TestTheLastSetIsGivenAgain(t *testing.T) {
+func TestUnchangedPoliciesAreNotCompiledAgain(t *testing.T) {
 	const rule, lib = "package homestak.site\nwarn contains \"x\" if true\n", "package lib\ndeny contains \"x\" if input.version == 1\n"
 	compile := func(last *policy.Set, files ...string) (*policy.Set, []string) {
 		s, found := policy.Compile(t.Context(), policy.Options{Site: tree(files...), Kinds: kinds(), Last: last})
@@ -844,8 +844,8 @@ func TestShippedRulesNeedLittle(t *testing.T) {
 	s := site()
 	s.VMIDRanges, s.Naming.Pattern = s.VMIDRanges[1:], "web-[0-9]+"
 	s.Postures["prod"].Auth = nil
-	require.Len(t, judgeSite(t, alone, s), 3)
-	require.Equal(t, judgeSite(t, beside, s), judgeSite(t, alone, s))
+	require.Len(t, checkSite(t, alone, s), 3)
+	require.Equal(t, checkSite(t, beside, s), checkSite(t, alone, s))
 	p := planned(t, s, append(inSync(s), extras(4)...)...)
 	require.Equal(t, lines(beside.Plan(t.Context(), s, p, request())), lines(alone.Plan(t.Context(), s, p, request())))
 }
@@ -1000,7 +1000,7 @@ func bare(b *testing.B, query string) rego.PreparedEvalQuery {
 	return q
 }
 
-func BenchmarkJudge(b *testing.B) {
+func BenchmarkRules(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
 		s, p := fleet(b, n)
 		r := request()

@@ -58,7 +58,7 @@ func TestSiteRules(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			site := site()
 			c.change(site)
-			require.Equal(t, c.want, judgeSite(t, s, site))
+			require.Equal(t, c.want, checkSite(t, s, site))
 		})
 	}
 }
@@ -189,7 +189,7 @@ func TestAWindowOfASite(t *testing.T) {
 
 deny contains {
 	"rule": "window",
-	"message": sprintf("it is %02d:%02d in Berlin, and nobody watches: changes wait until 22:00", [hour, minute]),
+	"message": sprintf("it is %02d:%02d in Berlin, outside working hours: changes wait until 22:00", [hour, minute]),
 	"fix": "Wait, or run apply yourself.",
 } if {
 	input.unattended
@@ -200,7 +200,7 @@ deny contains {
 `)
 	site, r := site(), request()
 	p := planned(t, site)
-	require.Equal(t, []string{"error: it is 04:04 in Berlin, and nobody watches: changes wait until 22:00 [guard]"}, lines(s.Plan(t.Context(), site, p, r)))
+	require.Equal(t, []string{"error: it is 04:04 in Berlin, outside working hours: changes wait until 22:00 [guard]"}, lines(s.Plan(t.Context(), site, p, r)))
 	r.Now = r.Now.Add(18 * 3600e9)
 	require.Empty(t, lines(s.Plan(t.Context(), site, p, r)))
 	r.Now, r.Unattended = request().Now, false
@@ -213,7 +213,7 @@ func TestASetIsAskedByManyAtOnce(t *testing.T) {
 warn contains sprintf("%d values", [n]) if n := count([v | walk(input, [_, v])])
 `)
 	site := site()
-	want := judgeSite(t, s, site)
+	want := checkSite(t, s, site)
 	require.Len(t, want, 1)
 	answers := make(chan []string)
 	for range 8 {
@@ -597,7 +597,7 @@ func lines(found diag.List, _ ...plan.Rules) []string {
 	return out
 }
 
-func judgeSite(t testing.TB, s *policy.Set, of *model.Site) []string {
+func checkSite(t testing.TB, s *policy.Set, of *model.Site) []string {
 	t.Helper()
 	return lines(s.Site(t.Context(), of, request()))
 }

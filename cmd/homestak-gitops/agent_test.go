@@ -151,7 +151,7 @@ func TestTheAgentAsAUnit(t *testing.T) {
 }
 
 // Once: what runs is finished. Twice: it leaves.
-func TestTheAgentEndsAsItIsTold(t *testing.T) {
+func TestTheAgentStopsOnSignals(t *testing.T) {
 	t.Parallel()
 	s := newAgentStage(t, pve.Config{TaskTime: 300 * time.Millisecond}, 2)
 	s.begin(t)
@@ -195,7 +195,7 @@ func TestTheAgentWaitsForTheLock(t *testing.T) {
 }
 
 // The secrets are re-read on each pass, and with a changed one the host is opened again.
-func TestANewTokenIsUsedAtTheNextLook(t *testing.T) {
+func TestANewTokenIsUsedByTheNextPass(t *testing.T) {
 	t.Parallel()
 	s := newAgentStage(t, pve.Config{}, 1)
 	secrets := s.env["HOMESTAK_SECRETS_FILE"]
@@ -458,7 +458,7 @@ func TestFilesOfAnotherUser(t *testing.T) {
 }
 
 // Two agents with two data folders do not know of each other's locks.
-func TestAnotherAgentOfTheHostIsToldOf(t *testing.T) {
+func TestAnotherAgentOfTheHostIsReported(t *testing.T) {
 	t.Parallel()
 	socket, _ := controltest.Serve(t, controltest.New(), "")
 	state := t.TempDir()

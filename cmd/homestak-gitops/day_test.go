@@ -154,7 +154,7 @@ func (d *day) withdraw() {
 
 // byHand is what somebody does on the host: a guest is off, one gone, one renamed.
 func (d *day) byHand() {
-	ours := d.ours()
+	ours := d.managed()
 	names := slices.Sorted(maps.Keys(ours))
 	d.sim.Edit(func(e *pve.Edit) {
 		e.Stop(ours[names[0]].VMID)
@@ -230,7 +230,7 @@ func (*day) pass(t time.Duration) {
 	synctest.Wait()
 }
 
-func (d *day) ours() map[string]pve.Guest {
+func (d *day) managed() map[string]pve.Guest {
 	out := map[string]pve.Guest{}
 	for _, g := range d.sim.Snapshot().Guests {
 		if strings.Contains(g.Config["description"], "homestak-gitops:") {
@@ -246,7 +246,7 @@ func (d *day) right() {
 	d.t.Helper()
 	synctest.Wait()
 	st := d.agent.Status()
-	ours := d.ours()
+	ours := d.managed()
 	require.Equal(d.t, slices.Sorted(maps.Keys(d.cores)), slices.Sorted(maps.Keys(ours)), st.Summary)
 	for name, g := range ours {
 		require.True(d.t, g.Running, name)

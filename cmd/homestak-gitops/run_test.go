@@ -132,7 +132,7 @@ manifest "web" {
 	return h, st
 }
 
-func TestSimServesUntilItIsTold(t *testing.T) {
+func TestSimServesUntilItIsInterrupted(t *testing.T) {
 	t.Parallel()
 	e := stage{}.start(t, "sim", "--listen", "127.0.0.1:0", "--node", "mother", "--json", "--guests", "2")
 	e.says(e.out, "\n")
@@ -212,7 +212,7 @@ func TestCtrlCTwiceLeavesNow(t *testing.T) {
 	require.NotEmpty(t, keysOf(t, e.out.String()))
 }
 
-func TestCtrlCWhileLookingEndsAtOnce(t *testing.T) {
+func TestCtrlCWhileReadingEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	_, st := serve(t, pve.Config{Latency: time.Hour}, 1)
 	e := st.start(t, "plan", "--site", st.site, "--json", "-v")

@@ -31,7 +31,7 @@ import (
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.Local)
 
-func TestStatusTellsHealthByItsExitCode(t *testing.T) {
+func TestTheExitCodeOfStatusIsTheHealth(t *testing.T) {
 	t.Parallel()
 	f := controltest.New()
 	socket, end := controltest.Serve(t, f, "")

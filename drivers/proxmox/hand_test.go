@@ -26,9 +26,9 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
-// TestDamagedMarkMakesNoSecondGuest: an ownership tag that cannot be read, or that a newer
+// TestADamagedTagCreatesNoSecondGuest: an ownership tag that cannot be read, or that a newer
 // program wrote, is no reason to make the guest again.
-func TestDamagedMarkMakesNoSecondGuest(t *testing.T) {
+func TestADamagedTagCreatesNoSecondGuest(t *testing.T) {
 	for name, damage := range map[string]func(string) string{
 		"broken":        func(s string) string { return s[:len(s)-5] },
 		"newer":         func(s string) string { return strings.Replace(s, `"v":2`, `"v":3`, 1) },
@@ -95,9 +95,9 @@ func (w *world) detach(vmid int, slot, unused string) {
 	})
 }
 
-// TestWhatIsNotProvedToBeTheDiskIsNotAttached: neither beside volumes that the ownership tag does
+// TestUnverifiedDisksAreNotAttached: neither beside volumes that the ownership tag does
 // not know, nor where it does not say which one it was.
-func TestWhatIsNotProvedToBeTheDiskIsNotAttached(t *testing.T) {
+func TestUnverifiedDisksAreNotAttached(t *testing.T) {
 	for name, hand := range map[string]func(*world){
 		"another volume beside it": func(w *world) {
 			w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "unused7", "local-lvm:vm-10000-disk-9") })
@@ -132,9 +132,9 @@ func TestWhatIsNotProvedToBeTheDiskIsNotAttached(t *testing.T) {
 	}
 }
 
-// TestStepsWithoutADigestProveAnew: between plan and step the guest went and somebody
+// TestStepsWithoutADigestVerifyTheGuest: between plan and step the guest went and somebody
 // else's got its VMID.
-func TestStepsWithoutADigestProveAnew(t *testing.T) {
+func TestStepsWithoutADigestVerifyTheGuest(t *testing.T) {
 	for name, edit := range map[string]func(*guest.VM){
 		"stop": func(v *guest.VM) { v.Power = "stopped" },
 		"move": func(v *guest.VM) { v.Disks = []guest.Disk{{Name: "root", Storage: "local-zfs"}} },
@@ -278,7 +278,7 @@ func TestAddressesStayWhereACardChanges(t *testing.T) {
 	})
 }
 
-func TestNotesBelowTheMarkAreDriftAndNoLoss(t *testing.T) {
+func TestNotesBelowTheTagAreDriftAndNoLoss(t *testing.T) {
 	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.hasNoKey()
 		w.Node("web-1", nil)
@@ -574,8 +574,8 @@ func TestRestoredUnderAnotherVMIDThanDeclared(t *testing.T) {
 	}
 }
 
-// TestRecycledBetweenPlanAndRemoval: what stands there when the step comes is proved anew.
-func TestRecycledBetweenPlanAndRemoval(t *testing.T) {
+// TestVMIDRecycledAfterThePlan: what stands there when the step comes is proved anew.
+func TestVMIDRecycledAfterThePlan(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		step := leaving(w, "")
 		w.Host.Edit(func(e *pve.Edit) {
@@ -656,9 +656,9 @@ func TestTemplateRestoredUnderAnotherVMID(t *testing.T) {
 	})
 }
 
-// TestRenamedAndUnreadIsNotMadeAgain: the name that somebody gave a guest says nothing
+// TestRenamedUnreadableGuestsAreNotCreated: the name that somebody gave a guest says nothing
 // about whose it is while its configuration cannot be read.
-func TestRenamedAndUnreadIsNotMadeAgain(t *testing.T) {
+func TestRenamedUnreadableGuestsAreNotCreated(t *testing.T) {
 	var dark atomic.Bool // the agent's requests run side by side
 	inTime(t, pve.Config{TaskTime: time.Second, Fault: unreadable(&dark, "/qemu/10000/")}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
@@ -717,9 +717,9 @@ func TestCopiesAreCalledWhatTheyAre(t *testing.T) {
 	})
 }
 
-// TestCopyThatNothingTellsButItsName: a restored backup without our tag, outside of the
+// TestCopyKnownOnlyByItsName: a restored backup without our tag, outside of the
 // site's ranges, of a guest that left the files. Only its name says that it is to be read.
-func TestCopyThatNothingTellsButItsName(t *testing.T) {
+func TestCopyKnownOnlyByItsName(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.hasNoKey()
 		w.Node("web-1", nil)
@@ -870,9 +870,9 @@ func (w *world) unowned(vmid int) {
 	time.Sleep(2 * time.Second)
 }
 
-// TestOtherPeoplesWorkBlocksNothingOfOurs: a task of another user runs for an hour. The pass makes all of its changes
+// TestTasksOfOtherUsersBlockNoStep: a task of another user runs for an hour. The pass makes all of its changes
 // meanwhile. A guest without a VMID waits only if the task makes a guest in the site's range, since that may be the same guest.
-func TestOtherPeoplesWorkBlocksNothingOfOurs(t *testing.T) {
+func TestTasksOfOtherUsersBlockNoStep(t *testing.T) {
 	all := []string{"create vm.comes", "create vm.elsewhere", "delete vm.leaves", "update vm.stays: onboot"}
 	waits := []string{"create vm.elsewhere", "delete vm.leaves", "update vm.stays: onboot"}
 	begins := map[string]func(w *world, token, vmid string){

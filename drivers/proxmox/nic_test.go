@@ -128,9 +128,9 @@ func TestNICChangedByHandIsFound(t *testing.T) {
 	})
 }
 
-// TestMembersOfANICThatNobodyDeclares survive edits of the others: they are those that a
+// TestUndeclaredMembersOfANIC survive edits of the others: they are those that a
 // version of PVE has and the language has not.
-func TestMembersOfANICThatNobodyDeclares(t *testing.T) {
+func TestUndeclaredMembersOfANIC(t *testing.T) {
 	inTime(t, pve.Config{Version: "9.2", TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		ct := w.ct("cache", nil)
@@ -305,9 +305,9 @@ func TestTrunkOfATokenWithItsVLANs(t *testing.T) {
 	}
 }
 
-// TestSeededMachineIsToldOfIPv6: a machine with user_data gets its addresses by its own
+// TestIPv6OfSeededMachines: a machine with user_data gets its addresses by its own
 // image, and an edit of them that comes too late is listed.
-func TestSeededMachineIsToldOfIPv6(t *testing.T) {
+func TestIPv6OfSeededMachines(t *testing.T) {
 	for edit, do := range map[string]func(*guest.NIC){
 		"ip6": func(n *guest.NIC) { n.IP6 = "fd00::6/64" },
 		"mtu": func(n *guest.NIC) { n.MTU = 1300 },

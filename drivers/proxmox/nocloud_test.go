@@ -325,10 +325,10 @@ func TestLateUserDataIsSaidAndNotDone(t *testing.T) {
 	})
 }
 
-// TestNewCardOfASeededMachineHasNoAddressForNobody: such a machine has no cloud-init
+// TestNewNICsOfSeededMachinesHaveNoIPConfig: such a machine has no cloud-init
 // drive, so an address beside its new card would be read by nothing, and no boot of it
 // is the first of a new machine.
-func TestNewCardOfASeededMachineHasNoAddressForNobody(t *testing.T) {
+func TestNewNICsOfSeededMachinesHaveNoIPConfig(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("open", func(v *guest.VM) { v.UserData = "#cloud-config\n{}\n" })
 		w.Apply()
@@ -436,8 +436,8 @@ func TestSeedOfAMachineThatNeverCameToBeIsRemoved(t *testing.T) {
 	})
 }
 
-// TestAStorageThatCannotBeListedProvesNothing keeps the law of the incomplete view.
-func TestAStorageThatCannotBeListedProvesNothing(t *testing.T) {
+// TestUnlistedStoragesAreNoEvidence keeps the law of the incomplete view.
+func TestUnlistedStoragesAreNoEvidence(t *testing.T) {
 	unobservable := false
 	fault := func(r *http.Request) (int, bool) {
 		kind := r.URL.Query().Get("content")

@@ -322,9 +322,9 @@ func TestS1AHalfMadeGuestIsRemoved(t *testing.T) {
 	})
 }
 
-// TestS1ARecycledVMIDIsNotOurs: the tag of a creation proves nothing about a guest that PVE created at another time, even
+// TestS1ARecycledVMIDIsUnmanaged: the tag of a creation proves nothing about a guest that PVE created at another time, even
 // with the VMID and the identity of the tag.
-func TestS1ARecycledVMIDIsNotOurs(t *testing.T) {
+func TestS1ARecycledVMIDIsUnmanaged(t *testing.T) {
 	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("web", nil)
 		w.Apply()

@@ -338,9 +338,9 @@ func TestDetachedRootDiskIsReverted(t *testing.T) {
 	})
 }
 
-// TestCardThatCouldNotBePluggedIsShownAgain: PVE stores a card of a container and then
+// TestNICsThatCouldNotBePluggedStayInThePlan: PVE stores a card of a container and then
 // fails. The container does not have it, so the next plan has to show it.
-func TestCardThatCouldNotBePluggedIsShownAgain(t *testing.T) {
+func TestNICsThatCouldNotBePluggedStayInThePlan(t *testing.T) {
 	for name, wrong := range map[string]func(*guest.CTNIC){
 		"stored":          func(n *guest.CTNIC) { n.Bridge, n.LinkDown = "vmbr9", true },
 		"old device gone": func(n *guest.CTNIC) { n.Bridge, n.MAC = "vmbr9", "BC:24:11:00:00:77" },

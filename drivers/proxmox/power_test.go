@@ -56,9 +56,9 @@ func (w *world) process(vmid int) int {
 	return doc.Data.PID
 }
 
-// TestRestartIsDoneWhenItRunsAgain: the step ends when the VM runs with a newer start, not
+// TestARestartEndsWhenTheGuestRuns: the step ends when the VM runs with a newer start, not
 // when it has stopped; so a plan right after it finds nothing to do.
-func TestRestartIsDoneWhenItRunsAgain(t *testing.T) {
+func TestARestartEndsWhenTheGuestRuns(t *testing.T) {
 	for _, version := range pve.Versions() {
 		for name, arrange := range map[string]func(*world){
 			"plain":    func(*world) {},
@@ -315,10 +315,10 @@ func TestHaltedIsReported(t *testing.T) {
 	})
 }
 
-// TestGuestThatDoesNotObeyIsNotRestartedForEver: the files allow restarts, the guest
+// TestGuestsThatIgnoreRebootsAreNotRestartedForEver: the files allow restarts, the guest
 // does not shut down. It is asked once, then left alone for an hour while what waits
 // stays listed, and restarted when it obeys again.
-func TestGuestThatDoesNotObeyIsNotRestartedForEver(t *testing.T) {
+func TestGuestsThatIgnoreRebootsAreNotRestartedForEver(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("db", func(v *guest.VM) { v.Restart = "allowed" })
 		w.Apply()
@@ -392,9 +392,9 @@ func TestContainerIsLeftToTheHAManager(t *testing.T) {
 	})
 }
 
-// TestWhatWaitsIsNoEditOfSomebody: the digest moves between plan and step for a reason
+// TestPendingChangesAreNoEdit: the digest moves between plan and step for a reason
 // that is none of ours, while the guest waits for a restart. The step goes on.
-func TestWhatWaitsIsNoEditOfSomebody(t *testing.T) {
+func TestPendingChangesAreNoEdit(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("db", nil)
 		w.Apply()

@@ -36,9 +36,9 @@ func (w *world) at(addr string, line int, path string) {
 	}
 }
 
-// TestThePlanTellsWhatTheHostLacks before anything is made of it, and makes what does
+// TestThePlanReportsWhatTheHostLacks before anything is made of it, and makes what does
 // not need it.
-func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
+func TestThePlanReportsWhatTheHostLacks(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit  func(*world)
 		want  []string
@@ -89,7 +89,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 		},
 		"a MAC address of a guest that runs": {
 			func(w *world) {
-				w.foreignCard("virtio=BC:24:11:00:00:07,bridge=vmbr0", true)
+				w.undeclaredNIC("virtio=BC:24:11:00:00:07,bridge=vmbr0", true)
 				w.Node("db", func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", MAC: "bc:24:11:00:00:07"}} })
 				w.at("vm.db", 9, "nic.lan.mac")
 			},
@@ -98,7 +98,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 		},
 		"one of a guest that runs, for one that shall not": {
 			func(w *world) {
-				w.foreignCard("virtio=BC:24:11:00:00:07,bridge=vmbr0", true)
+				w.undeclaredNIC("virtio=BC:24:11:00:00:07,bridge=vmbr0", true)
 				w.Node("db", func(v *guest.VM) {
 					v.Power, v.NICs = "stopped", []guest.NIC{{Name: "lan", MAC: "bc:24:11:00:00:07"}}
 				})
@@ -108,7 +108,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 		},
 		"one of a guest that is stopped": {
 			func(w *world) {
-				w.foreignCard("virtio=BC:24:11:00:00:07,bridge=vmbr0", false)
+				w.undeclaredNIC("virtio=BC:24:11:00:00:07,bridge=vmbr0", false)
 				w.ct("cache", func(c *guest.CT) { c.NICs = []guest.CTNIC{{Name: "lan", MAC: "bc:24:11:00:00:07"}} })
 			},
 			[]string{`warning ct.cache: the MAC address of nic.lan is that of net0 of VM 500 "old", which is unmanaged |`, "stopped now"},
@@ -133,7 +133,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 	}
 }
 
-func (w *world) foreignCard(card string, running bool) {
+func (w *world) undeclaredNIC(card string, running bool) {
 	w.Host.Edit(func(e *pve.Edit) {
 		e.Add(pve.Guest{VMID: 500, Kind: "qemu", Running: running, Config: map[string]string{"name": "old", "net0": card}})
 	})
@@ -254,9 +254,9 @@ func TestWhatCannotBeSeenIsNotCalledMissing(t *testing.T) {
 	}
 }
 
-// TestLookingForObstaclesIsBounded, as a check without any is (goal P4): one question for
+// TestThePreflightIsBounded, as a check without any is (goal P4): one question for
 // each guest that there is or shall be, three a node, and five.
-func TestLookingForObstaclesIsBounded(t *testing.T) {
+func TestThePreflightIsBounded(t *testing.T) {
 	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Host.Edit(func(e *pve.Edit) {
 			for i := range 40 {

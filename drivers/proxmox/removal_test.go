@@ -459,8 +459,8 @@ func TestNoMoreProtectedBackups(t *testing.T) {
 	})
 }
 
-// TestGuestsThatDoNotObey are stopped in the end, and by nobody before their time.
-func TestGuestsThatDoNotObey(t *testing.T) {
+// TestGuestsThatIgnoreShutdown are stopped in the end, and by nobody before their time.
+func TestGuestsThatIgnoreShutdown(t *testing.T) {
 	t.Run("no system", func(t *testing.T) {
 		inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 			down := 200
@@ -650,8 +650,8 @@ func TestFailedCreationNamesWhatItLeft(t *testing.T) {
 	})
 }
 
-// TestDoctorOnLeftovers: it lists them, or says which privilege would show them, with the commands that give it.
-func TestDoctorOnLeftovers(t *testing.T) {
+// TestDoctorOnLeftoverVolumes: it lists them, or says which privilege would show them, with the commands that give it.
+func TestDoctorOnLeftoverVolumes(t *testing.T) {
 	w := newWorld(t, pve.Config{})
 	w.Node("web-1", nil)
 	w.leaves("local-lvm", "vm-10005-disk-0", "10005")

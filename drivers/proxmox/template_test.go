@@ -435,9 +435,9 @@ func TestHalfATemplate(t *testing.T) {
 	}
 }
 
-// TestTemplateThatIsNotOurs: one of that name or VMID is left alone, and none is made
+// TestUnmanagedTemplate: one of that name or VMID is left alone, and none is made
 // beside it.
-func TestTemplateThatIsNotOurs(t *testing.T) {
+func TestUnmanagedTemplate(t *testing.T) {
 	for name, c := range map[string]struct {
 		vmid int
 		name string
@@ -463,8 +463,8 @@ func TestTemplateThatIsNotOurs(t *testing.T) {
 	}
 }
 
-// TestCopyOfATemplateIsNotOurs: a clone takes the description along, and with it the ownership tag.
-func TestCopyOfATemplateIsNotOurs(t *testing.T) {
+// TestCopyOfATemplateIsUnmanaged: a clone takes the description along, and with it the ownership tag.
+func TestCopyOfATemplateIsUnmanaged(t *testing.T) {
 	inTime(t, withTank(), func(t *testing.T, w *world) {
 		w.makes("tank")
 		w.cloned("web-1", "full")

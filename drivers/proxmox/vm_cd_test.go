@@ -137,9 +137,9 @@ func TestMediumChangesHot(t *testing.T) {
 	}
 }
 
-// TestForeignCDDriveIsLeftAlone, and one in a slot that the files give to a CD drive is
+// TestUndeclaredCDDrivesAreLeftAlone, and one in a slot that the files give to a CD drive is
 // compared with that; a disk there is never taken for one.
-func TestForeignCDDriveIsLeftAlone(t *testing.T) {
+func TestUndeclaredCDDrivesAreLeftAlone(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.iso("local:iso/a.iso", "local:iso/b.iso")
 		w.Node("web-1", func(v *guest.VM) {
@@ -396,8 +396,8 @@ func TestBootOrderOfDrivesThatGo(t *testing.T) {
 	}
 }
 
-// TestMissingISOIsToldByThePlan, and one that the plan itself gets is not missing.
-func TestMissingISOIsToldByThePlan(t *testing.T) {
+// TestThePlanReportsAMissingISO, and one that the plan itself gets is not missing.
+func TestThePlanReportsAMissingISO(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.iso("local:iso/win11.iso")
 		w.windows(nil)

@@ -397,8 +397,8 @@ func (w *world) afterWrite(edit func(*pve.Edit)) {
 	w.Driver = d
 }
 
-// TestSomebodyIsAtWorkBetweenTwoWrites of one change: what they did stays.
-func TestSomebodyIsAtWorkBetweenTwoWrites(t *testing.T) {
+// TestEditsBetweenTwoWritesOfAChange of one change: what they did stays.
+func TestEditsBetweenTwoWritesOfAChange(t *testing.T) {
 	const theirs = "local-lvm:vm-500-disk-0,size=1G"
 	for name, c := range map[string]struct {
 		disks []guest.Disk
@@ -445,8 +445,8 @@ func TestABootOrderIsDeclaredWithTheBus(t *testing.T) {
 	})
 }
 
-// TestAMachineRunsAgainWhoseDiskStayed where it was, since the change was refused.
-func TestAMachineRunsAgainWhoseDiskStayed(t *testing.T) {
+// TestARefusedMoveStartsTheMachine where it was, since the change was refused.
+func TestARefusedMoveStartsTheMachine(t *testing.T) {
 	refuse := false
 	fault := func(r *http.Request) (int, bool) {
 		if refuse && r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/config") {

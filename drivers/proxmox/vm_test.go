@@ -247,7 +247,7 @@ func TestDriftIsPutBack(t *testing.T) {
 	})
 }
 
-func TestForeignGuestsAreNeverTouched(t *testing.T) {
+func TestUnmanagedGuestsAreNeverTouched(t *testing.T) {
 	inTime(t, pve.Config{Guests: 6}, func(t *testing.T, w *world) {
 		before := w.Host.Snapshot().Guests
 		w.Node("web-1", nil)
@@ -669,10 +669,10 @@ func TestSeedingWaitsForABoot(t *testing.T) {
 	})
 }
 
-// TestMovedDigestMeansLookAgain: PVE renews the digest for its own bookkeeping too.
+// TestAChangedDigestIsReadAgain: PVE renews the digest for its own bookkeeping too.
 // A write that meets another one looks again, goes on if nothing that we look at
 // changed, and else leaves everything to the next plan.
-func TestMovedDigestMeansLookAgain(t *testing.T) {
+func TestAChangedDigestIsReadAgain(t *testing.T) {
 	const other = "local-lvm:vm-10000-disk-9,size=5G"
 	for what, of := range map[string]struct {
 		do         func(*guest.VM)

@@ -559,7 +559,7 @@ func TestTheKeyOfAnEarlierVersion(t *testing.T) {
 }
 
 // When the parent is cut off while the agent of a child is stopped, and stays away, the agent starts by itself.
-func TestAnAgentThatWasStoppedStartsAgain(t *testing.T) {
+func TestAStoppedAgentIsStarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, w := begin(t), want(t)
 		defer m.Halt()

@@ -133,7 +133,7 @@ func TestServerThatAllowsNoSession(t *testing.T) {
 }
 
 // A connection that has ended while nothing ran is replaced.
-func TestConnectionIsMadeAgain(t *testing.T) {
+func TestReconnect(t *testing.T) {
 	s, cfg := newServer(t)
 	m := open(t, cfg)
 	for n := range 10 {

@@ -208,7 +208,7 @@ func denied(sizes map[string]int, source string, shut func() bool) engine.Desire
 	return d
 }
 
-func TestADeniedCommitIsAskedAgainAndAcceptedAtOnce(t *testing.T) {
+func TestADeniedCommitIsCheckedAgain(t *testing.T) {
 	live(t, func(w *world) {
 		w.shut.Store(true)
 		w.repo.push("good", boxes(map[string]int{"a": 1}))
@@ -238,7 +238,7 @@ func TestADeniedCommitIsAskedAgainAndAcceptedAtOnce(t *testing.T) {
 }
 
 // What denies a commit as a whole is told before what keeps single steps back.
-func TestWhatDeniesACommitIsToldFirst(t *testing.T) {
+func TestDenialsComeFirst(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("good", boxes(map[string]int{"a": 1}))
 		w.start()
@@ -382,7 +382,7 @@ func TestAPanicRefusesTheCommit(t *testing.T) {
 }
 
 // A driver that panics could not see the host; no commit is to blame.
-func TestAPanicOfAnObservationIsABlindHost(t *testing.T) {
+func TestAPanicOfAnObservationIsAnUnknownHost(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("good", boxes(map[string]int{"a": 1}))
 		w.set(func() { w.host.look = func(context.Context) { panic("index out of range") } })
@@ -661,7 +661,7 @@ func TestTheRepositoryIsAskedMoreAndMoreRarely(t *testing.T) {
 	})
 }
 
-func TestAHostThatFailsIsTriedAgainMoreAndMoreRarely(t *testing.T) {
+func TestRetriesOfAFailingHostBackOff(t *testing.T) {
 	live(t, func(w *world) {
 		var pauses []time.Duration
 		last := time.Now()
@@ -691,7 +691,7 @@ func TestAHostThatFailsIsTriedAgainMoreAndMoreRarely(t *testing.T) {
 }
 
 // That head is refused is no reason to wait longer for the good one.
-func TestAFailureIsTriedAgainAlsoWhereHeadIsRefused(t *testing.T) {
+func TestFailuresAreRetriedWhileHeadIsRefused(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("good", boxes(map[string]int{"a": 1}))
 		w.start()
@@ -704,7 +704,7 @@ func TestAFailureIsTriedAgainAlsoWhereHeadIsRefused(t *testing.T) {
 	})
 }
 
-func TestWhatIsOutOfSightIsLookedAtAgainSoon(t *testing.T) {
+func TestUnreadableObjectsAreReadSoon(t *testing.T) {
 	live(t, func(w *world) {
 		w.set(func() { w.host.Unknown = []model.Unknown{{Scope: "node two", Why: "offline"}} })
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
@@ -855,9 +855,9 @@ func TestAnAgentDoesNotInsist(t *testing.T) {
 	})
 }
 
-// TestALookOfAStepKeepsItsTime: a step that looked at the host again still has all of its
+// TestReadsOfAStepKeepItsDeadline: a step that looked at the host again still has all of its
 // own time, and not that of a look, before the agent counts as stuck.
-func TestALookOfAStepKeepsItsTime(t *testing.T) {
+func TestReadsOfAStepKeepItsDeadline(t *testing.T) {
 	live(t, func(w *world) {
 		gate := make(chan struct{})
 		var first atomic.Bool
@@ -911,7 +911,7 @@ func TestAnAgentForgetsChecksThatLeftTheFiles(t *testing.T) {
 
 // An agent does not forget a guest whose check does not hold: it tries again until it
 // does, also after a restart, and asks nobody from then on.
-func TestAnAgentRemembersWhoWasUnwell(t *testing.T) {
+func TestTheAgentRemembersFailingChecks(t *testing.T) {
 	live(t, func(w *world) {
 		i := enginetest.NewInn()
 		w.options = func(o *agent.Options) {
@@ -985,7 +985,7 @@ func TestAnAgentTriesAVMIDWithSomethingLeftOnce(t *testing.T) {
 
 // What a look leaves to be remembered is told to the next one, also after a restart and
 // after looks that saw nothing.
-func TestAnAgentTellsTheNextLookWhatTheLastOneLeft(t *testing.T) {
+func TestAPassKnowsWhatTheLastOneLeft(t *testing.T) {
 	live(t, func(w *world) {
 		var told [][]string
 		leaves := []string{"seeds father local"}
@@ -1063,7 +1063,7 @@ func TestS2ACommitThatTakesTooMuchIsTriedOnce(t *testing.T) {
 	})
 }
 
-func TestAReceiptTellsWhatWasDone(t *testing.T) {
+func TestAReceiptListsWhatWasDone(t *testing.T) {
 	h := &enginetest.Host{Fail: map[string]error{"box.b": errors.New("storage is full")}, During: func(ctx context.Context, s plan.Step) error {
 		model.RecordTask(ctx, "UPID:"+s.Address.Name)
 		return nil

@@ -125,7 +125,7 @@ func TestAChildIsNotRemovedWhileAllIsSuspended(t *testing.T) {
 }
 
 // What a guest reported counts no more as soon as it is made again: before the first step that may fail.
-func TestAGuestThatIsMadeAgainIsForgotten(t *testing.T) {
+func TestARecreatedChildIsForgotten(t *testing.T) {
 	live(t, func(w *world) {
 		var events []string
 		w.options = func(o *agent.Options) {

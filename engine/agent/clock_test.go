@@ -14,7 +14,7 @@ import (
 
 // A clock that is set back, as at boot on a machine whose own one was wrong, must not
 // make the agent wait until that time comes again.
-func TestNobodyWaitsByAClockThatCanBeSet(t *testing.T) {
+func TestWaitsUseTheMonotonicClock(t *testing.T) {
 	l := &loop{o: Options{Poll: time.Minute, Drift: time.Hour}, upstream: upstream{log: slog.New(slog.DiscardHandler)}}
 	l.status.Last = &PassStatus{}
 	for _, err := range []error{nil, errors.New("no route")} {

@@ -142,7 +142,7 @@ func TestAReplacementSpendsAGrant(t *testing.T) {
 	})
 }
 
-func TestDriftIsToldAndPutBack(t *testing.T) {
+func TestDriftIsReportedAndReverted(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("c1", boxes(map[string]int{"a": 1, "b": 1}))
 		w.start()
@@ -183,7 +183,7 @@ func TestDriftThatIsOnlyReportedIsSeen(t *testing.T) {
 	})
 }
 
-func TestNodesTellWhereTheyAreAndWhatIsWrong(t *testing.T) {
+func TestStatusOfNodes(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
 		w.start()
@@ -218,7 +218,7 @@ func (w *world) back(n int) (again func()) {
 	return func() { w.set(func() { w.repo.branch = append(w.repo.branch, taken...) }) }
 }
 
-func TestATrailerIsNotUsedAgainByABranchThatComesBack(t *testing.T) {
+func TestATrailerIsUsedOnceOnABranchThatReturns(t *testing.T) {
 	live(t, func(w *world) {
 		var grants []int
 		w.repo.push("c1", boxes(four()))
@@ -350,7 +350,7 @@ func slow(d time.Duration) func(ctx context.Context, s plan.Step) error {
 	}
 }
 
-func TestWhileEverythingIsSuspendedItLooksPlansAndChangesNothing(t *testing.T) {
+func TestASuspendedAgentReadsAndPlans(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
 		w.start()

@@ -130,7 +130,7 @@ func TestProgressSaysWhatRunsAndHowLongItTakes(t *testing.T) {
 }
 
 // Tell hears of everything on the agent's goroutine, also of a look.
-func TestEveryChangeOfStateIsTold(t *testing.T) {
+func TestEveryChangeOfStateIsReported(t *testing.T) {
 	live(t, func(w *world) {
 		var told []string
 		w.options = func(o *agent.Options) {
@@ -152,7 +152,7 @@ func TestEveryChangeOfStateIsTold(t *testing.T) {
 	})
 }
 
-func TestSomebodyElseMayBeTheOneWriter(t *testing.T) {
+func TestAnotherProcessHasTheWriteLock(t *testing.T) {
 	live(t, func(w *world) {
 		w.set(func() { w.host.During = slow(time.Minute) })
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
@@ -286,7 +286,7 @@ func TestReconcileWaitsForAPassThatBeganAfterIt(t *testing.T) {
 	})
 }
 
-func TestManyLooksAreOne(t *testing.T) {
+func TestManyReadsAreOne(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
 		w.set(func() { w.host.look = func(context.Context) { <-time.After(time.Second) } })

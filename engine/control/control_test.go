@@ -318,7 +318,7 @@ func commit(id string) *agent.CommitStatus {
 }
 
 // A day of an agent, status after status, and what each says beyond the one before.
-func TestBetween(t *testing.T) {
+func TestChangesOfAStatus(t *testing.T) {
 	s := agent.Status{Identity: "father", Agent: "v1", PID: 7, At: noon, State: agent.Starting}
 	before := agent.Status{}
 	for _, step := range []struct {

@@ -16,7 +16,7 @@ func at(file string, line, col, endcol int) diag.Range {
 	return diag.Range{File: file, Start: diag.Pos{Line: line, Column: col}, End: diag.Pos{Line: line, Column: endcol}}
 }
 
-func TestTextMarksTheCulprit(t *testing.T) {
+func TestTextUnderlinesTheMistake(t *testing.T) {
 	f := diag.Errorf(at("manifests/web.hcl", 12, 14, 28), `unknown preset "vm-smal"`, "%s", diag.DidYouMean("vm-smal", []string{"vm-small", "vm-large"}))
 	f.Code = "    preset = preset.vm-smal"
 	f.At.Start.Column, f.At.End.Column = 14, 28

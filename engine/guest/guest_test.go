@@ -191,7 +191,7 @@ func attack(t *testing.T, at, do, script string) (dir, victim, complaints string
 }
 
 // A link that somebody puts in the way while a file is written leads nowhere.
-func TestPutFollowsNoLinkOfSomebodyElse(t *testing.T) {
+func TestPutFollowsNoLinkOfAnotherUser(t *testing.T) {
 	me := fmt.Sprintf("%d %d", os.Getuid(), os.Getgid())
 	put := "printf mine | put \"$_DIR/app\" 0644 " + me
 	for _, c := range []struct{ name, at, do, script string }{
@@ -221,7 +221,7 @@ func TestPutFollowsNoLinkOfSomebodyElse(t *testing.T) {
 }
 
 // What is kept of a file is its content as it was read, and never that of another file.
-func TestKeepFollowsNoLinkOfSomebodyElse(t *testing.T) {
+func TestKeepFollowsNoLinkOfAnotherUser(t *testing.T) {
 	sum := func(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) }
 	to := filepath.Join(t.TempDir(), "kept")
 	_, _, complaints, code := attack(t, "true", `ln -s "$_VICTIM/shadow" "$_DIR/app"`, `true; keep "$_DIR/app" `+to+" "+sum("root:*:1\n"))

@@ -375,7 +375,7 @@ func TestCancelIsPrompt(t *testing.T) {
 }
 
 // The address may be late, and one by DHCP may change; a declared one is asked for once.
-func TestTheAddressIsAskedForAgain(t *testing.T) {
+func TestTheAddressIsReadForEachAttempt(t *testing.T) {
 	for _, declared := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			asked := 0

@@ -118,7 +118,7 @@ func TestTheOrderIsThatOfWriting(t *testing.T) {
 	require.Equal(t, 4, held)
 }
 
-func TestTheChainTellsOfChanges(t *testing.T) {
+func TestChangesOfTheChainAreReported(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil  func(t *testing.T, path func(i int) string)
 		held   int

@@ -588,7 +588,7 @@ func TestSuspendMakesACopy(t *testing.T) {
 	require.Len(t, w.State, 1, "test runs what is suspended, too")
 }
 
-func TestTasksAreNotedByWhoeverWorksOnAStep(t *testing.T) {
+func TestTasksAreRecordedByTheWorkersOfAStep(t *testing.T) {
 	model.RecordTask(t.Context(), "UPID:nobody listens")
 	var tasks model.Tasks
 	ctx, cancel := context.WithCancel(tasks.With(t.Context()))

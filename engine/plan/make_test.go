@@ -343,7 +343,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-func TestManifestOfTheSiteOutweighsTheMark(t *testing.T) {
+func TestTheManifestOfTheSiteOverridesTheTag(t *testing.T) {
 	want, have := guest("vm.a", 0, &VM{Cores: 2}), guest("vm.a", 100, &VM{})
 	want.Manifest, have.Manifest = "new", "old"
 	for manifest, expect := range map[string][]string{"new": {"delete vm.a"}, "old": {}} {
@@ -767,7 +767,7 @@ func TestOrder(t *testing.T) {
 }
 
 // However the marks were edited, planning ends, and deletes each guest once.
-func TestManyMarksInACircle(t *testing.T) {
+func TestManyTagsInACircle(t *testing.T) {
 	const n = 400
 	have := model.State{}
 	for i := range n {
@@ -1106,7 +1106,7 @@ func TestManyTakeOver(t *testing.T) {
 }
 
 // Who is held back for one change hears which other ones are with it.
-func TestWhatIsHeldBackWithARefusedChange(t *testing.T) {
+func TestStepsThatARefusedChangeDefers(t *testing.T) {
 	disk := func(gib int) []Disk { return []Disk{{Name: "root", Size: gib}} }
 	const shrinks = "error (guard) vm.a is not changed: a disk does not shrink"
 	for name, c := range map[string]struct {

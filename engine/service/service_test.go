@@ -71,7 +71,7 @@ func TestAHostIsOpenedOnce(t *testing.T) {
 }
 
 // A new key of ownership is in force in the next pass, without a restart; and so is the first one, which the parent gives.
-func TestS1ANewKeyOpensTheHostAgain(t *testing.T) {
+func TestS1ANewKeyReopensTheHost(t *testing.T) {
 	made := 0
 	s := &hosts{
 		commits: site.Commits{Files: func(string) (fs.FS, error) { return fstest.MapFS{}, nil }}, log: slog.New(slog.DiscardHandler),
@@ -447,7 +447,7 @@ func after(d time.Duration) {
 	synctest.Wait()
 }
 
-func TestReadyAfterTheFirstLook(t *testing.T) {
+func TestReadyAfterTheFirstFetch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startNotifier(0)
 		defer g.end()
@@ -478,7 +478,7 @@ func TestReadyAtLast(t *testing.T) {
 	})
 }
 
-func TestReloadIsOverWhenTheLookBegins(t *testing.T) {
+func TestAReloadEndsWhenThePassBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startNotifier(0)
 		defer g.end()

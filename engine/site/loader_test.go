@@ -57,7 +57,7 @@ func summaries(d engine.Desired) []string {
 }
 
 // What an agent reads: a commit, of which its rules are told everything that is known.
-func TestRulesAreToldOfCommitAndPass(t *testing.T) {
+func TestRulesGetCommitAndPass(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	commit := model.Commit{
 		ID: "3f2c1a9", Author: model.Person{Name: "Ana"}, At: now.Add(-time.Minute), Trailers: map[string]string{"Ticket": "HOME-7"},
@@ -129,7 +129,7 @@ func TestANamedTreeIsReadOnce(t *testing.T) {
 
 // As long as no commit comes, a large site is held as what it says, and not as its text
 // was written: what was parsed is gone once the same commit was asked for again.
-func TestWhatIsReadAgainIsSmall(t *testing.T) {
+func TestParsedTextIsNotKept(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("preset \"small\" {\n  cores = 1\n  memory = 512\n}\n")
 	for i := range 2000 {
@@ -207,7 +207,7 @@ func TestTwoNamedTreesAreReadOnce(t *testing.T) {
 
 // An agent reads again and again. Only what changed costs anything, and nothing of
 // what was found is forgotten.
-func TestReadingAgain(t *testing.T) {
+func TestUnchangedFilesAreNotReadAgain(t *testing.T) {
 	const library = "package lib\ndeny contains \"x\" if input.version == 1\n"
 	r := NewLoader(proxmox.Kinds())
 	tree := folder("policy/lib.rego", library)

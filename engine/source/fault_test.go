@@ -333,7 +333,7 @@ func TestAServerThatIsSilent(t *testing.T) {
 	fault(t, repo, source.ErrTimeout, true)
 }
 
-func TestAnAddressWhereNobodyIs(t *testing.T) {
+func TestAnUnreachableAddress(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	addr := l.Addr().String()
@@ -402,7 +402,7 @@ func TestTheCopyStaysSmall(t *testing.T) {
 }
 
 // Looks at a branch where nothing happens leave nothing behind.
-func TestLooksThatFindNothingNewLeaveNothing(t *testing.T) {
+func TestFetchesOfNothingNewLeaveNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("thousands of looks take a second")
 	}

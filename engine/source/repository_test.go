@@ -166,7 +166,7 @@ func TestSinceListsWhatCameNewestFirst(t *testing.T) {
 
 // A branch that began before the first commit that is here brings its past with it.
 // What it has that the older commit has too is then not new.
-func TestSinceTellsOldFromNewWhenAnOldBranchIsMerged(t *testing.T) {
+func TestSinceOfAMergedOldBranch(t *testing.T) {
 	overAll(t, func(t *testing.T, r *sourcetest.Repo, o source.Options) {
 		r.Commit(map[string]string{"a": "0"}, "root\n\nAllow-Deletes: 9")
 		fork := r.Commit(map[string]string{"a": "1"}, "fork\n\nAllow-Deletes: 9")
@@ -347,7 +347,7 @@ func TestAFileThatIsTooLarge(t *testing.T) {
 	require.Equal(t, "x", readFile(t, repo, id, "small"))
 }
 
-func TestAFolderOfSomebodyElseIsLeftAlone(t *testing.T) {
+func TestAnotherFolderIsLeftAlone(t *testing.T) {
 	r := sourcetest.New(t)
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "thesis.txt"), []byte("x"), 0o600))
@@ -592,7 +592,7 @@ func TestWhatIsPushedIsInTheRepository(t *testing.T) {
 	}
 }
 
-func TestAPushRefusesToLoseWhatSomebodyElsePushed(t *testing.T) {
+func TestAPushDoesNotOverwriteAnother(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("git is not installed, and somebody else pushes with it")
 	}

@@ -134,7 +134,7 @@ func TestN14StatusShowsWarnings(t *testing.T) {
 }
 
 // A step that waits for a check says for which, and what that saw.
-func TestTheLiveLineTellsOfChecks(t *testing.T) {
+func TestTheLiveLineShowsChecks(t *testing.T) {
 	p := &Progress{term: Terminal{Live: true}, running: []running{
 		{step: plan.Step{Address: model.Address{Kind: "vm", Name: "web-1"}, Action: plan.Create}, since: time.Now()},
 	}}
@@ -164,7 +164,7 @@ func TestTheLiveLineLearns(t *testing.T) {
 }
 
 // Before the steps it says what is waited for, once that takes long.
-func TestTheLiveLineTellsOfALongLook(t *testing.T) {
+func TestTheLiveLineShowsALongRead(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := &Progress{phase: Observing("father"), since: now.Add(-900 * time.Millisecond)}
 	require.Empty(t, p.live(now))

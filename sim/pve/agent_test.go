@@ -156,10 +156,10 @@ func TestAgentRuns(t *testing.T) {
 	})
 }
 
-// TestAgentTakesLettersForBytes: Perl makes a byte of each letter of what a program reads, of its
+// TestGuestAgentInputIsBytes: Perl makes a byte of each letter of what a program reads, of its
 // arguments and of a file's content, and fails where one is wider; an agent keeps 16 MiB
 // of an output (QEMU, qga/commands.c).
-func TestAgentTakesLettersForBytes(t *testing.T) {
+func TestGuestAgentInputIsBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		long := strings.Repeat("x", 16<<20+1)
 		c := newClient(t, pve.Config{Exec: func(_ int, command []string, input string) (out, err string, code int, known bool) {

@@ -155,10 +155,10 @@ func TestFirewallSets(t *testing.T) {
 	require.Equal(t, "www", c.list(at + "/rules")[0]["action"])
 }
 
-// TestFirewallOfNobody: the firewall of a guest is a file of its number, so there can be
+// TestFirewallWithoutAGuest: the firewall of a guest is a file of its number, so there can be
 // one before the guest is there; an address in a set stays as it was written, but for
 // the length of a single one (load_vmfw_conf and parse_ip_or_cidr in PVE/Firewall.pm).
-func TestFirewallOfNobody(t *testing.T) {
+func TestFirewallWithoutAGuest(t *testing.T) {
 	c := newClient(t, pve.Config{})
 	c.image()
 	at := vmURL("900", "/firewall")

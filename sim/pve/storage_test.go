@@ -328,10 +328,10 @@ func TestUploadChecks(t *testing.T) {
 	)
 }
 
-// TestUploadedImagesAreLookedAt: a file is what its name says, or the task fails
+// TestUploadedImagesAreChecked: a file is what its name says, or the task fails
 // (PVE/API2/Storage/Status.pm, upload). The node that was asked has the task, whatever node
 // the file is for.
-func TestUploadedImagesAreLookedAt(t *testing.T) {
+func TestUploadedImagesAreChecked(t *testing.T) {
 	tests := map[string]struct{ name, data, task string }{
 		"qcow2":                        {"d.qcow2", "QFI\xfb\x00\x00\x00\x03" + zeros(100), "OK"},
 		"no qcow2":                     {"d.qcow2", "just text", "qemu-img: Could not open '%s': Image is not in qcow2 format"},

@@ -39,9 +39,9 @@ func lxcOf(c *client) string {
 	return ""
 }
 
-// TestForeignGuests: they are varied, listed, readable, and known to the status
+// TestUnmanagedGuests: they are varied, listed, readable, and known to the status
 // daemon from the start.
-func TestForeignGuests(t *testing.T) {
+func TestUnmanagedGuests(t *testing.T) {
 	c := newClient(t, pve.Config{Guests: 60, Nodes: []string{"mother"}})
 	kinds, states, nodes, tagged := map[any]int{}, map[any]int{}, map[any]int{}, 0
 	for _, entry := range c.list("/cluster/resources?type=vm") {

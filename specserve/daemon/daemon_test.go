@@ -556,7 +556,7 @@ func folder(t *testing.T) string {
 }
 
 // A killed server starts again with the same keys, whenever it was killed.
-func TestKilledAndStartedAgain(t *testing.T) {
+func TestAKilledServerKeepsItsKeys(t *testing.T) {
 	dir := folder(t)
 	var was []string
 	for i := range 4 {

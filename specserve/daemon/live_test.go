@@ -319,7 +319,7 @@ func TestReportsAreKept(t *testing.T) {
 
 // A resolver that does not answer keeps nobody waiting but who asks for the address, and only for a moment. What it answered before
 // counts meanwhile.
-func TestASlowResolverKeepsNobodyWaiting(t *testing.T) {
+func TestASlowResolverDelaysNoRequest(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan net.Conn)
 	r := startIn(t, filepath.Join(t.TempDir(), "server"), "0.0.0.0:0", func(s *daemon.Server) {
 		s.DialAbove("https://father.example:44443", func(ctx context.Context, _, address string) (net.Conn, error) {

@@ -320,7 +320,7 @@ func pair(t *testing.T, dir string) (certFile, keyFile, pinned string) {
 }
 
 // The files of somebody else are read again when they change, and only as a pair.
-func TestFilesOfSomebodyElse(t *testing.T) {
+func TestCertificateFilesAreReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	certFile, keyFile, first := pair(t, dir)
 	w := newWorld(t)

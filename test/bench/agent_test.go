@@ -430,7 +430,7 @@ func (m *meter) idle() {
 	small, large := m.following(100), m.following(1000)
 	m.hour(small, large)
 	small.end()
-	m.between(large)
+	m.emptyPoll(large)
 	large.end()
 }
 
@@ -493,9 +493,9 @@ func (m *meter) readCPU(host *server) time.Duration {
 	return max(cpu(bare)-cpu(nothing), 0)
 }
 
-// between is P12. Its floor is a program that links the same libraries and does
+// emptyPoll is P12. Its floor is a program that links the same libraries and does
 // nothing.
-func (m *meter) between(x *following) {
+func (m *meter) emptyPoll(x *following) {
 	const most, patience, early = 1000, 150 * time.Second, 10
 	before := x.agent.clone()
 	limit := time.NewTimer(patience)

@@ -105,7 +105,7 @@ func BenchmarkGoals(b *testing.B) {
 		{"P13", m.validate},
 		{"P20", m.watching},
 		{"tree", m.tree},
-		{"P14", m.judge},
+		{"P14", m.rules},
 		{"P15,serving", m.serving},
 		{"P15,company", m.company},
 		{"P15,restart", m.restarting},
@@ -162,8 +162,8 @@ func (m *meter) build() {
 	require.Zero(m.b, r.code, r.stderr)
 }
 
-// ours is a run of the program; it must end well.
-func (m *meter) ours(watch bool, args ...string) run {
+// runProgram is a run of the program; it must end well.
+func (m *meter) runProgram(watch bool, args ...string) run {
 	r, err := measure(m.ctx, command{name: m.bin, args: args, env: []string{"HOMESTAK_DATA_DIR=" + m.dir}, rss: watch})
 	require.NoError(m.b, err)
 	require.Zero(m.b, r.code, "homestak-gitops %v\n%s\n%s", args, r.stdout, r.stderr)
@@ -204,7 +204,7 @@ func (m *meter) site(files map[string]string) string {
 func (m *meter) program() {
 	var ours, nothing []run
 	for range 11 {
-		ours = append(ours, m.ours(false, "version"))
+		ours = append(ours, m.runProgram(false, "version"))
 		nothing = append(nothing, m.role("nothing", nil, false))
 	}
 	info, err := os.Stat(m.bin)
@@ -299,7 +299,7 @@ func (m *meter) clones(h hosting) (made run, requests float64, sent, after traff
 	dir := m.site(f.Clones(host.access))
 	before, err := host.traffic()
 	require.NoError(m.b, err)
-	made = m.ours(false, "apply", "--site", dir, "--yes", "--json")
+	made = m.runProgram(false, "apply", "--site", dir, "--yes", "--json")
 	after, err = host.traffic()
 	require.NoError(m.b, err)
 	require.NoError(m.b, host.stop())
@@ -321,7 +321,7 @@ func (m *meter) plans(f fleet.Fleet, latency time.Duration, repeat int) (ours, b
 	}
 	for range repeat {
 		before := count()
-		r := m.ours(latency == 0, "plan", "--site", dir, "--json")
+		r := m.runProgram(latency == 0, "plan", "--site", dir, "--json")
 		m.inSync(r, f.Guests)
 		between := count()
 		bare = append(bare, m.role("floor", host.access, latency == 0))

@@ -334,7 +334,7 @@ func (m *meter) validate() {
 		dir := m.site(text)
 		var ours, bare []run
 		for range 5 {
-			ours = append(ours, m.ours(true, "validate", "--site", dir))
+			ours = append(ours, m.runProgram(true, "validate", "--site", dir))
 			bare = append(bare, m.role("parse", dir, true))
 		}
 		what, peer := "validate 1,000 nodes in 1 file", "5.2 s"
@@ -344,14 +344,14 @@ func (m *meter) validate() {
 		m.add(row{"P13", what, "0.35 s", sec(wall(ours)), sec(wall(bare)), seconds, met(wall(ours) <= 350*time.Millisecond), peer})
 		m.notef("P13, %d file(s): CPU %s, peak memory %s; the floor, which only parses: CPU %s, %s.", files,
 			seconds(sec(cpu(ours))), mebibytes(float64(rss(ours))), seconds(sec(cpu(bare))), mebibytes(float64(rss(bare))))
-		m.again(f, files)
+		m.repeatedCommit(f, files)
 	}
 }
 
-// again is the second half of P13: what an agent does with a commit that it has read
+// repeatedCommit is the second half of P13: what an agent does with a commit that it has read
 // before, by the same parts in the same order. These are the local copy of the
 // repository, the loader, and the policies.
-func (m *meter) again(f fleet.Fleet, files int) {
+func (m *meter) repeatedCommit(f fleet.Fleet, files int) {
 	const repeat = 21
 	if !m.hasGit("P13, second cycle") {
 		return
@@ -437,17 +437,17 @@ func parse(dir string) error {
 	})
 }
 
-// judge is P14. The benchmark of package policy measures it, beside a prepared query
+// rules is P14. The benchmark of package policy measures it, beside a prepared query
 // that OPA alone answers: the rules are asked about the same 1,000 nodes and a plan.
-func (m *meter) judge() {
+func (m *meter) rules() {
 	r, err := measure(m.ctx, command{name: "go", args: []string{
-		"test", "github.com/homestak/homestak-gitops/policy", "-run", "^$", "-bench", "^BenchmarkJudge$/^(site|plan)$/^1000$", "-benchtime", "20x", "-count", "5",
+		"test", "github.com/homestak/homestak-gitops/policy", "-run", "^$", "-bench", "^BenchmarkRules$/^(site|plan)$/^1000$", "-benchtime", "20x", "-count", "5",
 	}})
 	require.NoError(m.b, err)
 	require.Zero(m.b, r.code, "%s\n%s", r.stdout, r.stderr)
 	m.notef("P14: both begin with the site and the plan as values; the bare query is given all of them as a document, ours no more than rules may ask for.")
 	figures := map[string][]float64{}
-	for _, hit := range regexp.MustCompile(`BenchmarkJudge/(\w+/1000/\w+)\S*\s+\d+\s+([\d.]+) ns/op`).FindAllStringSubmatch(r.stdout, -1) {
+	for _, hit := range regexp.MustCompile(`BenchmarkRules/(\w+/1000/\w+)\S*\s+\d+\s+([\d.]+) ns/op`).FindAllStringSubmatch(r.stdout, -1) {
 		ns, err := strconv.ParseFloat(hit[2], 64)
 		require.NoError(m.b, err)
 		figures[hit[1]] = append(figures[hit[1]], ns/1e9)
@@ -603,7 +603,7 @@ func (g *inside) within(env []string, name string, args ...string) run {
 	return r
 }
 
-func (g *inside) ours(verb string, args ...string) run {
+func (g *inside) runProgram(verb string, args ...string) run {
 	return g.within(nil, g.bin, append([]string{verb, "--site", g.dir, "--json"}, args...)...)
 }
 
@@ -719,12 +719,12 @@ func (m *meter) nothingInside(archive, key string) {
 	g := m.enter(archive, key, insideGuests)
 	for _, guests := range []int{1, insideGuests} { // the first makes the machine what the spec says
 		g.declare(guests)
-		g.ours("apply", "--yes")
+		g.runProgram("apply", "--yes")
 	}
 	g.ansible("tuned.cfg", true)
 	var ours, usual, tuned []run
 	look := func() {
-		r := g.ours("plan")
+		r := g.runProgram("plan")
 		g.nothingToDo(r)
 		ours = append(ours, r)
 	}
@@ -757,7 +757,7 @@ func (m *meter) first(archive, key string) {
 	for range insideRuns {
 		g := m.enter(archive, key, 1)
 		g.declare(1)
-		ours, again = append(ours, g.ours("apply", "--yes")), append(again, g.ours("apply", "--yes"))
+		ours, again = append(ours, g.runProgram("apply", "--yes")), append(again, g.runProgram("apply", "--yes"))
 		usual = append(usual, m.enter(archive, key, 1).ansible("usual.cfg", true))
 		tuned = append(tuned, m.enter(archive, key, 1).ansible("tuned.cfg", true))
 	}

@@ -28,7 +28,7 @@ import (
 // laws holds the host against what must be true when all is quiet.
 func (w *world) laws(snap pve.Snapshot) {
 	site, stand := w.site(), w.standing(snap)
-	for addr, list := range ours(snap) {
+	for addr, list := range managed(snap) {
 		made := slices.DeleteFunc(slices.Clone(list), func(g pve.Guest) bool { return w.byHand[g.VMID] })
 		if len(made) > 1 {
 			w.violation('b', "%d guests are %s: %v", len(made), addr, vmids(made))
@@ -39,7 +39,7 @@ func (w *world) laws(snap pve.Snapshot) {
 	}
 	for _, n := range site.nodes {
 		if len(stand[n.addr()]) == 0 {
-			w.as(n, ours(snap)[n.addr()])
+			w.as(n, managed(snap)[n.addr()])
 		}
 	}
 	w.volumes(snap, stand)
@@ -195,8 +195,8 @@ func markOf(g pve.Guest) (m mark, found bool) {
 	return m, found
 }
 
-// proves reports whether a guest is ours by mark and identity.
-func proves(g pve.Guest) (string, bool) {
+// owned returns the address of a guest, and reports whether its tag and identity are valid.
+func owned(g pve.Guest) (string, bool) {
 	m, found := markOf(g)
 	if !found || (m.Type == "ct") != (g.Kind == "lxc") {
 		return "", false
@@ -255,11 +255,11 @@ func kin(a, b pve.Guest) bool {
 	return a.Kind == b.Kind && a.Config["smbios1"] == b.Config["smbios1"]
 }
 
-// ours are the guests that prove to be ours, by address.
-func ours(s pve.Snapshot) map[string][]pve.Guest {
+// managed returns the guests with a valid tag, by address.
+func managed(s pve.Snapshot) map[string][]pve.Guest {
 	out := map[string][]pve.Guest{}
 	for _, g := range s.Guests {
-		if addr, ok := proves(g); ok {
+		if addr, ok := owned(g); ok {
 			out[addr] = append(out[addr], g)
 		}
 	}
@@ -318,7 +318,7 @@ func (s reasons) add(addr string, r reason) {
 
 // standing tells what stands in the way of whom.
 func (w *world) standing(snap pve.Snapshot) reasons {
-	out, site, have := reasons{}, w.site(), ours(snap)
+	out, site, have := reasons{}, w.site(), managed(snap)
 	for _, n := range site.nodes {
 		addr := n.addr()
 		switch list := have[addr]; len(list) {
@@ -441,7 +441,7 @@ func (w *world) absent(out reasons, n *node, snap pve.Snapshot) {
 	}
 	for _, g := range snap.Guests {
 		m, found := markOf(g)
-		_, proven := proves(g)
+		_, proven := owned(g)
 		switch {
 		case found && !proven && m.addr() == n.addr():
 			out.add(n.addr(), claimed)
@@ -457,14 +457,14 @@ func (w *world) absent(out reasons, n *node, snap pve.Snapshot) {
 // makes room, unless it is kept itself: by its terms, or because what needs it now shall
 // need the new one, which comes later.
 func (w *world) occupied(out reasons, n *node, g pve.Guest, snap pve.Snapshot) {
-	addr, proven := proves(g)
+	addr, proven := owned(g)
 	site, kept := w.site(), reasons{}
 	if proven && site.find(addr) == nil {
 		leaving(kept, addr, g)
-		if len(ours(snap)[addr]) > 1 {
+		if len(managed(snap)[addr]) > 1 {
 			kept.add(addr, twins)
 		}
-		for other, list := range ours(snap) {
+		for other, list := range managed(snap) {
 			at := site.find(other)
 			if at != nil && slices.Contains(at.needs, n.name) && slices.Contains(needsOf(list[0]), addr) {
 				kept.add(addr, circle)
@@ -496,7 +496,7 @@ func (w *world) present(out reasons, n *node, g pve.Guest, snap pve.Snapshot) {
 		if other, there := snap.Guest(n.vmid); there && other.VMID != g.VMID {
 			out.add(addr, taken)
 		}
-		for _, list := range ours(snap) {
+		for _, list := range managed(snap) {
 			if slices.Contains(needsOf(list[0]), addr) {
 				out.add(addr, needed) // nothing is recreated below others
 			}
@@ -582,7 +582,7 @@ func follow(out reasons, site *site, snap pve.Snapshot) reasons {
 				}
 			}
 		}
-		for addr, list := range ours(snap) {
+		for addr, list := range managed(snap) {
 			if len(out[addr]) == 0 {
 				continue
 			}
@@ -858,8 +858,8 @@ func TestEveryLawCanTrip(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := run(t, 7, nil, func(w *world) {
-				for _, addr := range slices.Sorted(maps.Keys(ours(w.sim.Snapshot()))) {
-					if g := ours(w.sim.Snapshot())[addr][0]; len(w.standing(w.sim.Snapshot())[addr]) == 0 {
+				for _, addr := range slices.Sorted(maps.Keys(managed(w.sim.Snapshot()))) {
+					if g := managed(w.sim.Snapshot())[addr][0]; len(w.standing(w.sim.Snapshot())[addr]) == 0 {
 						c.meddle(w, g)
 						return
 					}

@@ -266,14 +266,14 @@ func (w *world) calm() {
 func hands() []func(w *world, r *rand.Rand, g pve.Guest) string {
 	return []func(*world, *rand.Rand, pve.Guest) string{
 		handStop, handStop, handDelete, handDelete, handConfig, handConfig, handConfig, handUntag, handStrip, handRename,
-		handDetach, handMigrate, handClone, handSnapshot, handRestore, handLock, handRecycle, handReclaim, handForeign, handCard, handHA, handHA,
+		handDetach, handMigrate, handClone, handSnapshot, handRestore, handLock, handRecycle, handReclaim, handUnmanaged, handCard, handHA, handHA,
 	}
 }
 
 // byHandOn does something to one of our guests.
 func (w *world) byHandOn(r *rand.Rand) {
 	var list []pve.Guest
-	for _, same := range ours(w.sim.Snapshot()) {
+	for _, same := range managed(w.sim.Snapshot()) {
 		if len(same) == 1 && same[0].Lock == "" {
 			list = append(list, same[0])
 		}
@@ -334,7 +334,7 @@ func handCard(w *world, _ *rand.Rand, g pve.Guest) string {
 	w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, "net0", "") })
 	w.rebase()
 	w.repair(g, func(e *pve.Edit, now pve.Guest) {
-		if _, proven := proves(now); !proven && now.Config["net0"] == "" {
+		if _, proven := owned(now); !proven && now.Config["net0"] == "" {
 			e.Set(g.VMID, "net0", card)
 		}
 	})
@@ -359,7 +359,7 @@ func handHA(w *world, _ *rand.Rand, g pve.Guest) string {
 func handUntag(w *world, _ *rand.Rand, g pve.Guest) string {
 	w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, "tags", "") })
 	w.repair(g, func(e *pve.Edit, now pve.Guest) {
-		if _, proven := proves(now); proven && !tagged(now) { // it left the files, too, and nothing else told of it
+		if _, proven := owned(now); proven && !tagged(now) { // it left the files, too, and nothing else told of it
 			e.Set(g.VMID, "tags", "homestak")
 		}
 	})
@@ -369,13 +369,13 @@ func handUntag(w *world, _ *rand.Rand, g pve.Guest) string {
 func handStrip(w *world, r *rand.Rand, g pve.Guest) string {
 	w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, "description", pick(r, "", "mine now")) })
 	w.rebase()
-	addr, _ := proves(g)
+	addr, _ := owned(g)
 	w.mends = append(w.mends, func() {
 		snap := w.sim.Snapshot()
 		now, there := snap.Guest(g.VMID)
 		switch {
 		case !there || !kin(now, g):
-		case len(ours(snap)[addr]) > 0: // renamed, too, it was nobody's, and was recreated
+		case len(managed(snap)[addr]) > 0: // renamed, too, it was nobody's, and was recreated
 			w.sim.Edit(func(e *pve.Edit) { e.Delete(g.VMID) })
 		default:
 			w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, "description", g.Config["description"]) })
@@ -488,8 +488,8 @@ func handReclaim(w *world, r *rand.Rand, g pve.Guest) string {
 	return fmt.Sprintf("somebody has another of that name, %d", id)
 }
 
-// handForeign changes what is not ours anyway.
-func handForeign(w *world, r *rand.Rand, _ pve.Guest) string {
+// handUnmanaged changes an unmanaged guest.
+func handUnmanaged(w *world, r *rand.Rand, _ pve.Guest) string {
 	ids := slices.Sorted(maps.Keys(w.foreign))
 	id := ids[r.IntN(len(ids))]
 	g, there := w.sim.Snapshot().Guest(id)

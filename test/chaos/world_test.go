@@ -175,7 +175,7 @@ func (w *world) rebase() {
 	clear(w.foreign)
 	clear(w.disks)
 	for _, g := range snap.Guests {
-		if _, proven := proves(g); (!proven || w.byHand[g.VMID]) && g.Lock != "create" && g.Lock != "clone" {
+		if _, proven := owned(g); (!proven || w.byHand[g.VMID]) && g.Lock != "create" && g.Lock != "clone" {
 			w.foreign[g.VMID], w.disks[g.VMID] = g, disksOf(snap, g.VMID)
 		}
 	}
@@ -400,7 +400,7 @@ func (w *world) mayWrite(method, path string, in map[string]string) {
 		if t := taskPath.FindStringSubmatch(path); t != nil && method == http.MethodDelete {
 			id, _ := strconv.Atoi(t[1])
 			g, there := w.sim.Snapshot().Guest(id)
-			if _, proven := proves(g); there && !proven || t[2] != "root@pam%21sim" {
+			if _, proven := owned(g); there && !proven || t[2] != "root@pam%21sim" {
 				w.violation('d', "%s ends a task that is not ours, or not on ours", what)
 			}
 			return
@@ -408,7 +408,7 @@ func (w *world) mayWrite(method, path string, in map[string]string) {
 		if h := haPath.FindStringSubmatch(path); h != nil && method == http.MethodDelete {
 			id, _ := strconv.Atoi(h[1])
 			g, there := w.sim.Snapshot().Guest(id)
-			if _, proven := proves(g); there && !proven {
+			if _, proven := owned(g); there && !proven {
 				w.violation('d', "%s is to a guest that is not provably ours", what)
 			}
 			return
@@ -431,10 +431,10 @@ func (w *world) mayWrite(method, path string, in map[string]string) {
 		w.ordered(in["newid"])
 		return
 	}
-	addr, proven := proves(g)
+	addr, proven := owned(g)
 	if !proven {
 		w.violation('d', "%s (%s) is to a guest that is not provably ours", what, g.Name())
-	} else if mark, _ := markOf(g); len(ours(snap)[addr]) > 1 && mark.Born != g.VMID { // its tag is signed for another VMID
+	} else if mark, _ := markOf(g); len(managed(snap)[addr]) > 1 && mark.Born != g.VMID { // its tag is signed for another VMID
 		w.violation('d', "%s is to a copy with the identity of %s", what, addr)
 	}
 	if method != http.MethodGet && digested[m[4]] && in["digest"] == "" {
@@ -458,7 +458,7 @@ var taskPath = regexp.MustCompile(`^/nodes/[^/]+/tasks/UPID:(?:[^:]*:){5}(\d+):(
 func (w *world) mayBackUp(what string, in map[string]string) {
 	id, _ := strconv.Atoi(in["vmid"])
 	g, there := w.sim.Snapshot().Guest(id)
-	if _, proven := proves(g); there && !proven {
+	if _, proven := owned(g); there && !proven {
 		w.violation('d', "%s of guest %d, which is not provably ours", what, id)
 	}
 }
@@ -632,7 +632,7 @@ func (a agentWire) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	res, err := t.answer(r, body, fault, draw)
 	if t.twice.Load() && r.Method == http.MethodPost && strings.HasSuffix(path, "/qemu") {
-		t.again(r, body)
+		t.repeatCreate(r, body)
 	}
 	if end != nil {
 		t.w.die(n, *end)
@@ -673,8 +673,8 @@ var (
 // named is a request without what is drawn.
 func named(method, path string) string { return method + " " + drawn.ReplaceAllString(path, "") }
 
-// again orders a guest once more, under another VMID.
-func (t *wire) again(r *http.Request, body []byte) {
+// repeatCreate orders a guest once more, under another VMID.
+func (t *wire) repeatCreate(r *http.Request, body []byte) {
 	other := regexp.MustCompile(`"vmid":\d+`).ReplaceAll(body, []byte(`"vmid":45000`))
 	c := r.Clone(t.w.ctx)
 	c.Body, c.ContentLength = io.NopCloser(bytes.NewReader(other)), int64(len(other))

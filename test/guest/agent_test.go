@@ -15,7 +15,7 @@ import (
 
 // The agent starts, converges, and is told of a push by a reload: the same process goes
 // on. What systemd shows of it says which commit the host is at.
-func TestTheAgentConvergesAndLooksAgainOnReload(t *testing.T) {
+func TestTheAgentConvergesAndReloads(t *testing.T) {
 	w := begin(t)
 	first := w.push("db.hcl", node("db-1"))
 	w.Run("systemctl", "enable", "--now", service)
@@ -55,7 +55,7 @@ func (w *world) quiet() {
 
 // A hung agent is noticed: systemd ends it and starts another, which goes on. So does
 // one that is killed.
-func TestAHungOrKilledAgentIsStartedAnew(t *testing.T) {
+func TestAHungOrKilledAgentIsRestarted(t *testing.T) {
 	nspawn.Need(t)
 	for _, c := range []struct {
 		name, signal, result string

@@ -48,15 +48,15 @@ func TestAPushIsTheDeployStep(t *testing.T) {
 
 			f.edit("manifests/web.hcl", "preset.vm-small", "preset.vm-smal")
 			bad := f.push("A typo")
-			before := f.ours()
+			before := f.managed()
 			st := f.refused(bad)
 			require.Equal(t, engine.Invalid, st.Refused.Outcome)
 			require.Contains(t, refusalText(st), "manifests/web.hcl:6:")
 			require.Contains(t, refusalText(st), "vm-smal")
 			require.Equal(t, second, st.InForce.ID)
 			require.False(t, st.Healthy)
-			f.looksAgain()
-			require.Equal(t, before, f.ours(), "a bad commit has changed something")
+			f.nextPass()
+			require.Equal(t, before, f.managed(), "a bad commit has changed something")
 			r := f.says(1, "status", "--config", f.config)
 			require.Contains(t, r.out, "vm-smal")
 
@@ -86,7 +86,7 @@ func TestTheAgentPutsDriftBack(t *testing.T) {
 			commit := f.push("Four")
 			f.begins()
 			f.converged(commit)
-			before := f.ours()
+			before := f.managed()
 			f.byHand(func(e *pve.Edit) {
 				e.Set(before["changed"].VMID, "memory", "512")
 				e.Delete(before["deleted"].VMID)
@@ -94,7 +94,7 @@ func TestTheAgentPutsDriftBack(t *testing.T) {
 				e.Set(before["told"].VMID, "cores", "7")
 			})
 			f.until("it is put back", func(s agent.Status) bool {
-				g := f.ours()
+				g := f.managed()
 				return s.State == agent.Idle && len(g) == 4 && g["changed"].Config["memory"] == "2048" && g["deleted"].Running && g["stopped"].Running
 			})
 			require.Equal(t, "7", f.guest("told").Config["cores"], "its drift is only to be told")
@@ -125,7 +125,7 @@ func TestTheAgentWaitsForWhatItCannotSee(t *testing.T) {
 				first := f.push("Two")
 				f.begins()
 				f.converged(first)
-				before := f.ours()
+				before := f.managed()
 
 				f.breaks(blind.faults...)
 				if blind.begin != nil {
@@ -136,7 +136,7 @@ func TestTheAgentWaitsForWhatItCannotSee(t *testing.T) {
 				f.until("the pass on it has ended", func(s agent.Status) bool {
 					return s.State == agent.Idle && s.Last != nil && s.Last.Commit == second && (s.Last.Unknown > 0 || s.Last.Error != "" || s.Last.Outcome != engine.Done)
 				})
-				require.Equal(t, before, f.ours(), "something was done while not all could be seen")
+				require.Equal(t, before, f.managed(), "something was done while not all could be seen")
 				f.heals()
 				if blind.end != nil {
 					f.byHand(blind.end)
@@ -213,7 +213,7 @@ func TestAnAgentThatTheSiteDoesNotKnow(t *testing.T) {
 			first := f.push("Two")
 			f.begins()
 			f.converged(first)
-			before := f.ours()
+			before := f.managed()
 			f.quietly(func() {
 				f.edit("host.hcl", "host \"father\"", "host \"mother\"")
 				f.edit("manifests/web.hcl", "host.father", "host.mother")
@@ -224,7 +224,7 @@ func TestAnAgentThatTheSiteDoesNotKnow(t *testing.T) {
 				require.Contains(t, st.Summary, "father")
 				require.Contains(t, st.Summary, "mother")
 				f.byHand(func(e *pve.Edit) { e.Stop(before["web-1"].VMID) })
-				f.asksGitAgain()
+				f.nextFetch()
 				f.ends()
 				once := f.says(1, "agent", "--once", "--config", f.config)
 				require.Contains(t, once.out+once.err, "father")
@@ -314,7 +314,7 @@ func TestAGuestLeavesAfterItsFinalBackup(t *testing.T) {
 				s.apply()
 			}
 
-			require.Empty(t, s.ours())
+			require.Empty(t, s.managed())
 			kept := s.backups()
 			require.Len(t, kept, 1)
 			require.Equal(t, precious, kept[0].VMID)
@@ -336,7 +336,7 @@ func TestAGuestWithoutItsFinalBackupStays(t *testing.T) {
 
 	s.byHand(func(e *pve.Edit) { e.Fill("local", false) })
 	s.apply()
-	require.Empty(t, s.ours())
+	require.Empty(t, s.managed())
 	require.Len(t, s.backups(), 1)
 }
 

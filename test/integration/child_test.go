@@ -255,12 +255,12 @@ func TestST03SimulatedAgentIsInstalled(t *testing.T) {
 	require.Equal(t, engine.Refused, r.Outcome, describe(r))
 	require.Equal(t, ui.ExitRefused, ui.ExitCode(ui.ExitOfPass(r)))
 	requireFinding(t, r.Findings, "pve.inner", "nodes of the site may be in it", "Take manifest web out of the site and push that", "--allow-orphans inner")
-	require.NotEmpty(t, s.ours(), "nobody but its agent knows what is in it")
+	require.NotEmpty(t, s.managed(), "nobody but its agent knows what is in it")
 	s.story.pass("destroy", func(p *engine.Pass) {
 		p.Load = s.load
 		p.Manifest, p.Destroy, p.AllowOrphans = "web", true, []string{"inner"}
 	})
-	require.Empty(t, s.ours(), "it goes with its guest")
+	require.Empty(t, s.managed(), "it goes with its guest")
 }
 
 // A node without a spec has an agent, too.

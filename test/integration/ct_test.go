@@ -46,7 +46,7 @@ func TestContainersTwiceAreOnce(t *testing.T) {
 	))
 	s.write("secrets.yaml", released.Auth+fmt.Sprintf("api_tokens:\n  father: %q\npasswords:\n  cache: \"hunter22\"\n", s.host.Token()))
 	s.apply()
-	once := s.ours()
+	once := s.managed()
 	require.Len(t, once, 4)
 	require.Equal(t, "Asks Anna first: 100 %; a=b", notes(once["cache"]))
 	for _, g := range once {
@@ -57,7 +57,7 @@ func TestContainersTwiceAreOnce(t *testing.T) {
 		s.inSync()
 		require.Empty(t, steps(s.apply()))
 	})
-	require.Equal(t, once, s.ours(), "the second apply changed something")
+	require.Equal(t, once, s.managed(), "the second apply changed something")
 	s.destroy("web")
 	require.Empty(t, s.names())
 	s.quietly(func() { require.Empty(t, steps(s.destroy("web"))) })
@@ -68,7 +68,7 @@ func TestDriftOfContainersIsPutBack(t *testing.T) {
 	s := containers(t, pve.Config{TaskTime: 20 * time.Millisecond})
 	s.deploy("web", ct("changed", "restart = \"allowed\"")+ct("deleted")+ct("stopped")+ct("untouched"))
 	s.apply()
-	before := s.ours()
+	before := s.managed()
 	s.byHand(func(e *pve.Edit) {
 		id := before["changed"].VMID
 		e.Set(id, "memory", "512")
@@ -129,7 +129,7 @@ func volumes(s *story) string {
 
 // ST-12 with containers: without a mark; with a copied one; with a VMID of ours; two
 // of one identity. None is touched, each is named.
-func TestForeignContainersStay(t *testing.T) {
+func TestUnmanagedContainersStay(t *testing.T) {
 	s := containers(t, pve.Config{TaskTime: 10 * time.Millisecond})
 	s.withoutKey()
 	lxc := func(vmid int, name string, c map[string]string) pve.Guest {
@@ -149,7 +149,7 @@ func TestForeignContainersStay(t *testing.T) {
 		e.Add(lxc(10050, "theirs", nil))
 		// PVE's clone takes the description over, and gives the card another address.
 		e.Add(lxc(10777, "copy", map[string]string{"description": web2.Config["description"], "tags": "homestak"}))
-		e.Add(stranger(10778, "vm-copy", "description", web2.Config["description"]))
+		e.Add(unmanagedGuest(10778, "vm-copy", "description", web2.Config["description"]))
 		e.Add(lxc(10900, "twin", twin.Config))
 		e.Set(10900, "hostname", "twin-restored")
 	})

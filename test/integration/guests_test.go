@@ -43,7 +43,7 @@ func TestTwiceIsOnce(t *testing.T) {
 	))
 
 	s.apply()
-	once := s.ours()
+	once := s.managed()
 	require.Len(t, once, 3)
 	require.Equal(t, "Asks Anna first: 100 %; a=b", notes(once["db"]))
 
@@ -51,7 +51,7 @@ func TestTwiceIsOnce(t *testing.T) {
 		s.inSync()
 		require.Empty(t, steps(s.apply()))
 	})
-	require.Equal(t, once, s.ours(), "the second apply changed something")
+	require.Equal(t, once, s.managed(), "the second apply changed something")
 
 	s.destroy("web")
 	require.Empty(t, s.names())
@@ -74,7 +74,7 @@ func TestDriftIsPutBack(t *testing.T) {
 	s := begin(t, pve.Config{TaskTime: 20 * time.Millisecond})
 	s.deploy("web", vm("changed", "restart = \"allowed\"")+vm("deleted")+vm("stopped")+vm("untouched"))
 	s.apply()
-	before := s.ours()
+	before := s.managed()
 
 	s.byHand(func(e *pve.Edit) {
 		id := before["changed"].VMID
@@ -114,7 +114,7 @@ func TestDriftMayOnlyBeReported(t *testing.T) {
 		e.Set(first, "cores", "8")
 		e.Stop(second)
 	})
-	left := s.ours()
+	left := s.managed()
 
 	s.quietly(func() {
 		r := s.try()
@@ -122,10 +122,10 @@ func TestDriftMayOnlyBeReported(t *testing.T) {
 		requireFinding(t, r.Findings, "vm.web-1", "drift", "cores")
 		requireFinding(t, r.Findings, "vm.web-2", "drift", "power")
 	})
-	require.Equal(t, left, s.ours())
+	require.Equal(t, left, s.managed())
 	s.says(2, "plan", "--detailed-exitcode")
 	s.says(0, "apply", "--yes")
-	require.Equal(t, left, s.ours())
+	require.Equal(t, left, s.managed())
 }
 
 // ST-11: what leaves the files leaves the guest, and what leaves the site leaves the
@@ -187,11 +187,11 @@ func TestWhatLeavesTheFilesLeavesTheHost(t *testing.T) {
 
 // ST-12: what does not prove to be ours is listed and left alone, however much it
 // looks like ours.
-func TestGuestsWithoutAMarkAreForeign(t *testing.T) {
+func TestGuestsWithoutATagAreUnmanaged(t *testing.T) {
 	s := begin(t, pve.Config{Guests: 6})
 	s.byHand(func(e *pve.Edit) {
-		e.Add(stranger(10000, "web-1", "tags", "homestak"))       // our name, our tag, our range
-		e.Add(stranger(10001, "web-3", "description", "# web-2")) // in our range
+		e.Add(unmanagedGuest(10000, "web-1", "tags", "homestak"))       // our name, our tag, our range
+		e.Add(unmanagedGuest(10001, "web-3", "description", "# web-2")) // in our range
 	})
 	s.deploy("web", vm("web-1")+vm("web-2"))
 	before := s.host.Snapshot().Guests
@@ -211,7 +211,7 @@ func TestGuestsWithoutAMarkAreForeign(t *testing.T) {
 }
 
 // ST-12: a guest was destroyed by hand, and somebody else's got its VMID.
-func TestARecycledVMIDIsNotOurs(t *testing.T) {
+func TestARecycledVMIDIsUnmanaged(t *testing.T) {
 	s := begin(t, pve.Config{})
 	s.deploy("web", vm("chosen")+vm("declared", "vmid = 10050"))
 	s.apply()
@@ -219,7 +219,7 @@ func TestARecycledVMIDIsNotOurs(t *testing.T) {
 	s.byHand(func(e *pve.Edit) {
 		for _, id := range []int{chosen, 10050} {
 			e.Delete(id)
-			e.Add(stranger(id, "theirs"))
+			e.Add(unmanagedGuest(id, "theirs"))
 		}
 	})
 	before := s.host.Snapshot().Guests
@@ -237,7 +237,7 @@ func TestARecycledVMIDIsNotOurs(t *testing.T) {
 
 // ST-12: a copy carries the ownership tag of the guest it was made from, and is another
 // machine all the same.
-func TestACopiedMarkProvesNothing(t *testing.T) {
+func TestACopiedTagIsNoOwnership(t *testing.T) {
 	s := begin(t, pve.Config{})
 	s.deploy("web", vm("web-1"))
 	s.apply()
@@ -295,8 +295,8 @@ func TestARestoredBackupMakesTwoOfOne(t *testing.T) {
 	s.inSync()
 }
 
-// stranger is somebody else's VM; further words are keys and values.
-func stranger(vmid int, name string, further ...string) pve.Guest {
+// unmanagedGuest is a VM that the site does not manage; further words are keys and values.
+func unmanagedGuest(vmid int, name string, further ...string) pve.Guest {
 	g := pve.Guest{VMID: vmid, Running: true, Config: map[string]string{
 		"name": name, "cores": "4", "memory": "8192",
 		"smbios1": fmt.Sprintf("uuid=f0e1d2c3-0000-4000-8000-%012d", vmid),
@@ -356,7 +356,7 @@ func TestAStepFails(t *testing.T) {
 					require.Equal(t, want, status(r, name), name)
 				}
 
-				kept := s.ours()
+				kept := s.managed()
 				p := s.apply()
 				for _, step := range p.Steps {
 					require.Contains(t, policy.resumes, step.Address.Name)
@@ -440,11 +440,11 @@ func TestPeersAreMadeSideBySide(t *testing.T) {
 			s.together(min(peers, width), "POST", "/nodes/father/qemu")
 			s.apply()
 
-			require.Len(t, s.ours(), peers)
+			require.Len(t, s.managed(), peers)
 			snap := s.host.Snapshot()
 			require.Greater(t, snap.PeakByType["qmcreate"], 1, "one after the other")
 			require.LessOrEqual(t, snap.PeakTasks, width)
-			for name, g := range s.ours() {
+			for name, g := range s.managed() {
 				require.True(t, g.Running, name)
 			}
 			s.inSync()
@@ -501,7 +501,7 @@ func TestAnSSHKeyThatChangedTakesTheOldOnesPlace(t *testing.T) {
 	s.apply()
 	require.Contains(t, keysOf("web"), annasOldKey)
 	require.Empty(t, s.plan().Findings)
-	before := s.ours()
+	before := s.managed()
 
 	for _, change := range []struct {
 		keys   string
@@ -638,7 +638,7 @@ func TestAFullCheckOfAllKindsIsCheap(t *testing.T) {
 	s.deploy("web", vm("web", fmt.Sprintf("count = %d", each), "user_data = \"#cloud-config\\npackages: [nginx]\\n\"", "check \"up\" {\n      agent = true\n    }")+
 		ct("cache", fmt.Sprintf("count = %d", each)))
 	s.apply()
-	ours := s.ours()
+	ours := s.managed()
 	s.byHand(func(e *pve.Edit) {
 		for i, g := range slices.Collect(maps.Values(ours)) {
 			e.Delete(g.VMID)
@@ -698,7 +698,7 @@ func TestAgentOnANodeNoticesChanges(t *testing.T) {
 	for polls, quiet := 0, 0; quiet < 3; polls++ {
 		require.Less(t, polls, 10, "nothing changes, but the API is asked again and again")
 		before := f.host.Snapshot().Requests
-		if f.asksGitAgain(); maps.Equal(before, f.host.Snapshot().Requests) {
+		if f.nextFetch(); maps.Equal(before, f.host.Snapshot().Requests) {
 			quiet++
 		} else {
 			quiet = 0

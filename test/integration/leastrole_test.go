@@ -381,7 +381,7 @@ func TestThePrivilegesOfTheLeastRoleAreAllNeeded(t *testing.T) {
 
 // The commands that the doctor prints mend what it found, be the token separated
 // from its user or not.
-func TestTheDoctorsCommandsMendWhatItFinds(t *testing.T) {
+func TestTheDoctorsCommandsFixWhatItFinds(t *testing.T) {
 	t.Parallel()
 	for i, d := range days() {
 		separated := strconv.Itoa(i % 2)
@@ -573,7 +573,7 @@ func TestTheDocumentedRightsAreEnough(t *testing.T) {
 	s.deploy("web", vm("web", "count = 2", "restart = \"allowed\""))
 	require.Empty(t, s.apply().Unmanaged)
 	s.inSync()
-	for _, g := range s.ours() {
+	for _, g := range s.managed() {
 		require.Equal(t, "ours", g.Pool)
 	}
 

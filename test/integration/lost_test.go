@@ -39,12 +39,12 @@ func TestALostDataFolder(t *testing.T) {
 	f.deploy("golden", ct("copy"))
 	f.push("Four")
 	f.says(0, "agent", "--once", "--config", f.config)
-	before := f.ours()
+	before := f.managed()
 	require.Len(t, before, 4)
 
 	f.loses()
 	f.quietly(func() { f.says(0, "agent", "--once", "--config", f.config) })
-	require.Equal(t, before, f.ours(), "the same guests, and none doubled")
+	require.Equal(t, before, f.managed(), "the same guests, and none doubled")
 	require.NotContains(t, f.says(0, "history", "verify", "--config", f.config).err, "broken", "a new chain of receipts has begun")
 
 	// What left the files meanwhile is still known for ours, and goes; what is new comes.
@@ -54,7 +54,7 @@ func TestALostDataFolder(t *testing.T) {
 	f.says(0, "agent", "--once", "--config", f.config)
 	require.Equal(t, []string{"copy", "web-1", "web-2", "web-4"}, f.names())
 	for _, name := range []string{"copy", "web-1", "web-2"} {
-		require.Equal(t, before[name], f.ours()[name], name)
+		require.Equal(t, before[name], f.managed()[name], name)
 	}
 
 	// A cap is not forgotten with the folder: it counts what is on the host.
@@ -78,14 +78,14 @@ func TestALostDataFolderInTheMiddle(t *testing.T) {
 	for n := 1; n <= steps; n++ {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			f := upheaval(t)
-			kept := f.ours()["changes"]
+			kept := f.managed()["changes"]
 			f.killedAt(n)
 			f.loses()
 			f.begins()
 			f.converged(f.git("rev-parse", "HEAD"))
 			f.ends()
 			f.settled()
-			require.Equal(t, kept.VMID, f.ours()["changes"].VMID)
+			require.Equal(t, kept.VMID, f.managed()["changes"].VMID)
 			require.Len(t, slices.Compact(slices.Sorted(slices.Values(f.everyName()))), len(f.everyName()), "one of each name")
 		})
 	}
@@ -115,7 +115,7 @@ func upheaval(t *testing.T) *followed {
 func (f *followed) settled() {
 	f.t.Helper()
 	require.Equal(f.t, []string{"changes", "comes", "ct-changes", "ct-comes", "ct-sleeps", "sleeps"}, f.names())
-	for name, g := range f.ours() {
+	for name, g := range f.managed() {
 		require.True(f.t, g.Running, name)
 		require.Empty(f.t, g.Config["lock"], name)
 	}
@@ -203,7 +203,7 @@ func TestOneWriter(t *testing.T) {
 
 	gate.open()
 	require.NoError(t, first.Wait(), first.said())
-	require.Len(t, s.ours(), 3)
+	require.Len(t, s.managed(), 3)
 	s.says(0, "apply", "--yes")
 }
 
@@ -222,7 +222,7 @@ func TestInterrupted(t *testing.T) {
 
 	require.Error(t, first.Wait())
 	require.Equal(t, 130, first.ProcessState.ExitCode(), first.said())
-	made := s.ours()
+	made := s.managed()
 	require.NotEmpty(t, made)
 	require.Less(t, len(made), vms)
 	for name, g := range made {
@@ -230,7 +230,7 @@ func TestInterrupted(t *testing.T) {
 	}
 
 	s.says(0, "apply", "--yes")
-	require.Len(t, s.ours(), vms)
+	require.Len(t, s.managed(), vms)
 	for name, g := range made {
 		require.Equal(t, g, s.guest(name), "%s was done already", name)
 	}

@@ -170,7 +170,7 @@ func TestST01SimulatedPull(t *testing.T) {
 		p.Manifest, p.Destroy = "web", true
 	})
 	require.Nil(t, s.guests.Machine("10000"))
-	require.Empty(t, s.ours())
+	require.Empty(t, s.managed())
 }
 
 // pulledOnly are lines about what only a node in mode pull has, and what only a pushed one has: a disc
@@ -272,7 +272,7 @@ func TestST14SimulatedPullThatIsInterrupted(t *testing.T) {
 			_, err := s.parent.Reported("web-1")
 			require.NoError(t, err)
 			s.pass("apply") // it has reported by now
-			require.Len(t, s.ours(), 1)
+			require.Len(t, s.managed(), 1)
 			require.NotContains(t, fmt.Sprint(s.host.Snapshot().Volumes), "homestak-seed")
 		})
 	}

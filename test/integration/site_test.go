@@ -210,7 +210,7 @@ func TestAPIsThatMisbehave(t *testing.T) {
 			s := begin(t, pve.Config{})
 			s.deploy("web", vm("leaves")+vm("stays"))
 			s.apply()
-			before := s.ours()
+			before := s.managed()
 			s.deploy("web", vm("stays", "onboot = true")+vm("comes"))
 			if c.lie != nil {
 				s.behindAFront().lies(c.lie)
@@ -228,7 +228,7 @@ func TestAPIsThatMisbehave(t *testing.T) {
 					require.NotContains(t, r.err+r.out, "hunter2")
 				}
 			})
-			require.Equal(t, before, s.ours())
+			require.Equal(t, before, s.managed())
 		})
 	}
 }

@@ -627,9 +627,9 @@ func (s *story) writes() int {
 	return n
 }
 
-// ours are the guests that were not there when the story began, by name. Two of one
+// managed are the guests that were not there when the story began, by name. Two of one
 // name are a failure of any story but those that make them by hand.
-func (s *story) ours() map[string]pve.Guest {
+func (s *story) managed() map[string]pve.Guest {
 	s.t.Helper()
 	out := map[string]pve.Guest{}
 	for _, g := range s.host.Snapshot().Guests {
@@ -645,13 +645,13 @@ func (s *story) ours() map[string]pve.Guest {
 // names are those of our guests, sorted.
 func (s *story) names() []string {
 	s.t.Helper()
-	return slices.Sorted(maps.Keys(s.ours()))
+	return slices.Sorted(maps.Keys(s.managed()))
 }
 
 // guest is one of ours.
 func (s *story) guest(name string) pve.Guest {
 	s.t.Helper()
-	g, ok := s.ours()[name]
+	g, ok := s.managed()[name]
 	require.True(s.t, ok, "no guest %s on the host", name)
 	return g
 }
@@ -833,8 +833,8 @@ func (f *followed) refused(commit string) agent.Status {
 	})
 }
 
-// looksAgain waits for a whole pass that begins after the call.
-func (f *followed) looksAgain() agent.Status {
+// nextPass waits for a whole pass that begins after the call.
+func (f *followed) nextPass() agent.Status {
 	f.t.Helper()
 	before, ok := f.status()
 	require.True(f.t, ok)
@@ -844,8 +844,8 @@ func (f *followed) looksAgain() agent.Status {
 	})
 }
 
-// asksGitAgain waits until the agent has asked the repository after now.
-func (f *followed) asksGitAgain() {
+// nextFetch waits until the agent has asked the repository after now.
+func (f *followed) nextFetch() {
 	f.t.Helper()
 	before, ok := f.status()
 	require.True(f.t, ok)

@@ -541,7 +541,7 @@ func TestST02AFileThatDecidesWhoGetsIn(t *testing.T) {
 }
 
 // What was found is kept until its return is confirmed, and goes then, wherever the withdrawal is cut off.
-func TestST02AWithdrawalThatNobodyConfirms(t *testing.T) {
+func TestST02AnUnconfirmedWithdrawal(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()
 	w := begin(t)
@@ -550,7 +550,7 @@ func TestST02AWithdrawalThatNobodyConfirms(t *testing.T) {
 	s := fileAt(t, pam, found+"\n# of the site\n")
 	w.apply(s)
 	for range 2 {
-		_, err := converge.Apply(context.Background(), way{w}, none, converge.Options{Confirm: nobody})
+		_, err := converge.Apply(context.Background(), way{w}, none, converge.Options{Confirm: neverConfirms})
 		require.ErrorIs(t, err, errNoWayIn)
 		require.ErrorContains(t, err, "the old state is restored")
 		require.Contains(t, w.Run0("cat "+pam), "# of the site")
@@ -620,7 +620,7 @@ func TestST02AnSSHServerThatDoesNotAnswer(t *testing.T) {
 }
 
 // There, a machine that somebody could log in to stays one.
-func TestST02NobodyCouldLogInAnyMore(t *testing.T) {
+func TestST02LoginStaysPossible(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()
 	w := begin(t)

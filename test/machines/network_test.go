@@ -211,7 +211,7 @@ func TestST14KilledWhileTheAddressChanges(t *testing.T) {
 }
 
 // An interface that something else configures is left alone, and the finding says what it is.
-func TestST02AnInterfaceOfSomebodyElse(t *testing.T) {
+func TestST02AnUnmanagedInterface(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()
 	w := beginLAN(t, withIfupdown, "ip link set eth0 up")
@@ -277,8 +277,8 @@ const lockout = `"posture": {"ssh": {"port": "2222", "permit_root_login": "no", 
 
 var errNoWayIn = errors.New("connection refused")
 
-// nobody cannot connect afterwards.
-func nobody(context.Context, *spec.Spec, aspect.Step) error { return errNoWayIn }
+// neverConfirms cannot connect afterwards.
+func neverConfirms(context.Context, *spec.Spec, aspect.Step) error { return errNoWayIn }
 
 // listens reports whether the SSH server listens on the port.
 func (w *world) listens(port string) bool {
@@ -299,7 +299,7 @@ func TestST02WhatLocksUsOutIsTakenBack(t *testing.T) {
 	t.Parallel()
 	w := begin(t)
 	s := parse(t, lockout)
-	_, err := converge.Apply(context.Background(), way{w}, s, converge.Options{Confirm: nobody})
+	_, err := converge.Apply(context.Background(), way{w}, s, converge.Options{Confirm: neverConfirms})
 	require.ErrorIs(t, err, errNoWayIn)
 	require.ErrorContains(t, err, "the old state is restored")
 	w.listensSoon("22")
@@ -309,7 +309,7 @@ func TestST02WhatLocksUsOutIsTakenBack(t *testing.T) {
 	w.listensSoon("2222")
 	// The same the other way round: what is restored is our own file.
 	open := parse(t, `"posture": {"ssh": {"port": "22", "permit_root_login": "yes", "password_authentication": "yes"}}`)
-	_, err = converge.Apply(context.Background(), way{w}, open, converge.Options{Confirm: nobody})
+	_, err = converge.Apply(context.Background(), way{w}, open, converge.Options{Confirm: neverConfirms})
 	require.ErrorIs(t, err, errNoWayIn)
 	w.listensSoon("2222")
 	w.unchanged(s)
@@ -317,7 +317,7 @@ func TestST02WhatLocksUsOutIsTakenBack(t *testing.T) {
 
 // They are taken back by the machine alone where the way in is closed by them, or where
 // who applied them is gone: by systemd, and without it.
-func TestST02TheMachineTakesBackWhatNobodyConfirms(t *testing.T) {
+func TestST02AnUnconfirmedChangeIsReverted(t *testing.T) {
 	nspawn.Need(t)
 	for _, c := range []struct{ name, before string }{
 		{name: "by systemd"}, {name: "without systemd-run", before: "chmod a-x /usr/bin/systemd-run;"},
@@ -372,7 +372,7 @@ func TestST02UnconfirmedIsAppliedAgain(t *testing.T) {
 }
 
 // A restart of the machine takes them back, too: by a unit that is there only so long.
-func TestST02ARestartTakesBackWhatNobodyConfirmed(t *testing.T) {
+func TestST02ARestartRevertsAnUnconfirmedChange(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()
 	w := begin(t)
@@ -626,7 +626,7 @@ func TestST02TheBridgeOfAHostOfProxmoxVE(t *testing.T) {
 
 	// Nobody connects after it was removed: it is there again, and can still be removed.
 	none := spec.Empty("edge")
-	_, err = converge.Apply(context.Background(), way{w}, none, converge.Options{Confirm: nobody})
+	_, err = converge.Apply(context.Background(), way{w}, none, converge.Options{Confirm: neverConfirms})
 	require.ErrorIs(t, err, errNoWayIn)
 	w.Until("the bridge has the addresses again", func() bool {
 		return addresses("vmbr0") == "198.51.100.7/24 2001:db8::7/64 dev vmbr0" && w.Run0("ls /var/lib/homestak-gitops/revert") == ""

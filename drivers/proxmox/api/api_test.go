@@ -301,7 +301,7 @@ func TestOnlyReadsAreSentTwice(t *testing.T) {
 }
 
 // Whoever counts requests hears of each one that was sent, also of those that are repeated.
-func TestSentRequestsAreTold(t *testing.T) {
+func TestSentRequestsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sent []string
 		statuses := []int{0, 595, 200, 500, 0}

@@ -41,7 +41,7 @@ func hears(w *proxmoxtest.World, path, body string) func(*doctor.Doctor) {
 	}
 }
 
-func TestDoctorLooksAtTemplatesOfContainers(t *testing.T) {
+func TestDoctorChecksTemplatesOfContainers(t *testing.T) {
 	w := proxmoxtest.New(t, pve.Config{})
 	w.CT("copy", nil)
 	w.Declare("debian-ct", &guest.Template{VMID: 9000})
@@ -116,7 +116,7 @@ func TestR9DoctorNamesPctExec(t *testing.T) {
 	require.Equal(t, fmt.Sprintf("it needs root on the node, and this runs as user %d", os.Geteuid()), got.Seen)
 }
 
-func TestDoctorLooksAtStorages(t *testing.T) {
+func TestDoctorChecksStorages(t *testing.T) {
 	w := proxmoxtest.New(t, pve.Config{})
 	w.Node("web", nil)
 	require.Equal(t, doctor.OK, proxmoxtest.CheckNamed(t, w.Examine(nil), "storage local-lvm").Result)
@@ -138,7 +138,7 @@ func TestDoctorLooksAtStorages(t *testing.T) {
 	require.Equal(t, []string{"pvesm set local-lvm --disable 0"}, off.Fix)
 }
 
-func TestDoctorLooksAtTemplates(t *testing.T) {
+func TestDoctorChecksTemplates(t *testing.T) {
 	w := proxmoxtest.New(t, pve.Config{})
 	w.Node("copy", func(v *guest.VM) { v.Template = "golden" })
 	require.Equal(t, "no guest has this VMID", proxmoxtest.CheckNamed(t, w.Examine(nil), "template 9000").Seen)
@@ -286,7 +286,7 @@ func TestDoctorFindsWhatACrashLeft(t *testing.T) {
 	require.Contains(t, got.Fix[0], "qm unlock 10000 && qm destroy 10000")
 }
 
-func TestDoctorJudgesTheCertificate(t *testing.T) {
+func TestDoctorChecksTheCertificate(t *testing.T) {
 	w := proxmoxtest.New(t, pve.Config{})
 	h := w.Site.Hosts["father"]
 	h.API, _ = simtest.Listen(t, w.Host)
@@ -306,7 +306,7 @@ func TestDoctorJudgesTheCertificate(t *testing.T) {
 	require.Contains(t, over(time.Now()).Seen, "is not a SHA-256")
 }
 
-func TestDoctorJudgesByAuthorityAndName(t *testing.T) {
+func TestDoctorChecksAuthorityAndName(t *testing.T) {
 	w := proxmoxtest.New(t, pve.Config{})
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	defer server.Close()
@@ -325,7 +325,7 @@ func TestDoctorJudgesByAuthorityAndName(t *testing.T) {
 }
 
 // Every version between the oldest and the newest that the program is tried with is good.
-func TestDoctorJudgesTheVersion(t *testing.T) {
+func TestDoctorChecksTheVersion(t *testing.T) {
 	for version, want := range map[string]doctor.Result{
 		"7.4-17": doctor.Failed, "8.3.5": doctor.Failed, "8.4.0": doctor.OK, "8.4-1": doctor.OK, "8.10.2": doctor.OK,
 		"9.0.3": doctor.OK, "9.2.11": doctor.OK, "10.0.1": doctor.Warning, "unknown": doctor.Warning,
@@ -367,7 +367,7 @@ func TestDoctorFindsNodesThatAreDown(t *testing.T) {
 }
 
 // Nodes that are hosts themselves need the instructions of virtualisation; others do not.
-func TestDoctorLooksForVirtualisation(t *testing.T) {
+func TestDoctorChecksVirtualisation(t *testing.T) {
 	for flags, want := range map[string]struct {
 		result doctor.Result
 		says   string

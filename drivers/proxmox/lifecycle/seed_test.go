@@ -179,8 +179,8 @@ func seed() lifecycle.Seed {
 	}
 }
 
-// TestWhatAMachineIsTold reads the documents as cloud-init does: as YAML.
-func TestWhatAMachineIsTold(t *testing.T) {
+// TestDocumentsOfTheSeed reads the documents as cloud-init does: as YAML.
+func TestDocumentsOfTheSeed(t *testing.T) {
 	image, err := seed().Image()
 	require.NoError(t, err)
 	label, files := read(t, t.TempDir(), image)

@@ -75,7 +75,7 @@ func TestGuestsOfAnotherPoolAreSaid(t *testing.T) {
 	})
 }
 
-func TestForeignPoolIsLeftAlone(t *testing.T) {
+func TestUnmanagedPoolsAreLeftAlone(t *testing.T) {
 	proxmoxtest.InTime(t, pve.Config{}, func(t *testing.T, w *proxmoxtest.World) {
 		_, err := w.Driver.Client().Post(t.Context(), "/pools", map[string]any{"poolid": "prod", "comment": "by hand"})
 		require.NoError(t, err)

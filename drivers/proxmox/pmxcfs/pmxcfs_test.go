@@ -192,7 +192,7 @@ func TestNoticesChanges(t *testing.T) {
 
 // Where there are no files, as on every machine that is no node, they are looked for once a minute in the end; once they are
 // there, as often as ever.
-func TestLooksSeldomForWhatIsNotThere(t *testing.T) {
+func TestMissingFoldersAreCheckedSeldom(t *testing.T) {
 	root := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		noticed := make(chan []int, 1)

@@ -208,7 +208,7 @@ func TestAStepThatFails(t *testing.T) {
 }
 
 // Another writer in between is noticed by the machine; then it is read again.
-func TestAMachineThatChangedIsReadAgain(t *testing.T) {
+func TestAChangedMachineIsReadAgain(t *testing.T) {
 	m := machine(t)
 	m.script = func(n int, _ string) (guest.Output, error) {
 		if n == 1 {
@@ -545,7 +545,7 @@ func TestAChangeThatIsTakenBack(t *testing.T) {
 }
 
 // Nobody knows whether it was confirmed: then it is a change, whatever is in force.
-func TestAnAddressThatNobodyConfirmed(t *testing.T) {
+func TestAnUnconfirmedAddress(t *testing.T) {
 	m := machine(t)
 	m.card("10.0.0.6/24")
 	for _, armed := range []string{"network.sh", "network.sh.4711"} { // which runs already

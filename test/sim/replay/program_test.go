@@ -45,7 +45,7 @@ func TestReplayProgram(t *testing.T) {
 				}
 				t.Logf("not as recorded while the clock was %d times as fast", speed)
 			}
-			equal := s.judge(t, results, excused[name])
+			equal := s.count(t, results, excused[name])
 			t.Logf("%d of %d exchanges agree, %d are excused", equal, len(s.Exchanges), len(excused[name]))
 		})
 	}

@@ -64,7 +64,7 @@ func TestReplay(t *testing.T) {
 			for _, name := range storyNames(t) {
 				t.Run(name, func(t *testing.T) {
 					s := readStory(t, name)
-					equal := s.judge(t, replay(t, s, ways[way]), excused[name])
+					equal := s.count(t, replay(t, s, ways[way]), excused[name])
 					t.Logf("%d of %d exchanges agree, %d are excused", equal, len(s.Exchanges), len(excused[name]))
 					all, agreed = all+len(s.Exchanges), agreed+equal
 				})
@@ -74,8 +74,8 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// judge makes a subtest of each exchange and counts those that agree.
-func (s *story) judge(t *testing.T, results []*comparison, excuses map[int]string) (agreed int) {
+// count makes a subtest of each exchange and counts those that agree.
+func (s *story) count(t *testing.T, results []*comparison, excuses map[int]string) (agreed int) {
 	t.Helper()
 	for i, result := range results {
 		t.Run(s.title(i), func(t *testing.T) {

@@ -85,18 +85,18 @@ func badAnswers() map[string]reply {
 	return out
 }
 
-// blinded is a world whose host answers one path (or more) otherwise than it should.
+// faultyWorld is a world whose host answers one path (or more) otherwise than it should.
 // vm.stays is there and wanted, vm.leaves is there and not wanted any more, vm.comes
 // is wanted and not there.
-type blinded struct {
+type faultyWorld struct {
 	*world
 	bend func(path string) reply
 }
 
-func blindSpot(t *testing.T, story func(*testing.T, *blinded)) {
+func inFaultyWorld(t *testing.T, story func(*testing.T, *faultyWorld)) {
 	t.Helper()
 	inTime(t, pve.Config{Nodes: []string{"mother"}, TaskTime: time.Second}, func(t *testing.T, w *world) {
-		b := &blinded{world: w, bend: func(string) reply { return nil }}
+		b := &faultyWorld{world: w, bend: func(string) reply { return nil }}
 		w.Site.Hosts["father"].Nodes = []string{"father", "mother"}
 		d, err := proxmox.Open(proxmox.Config{
 			Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
@@ -121,7 +121,7 @@ func blindSpot(t *testing.T, story func(*testing.T, *blinded)) {
 }
 
 // look is a pass up to its plan. An error of observing is a pass that knows nothing.
-func (b *blinded) look() (*plan.Plan, error) {
+func (b *faultyWorld) look() (*plan.Plan, error) {
 	want, _ := b.Site.Want("father")
 	ctx, cancel := context.WithTimeout(b.T.Context(), 30*time.Minute)
 	defer cancel()
@@ -132,12 +132,12 @@ func (b *blinded) look() (*plan.Plan, error) {
 	return b.PlanFor(want, have), nil
 }
 
-// TestEveryBlindSpot is the list of the ways in which a view of the host can be short
+// TestEveryUnusableAnswer is the list of the ways in which a view of the host can be short
 // or stale, and what follows. An incomplete view is never evidence of absence: where it
 // is incomplete nothing is created, nothing destroyed, and the pass says so.
 //
 // First every answer that a look needs, in every way in which it can be none.
-func TestEveryBlindSpot(t *testing.T) {
+func TestEveryUnusableAnswer(t *testing.T) {
 	all := []string{"create vm.comes", "delete vm.leaves"}
 	for path, c := range map[string]struct {
 		left   []string            // steps that may be taken all the same
@@ -156,7 +156,7 @@ func TestEveryBlindSpot(t *testing.T) {
 	} {
 		for answer, how := range badAnswers() {
 			t.Run(path[1:]+" "+answer, func(t *testing.T) {
-				blindSpot(t, func(t *testing.T, b *blinded) {
+				inFaultyWorld(t, func(t *testing.T, b *faultyWorld) {
 					want := c.left
 					if steps, ok := c.though[answer]; ok {
 						want = steps
@@ -262,7 +262,7 @@ func TestAnswersThatAreNotTheWholeTruth(t *testing.T) {
 		"locked, tasks unseen":           {edit: func(e *pve.Edit) { e.Lock(10001, "backup") }, bend: map[string]reply{"/nodes/father/tasks": fixed(595, "")}, steps: all},
 	} {
 		t.Run(name, func(t *testing.T) {
-			blindSpot(t, func(t *testing.T, b *blinded) {
+			inFaultyWorld(t, func(t *testing.T, b *faultyWorld) {
 				if c.edit != nil {
 					b.Host.Edit(c.edit)
 				}
@@ -282,13 +282,13 @@ func TestAnswersThatAreNotTheWholeTruth(t *testing.T) {
 	}
 }
 
-// TestLostWriteIsLookedAtFirst: 59x on a write says nothing of its outcome, so the next
+// TestALostWriteIsReadFirst: 59x on a write says nothing of its outcome, so the next
 // thing that is sent is a question.
-func TestLostWriteIsLookedAtFirst(t *testing.T) {
+func TestALostWriteIsReadFirst(t *testing.T) {
 	for _, status := range []int{595, 596, 597, 599, -1} {
 		for _, path := range []string{"/nodes/father/qemu/10000/status/shutdown", "/nodes/father/qemu/10000", "/nodes/father/qemu"} {
 			t.Run(fmt.Sprint(path, status), func(t *testing.T) {
-				blindSpot(t, func(t *testing.T, b *blinded) {
+				inFaultyWorld(t, func(t *testing.T, b *faultyWorld) {
 					p, err := b.look()
 					require.NoError(t, err)
 					lost, next := false, ""
@@ -370,7 +370,7 @@ func TestALostAnswerOfDoneWorkIsNoFailure(t *testing.T) {
 
 // An object that cannot be read withholds the steps that it may concern, and the others proceed: each case names the
 // object, the withheld steps and the steps that are done. The host is a cluster of two nodes with managed guests on both.
-func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
+func TestUnreadableObjectsDeferTheirSteps(t *testing.T) {
 	pooled := `{"data":{"/pool/prod":{"VM.Audit":1,"VM.Allocate":1}}}`
 	for name, c := range map[string]struct {
 		bend  map[string]reply
@@ -644,9 +644,9 @@ func TestGuestThatIsMadeMeanwhile(t *testing.T) {
 	}
 }
 
-// TestALockThatGoesDuringALookHoldsNothing: the list of guests comes first. What worked
+// TestALockThatEndsDuringAReadDefersNothing: the list of guests comes first. What worked
 // on this one is done, so neither is it left out nor is it said that its making died.
-func TestALockThatGoesDuringALookHoldsNothing(t *testing.T) {
+func TestALockThatEndsDuringAReadDefersNothing(t *testing.T) {
 	for lock, before := range map[string]string{"create": "/qemu/10000/pending", "backup": "/nodes/father/tasks"} {
 		var w *world
 		looks := false
@@ -755,9 +755,9 @@ func TestGrowthOfAnEarlierRunIsAwaited(t *testing.T) {
 	})
 }
 
-// TestWhatSomebodyChangedMeanwhileIsNotPartOfTheStep: only what the plan showed is done
+// TestEditsAfterThePlanStopTheStep: only what the plan showed is done
 // without another plan.
-func TestWhatSomebodyChangedMeanwhileIsNotPartOfTheStep(t *testing.T) {
+func TestEditsAfterThePlanStopTheStep(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Minute}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()

@@ -24,7 +24,7 @@ import (
 // ST-15: an incomplete view is never evidence of absence. While the host cannot be
 // seen, what left the site is not destroyed and what came to it is not created;
 // once it can be seen again, both happen.
-func TestABlindSpotIsNoAbsence(t *testing.T) {
+func TestAnIncompleteViewIsNoAbsence(t *testing.T) {
 	t.Parallel()
 	onlyOf := func(path, text string) func(string, string) string {
 		return func(asked, answer string) string {
@@ -70,7 +70,7 @@ func TestABlindSpotIsNoAbsence(t *testing.T) {
 			between := s.behindAFront()
 			s.deploy("web", vm("leaves")+vm("stays"))
 			s.apply()
-			before := s.ours()
+			before := s.managed()
 			s.deploy("web", vm("stays")+vm("comes"))
 
 			s.breaks(c.faults...)
@@ -88,7 +88,7 @@ func TestABlindSpotIsNoAbsence(t *testing.T) {
 				require.NotEmpty(t, r.Plan.Unknown)
 				require.Contains(t, describe(r), c.because)
 			})
-			require.Equal(t, before, s.ours())
+			require.Equal(t, before, s.managed())
 
 			s.heals()
 			between.tellsTheTruth()
@@ -167,7 +167,7 @@ func TestAGuestThatCannotBeRead(t *testing.T) {
 			s := begin(t, pve.Config{})
 			s.deploy("web", vm("dark")+vm("bright"))
 			s.apply()
-			before := s.ours()
+			before := s.managed()
 			s.breaks("GET /nodes/father/qemu/" + strconv.Itoa(before["dark"].VMID) + "/** status=" + status)
 
 			s.quietly(func() {
@@ -190,7 +190,7 @@ func TestAGuestThatCannotBeRead(t *testing.T) {
 }
 
 // ST-15: the list of a cluster is short by one guest; its node still shows it.
-func TestAShortListHidesNobody(t *testing.T) {
+func TestAShortListHidesNoGuest(t *testing.T) {
 	s := begin(t, pve.Config{})
 	between := s.behindAFront()
 	s.deploy("web", vm("web", "count = 2"))
