@@ -13,31 +13,36 @@ import (
 	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
-// pveumCommand is a command of pveum(1): its API request. Positional arguments are the parameters, in their order.
-type pveumCommand struct {
+// command is a command of pveum(1) or pvesm(1): its API request. Positional arguments are the parameters, in their order.
+type command struct {
 	words      string
 	method     string
 	path       string // with {name} for parameters
 	parameters []string
+	fixed      string // a parameter that is always 1
 }
 
-func pveumCommands() []pveumCommand {
+func commands(program string) []command {
 	const role, token = "/access/roles/{roleid}", "/access/users/{userid}/token/{tokenid}"
-	return []pveumCommand{
-		{"role add", http.MethodPost, "/access/roles", []string{"roleid"}},
-		{"role modify", http.MethodPut, role, []string{"roleid"}},
-		{"role delete", http.MethodDelete, role, []string{"roleid"}},
-		{"role list", http.MethodGet, "/access/roles", nil},
-		{"user add", http.MethodPost, "/access/users", []string{"userid"}},
-		{"user modify", http.MethodPut, "/access/users/{userid}", []string{"userid"}},
-		{"user delete", http.MethodDelete, "/access/users/{userid}", []string{"userid"}},
-		{"user list", http.MethodGet, "/access/users", nil},
-		{"acl modify", http.MethodPut, "/access/acl", []string{"path"}},
-		{"acl list", http.MethodGet, "/access/acl", nil},
-		{"user token add", http.MethodPost, token, []string{"userid", "tokenid"}},
-		{"user token modify", http.MethodPut, token, []string{"userid", "tokenid"}},
-		{"user token remove", http.MethodDelete, token, []string{"userid", "tokenid"}},
-		{"user token list", http.MethodGet, "/access/users/{userid}/token", []string{"userid"}},
+	if program == "pvesm" {
+		return []command{{"set", http.MethodPut, "/storage/{storage}", []string{"storage"}, ""}}
+	}
+	return []command{
+		{"role add", http.MethodPost, "/access/roles", []string{"roleid"}, ""},
+		{"role modify", http.MethodPut, role, []string{"roleid"}, ""},
+		{"role delete", http.MethodDelete, role, []string{"roleid"}, ""},
+		{"role list", http.MethodGet, "/access/roles", nil, ""},
+		{"user add", http.MethodPost, "/access/users", []string{"userid"}, ""},
+		{"user modify", http.MethodPut, "/access/users/{userid}", []string{"userid"}, ""},
+		{"user delete", http.MethodDelete, "/access/users/{userid}", []string{"userid"}, ""},
+		{"user list", http.MethodGet, "/access/users", nil, ""},
+		{"acl modify", http.MethodPut, "/access/acl", []string{"path"}, ""},
+		{"acl delete", http.MethodPut, "/access/acl", []string{"path"}, "delete"},
+		{"acl list", http.MethodGet, "/access/acl", nil, ""},
+		{"user token add", http.MethodPost, token, []string{"userid", "tokenid"}, ""},
+		{"user token modify", http.MethodPut, token, []string{"userid", "tokenid"}, ""},
+		{"user token remove", http.MethodDelete, token, []string{"userid", "tokenid"}, ""},
+		{"user token list", http.MethodGet, "/access/users/{userid}/token", []string{"userid"}, ""},
 	}
 }
 
@@ -46,16 +51,26 @@ const pveumFailed = 255
 
 // pveum is the program that manages the users of a host, by the API of that.
 func (h *hypervisor) pveum(p *machine.Process) int {
-	fail := func(format string, args ...any) int {
-		fmt.Fprintf(p.Err(), format+"\n", args...)
+	if p.Cred.UID != 0 {
+		fmt.Fprintln(p.Err(), "please run as root")
 		return pveumFailed
 	}
-	if p.Cred.UID != 0 {
-		return fail("please run as root")
+	out, err := Command(h.host, h.host.Token(), append([]string{"pveum"}, p.Args[1:]...))
+	if err != nil {
+		fmt.Fprintln(p.Err(), err)
+		return pveumFailed
 	}
+	p.Printf("%s", out)
+	return 0
+}
+
+// Command is a program of a host that root runs: pveum, pvesm set or pvesh get. It asks an API by a token of root, and
+// returns what it prints.
+func Command(api http.RoundTripper, token string, argv []string) (string, error) {
+	program := argv[0]
 	var words []string
 	form, values := "text", url.Values{}
-	for args := p.Args[1:]; len(args) > 0; args = args[1:] {
+	for args := argv[1:]; len(args) > 0; args = args[1:] {
 		name, isOption := strings.CutPrefix(strings.Replace(args[0], "--", "-", 1), "-")
 		value, given := "", false
 		if name, value, given = strings.Cut(name, "="); !isOption {
@@ -75,16 +90,20 @@ func (h *hypervisor) pveum(p *machine.Process) int {
 			values.Set(name, value)
 		}
 	}
-	all := pveumCommands()
-	i := slices.IndexFunc(all, func(c pveumCommand) bool {
+	all := commands(program)
+	if program == "pvesh" && len(words) == 2 {
+		all = []command{{"get", http.MethodGet, words[1], nil, ""}}
+		words = words[:1]
+	}
+	i := slices.IndexFunc(all, func(c command) bool {
 		return strings.HasPrefix(strings.Join(words, " ")+" ", c.words+" ")
 	})
 	if i < 0 {
-		return fail("ERROR: unknown command 'pveum %s'", strings.Join(words, " "))
+		return "", fmt.Errorf("ERROR: unknown command '%s %s'", program, strings.Join(words, " "))
 	}
 	c := all[i]
 	if words = words[len(strings.Fields(c.words)):]; len(words) != len(c.parameters) {
-		return fail("400 not enough arguments, or too many\npveum %s", c.words)
+		return "", fmt.Errorf("400 not enough arguments, or too many\n%s %s", program, c.words)
 	}
 	path := c.path
 	for i, name := range c.parameters {
@@ -94,20 +113,23 @@ func (h *hypervisor) pveum(p *machine.Process) int {
 			values.Set(name, words[i])
 		}
 	}
-	answer, err := h.request(c.method, path, values)
+	if c.fixed != "" {
+		values.Set(c.fixed, "1")
+	}
+	answer, err := request(api, token, c.method, path, values)
 	switch {
 	case err != nil:
-		return fail("%v", err)
+		return "", err
 	case form == "json" && string(answer) != "null":
-		p.Printf("%s\n", answer)
+		return string(answer) + "\n", nil
 	case form != "json" && c.method == http.MethodPost && strings.Contains(c.path, "{tokenid}"), c.method == http.MethodGet && form != "json":
-		return fail("pveum %s: only --output-format json is simulated", c.words)
+		return "", fmt.Errorf("%s %s: only --output-format json is simulated", program, c.words)
 	}
-	return 0
+	return "", nil
 }
 
-// request asks the API as root.
-func (h *hypervisor) request(method, path string, values url.Values) (json.RawMessage, error) {
+// request asks the API.
+func request(api http.RoundTripper, token, method, path string, values url.Values) (json.RawMessage, error) {
 	body, address := strings.NewReader(""), "https://localhost:8006/api2/json"+path
 	if method == http.MethodGet || method == http.MethodDelete {
 		address += "?" + values.Encode()
@@ -118,9 +140,9 @@ func (h *hypervisor) request(method, path string, values url.Values) (json.RawMe
 	if err != nil {
 		return nil, err
 	}
-	r.Header.Set("Authorization", "PVEAPIToken="+h.host.Token())
+	r.Header.Set("Authorization", "PVEAPIToken="+token)
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	res, err := h.host.RoundTrip(r)
+	res, err := api.RoundTrip(r)
 	if err != nil {
 		return nil, err
 	}
