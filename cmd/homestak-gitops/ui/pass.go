@@ -55,17 +55,22 @@ func (u *UI) Report(r engine.Report) error {
 	return ExitOfPass(r)
 }
 
-// Confirm asks on the terminal whether to carry out the plan of a pass; only "yes" agrees. Without a terminal it
-// refuses. It returns the cause of ctx if that ends first.
+// Confirm asks whether to carry out the plan of a pass, as Agree does.
 func (u *UI) Confirm(ctx context.Context, p *engine.Pass, made *plan.Plan) error {
+	wayOn := "check the plan above, then run it with --yes"
+	if !p.Destroy {
+		wayOn += "; or save it with plan --out FILE, and apply that file"
+	}
+	return u.Agree(ctx, question(p, made), wayOn)
+}
+
+// Agree asks a question on the terminal; only "yes" agrees. Without a terminal it refuses, and names another way on.
+// It returns the cause of ctx if that ends first.
+func (u *UI) Agree(ctx context.Context, question, wayOn string) error {
 	if !u.InTerminal {
-		wayOn := "check the plan above, then run it with --yes"
-		if !p.Destroy {
-			wayOn += "; or save it with plan --out FILE, and apply that file"
-		}
 		return WithExitCode(ExitFailed, errors.New("cannot ask for confirmation without a terminal, so nothing was done\n"+wayOn))
 	}
-	fmt.Fprintf(u.Stderr, "%s\nType \"yes\" to continue: ", question(p, made))
+	fmt.Fprintf(u.Stderr, "%s\nType \"yes\" to continue: ", question)
 	answer := make(chan string, 1)
 	go func() {
 		// Ends with the line or with the process: a read from a terminal cannot be cancelled.

@@ -14,7 +14,7 @@ type Role struct {
 func ChildRoles() []Role {
 	return []Role{
 		{
-			Name: roleGuests, Path: "/vms",
+			Name: RoleGuests, Path: "/vms",
 			Privs: []string{
 				"VM.Allocate", "VM.Audit", "VM.Backup", "VM.Clone", "VM.Config.CDROM", "VM.Config.CPU", "VM.Config.Cloudinit", "VM.Config.Disk",
 				"VM.Config.HWType", "VM.Config.Memory", "VM.Config.Network", "VM.Config.Options", "VM.PowerMgmt",

@@ -32,7 +32,7 @@ type Need struct {
 
 // The documented roles, by what their privileges are on; see docs/permissions.md.
 const (
-	roleGuests    = "HomestakGuests"
+	RoleGuests    = "HomestakGuests"
 	RoleTemplates = "HomestakTemplates"
 	RoleDisks     = "HomestakDisks"
 	RoleImages    = "HomestakImages"
@@ -132,7 +132,7 @@ func (n *Needs) SoftGuest(priv, attr, what string, others ...string) {
 }
 
 func (n *Needs) onGuests(priv, what string, others ...string) Need {
-	need := Need{Grant: Grant{"/vms", priv}, Role: roleGuests, For: what}
+	need := Need{Grant: Grant{"/vms", priv}, Role: RoleGuests, For: what}
 	if n.Host.Pool != "" {
 		need.Path = "/pool/" + n.Host.Pool
 		need.Or = [][]Grant{{{"/vms", priv}}}

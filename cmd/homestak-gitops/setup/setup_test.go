@@ -1,0 +1,231 @@
+package setup_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/sim/pve"
+)
+
+// versions are those of Proxmox VE.
+func versions() []string { return []string{"8.4", "9.2"} }
+
+// What setup made is gone after undo, and what it changed is as before. A second run has nothing to do.
+func TestUndoLeavesTheHostAsBefore(t *testing.T) {
+	t.Parallel()
+	for _, version := range versions() {
+		for name, cfg := range map[string]pve.Config{"alone": {}, "cluster": {Nodes: []string{"mother"}, Guests: 3}} {
+			t.Run(version+" "+name, func(t *testing.T) {
+				cfg.Version = version
+				w := begin(t, cfg)
+				before := w.state()
+				require.Positive(t, w.do())
+				require.NotEqual(t, before, w.state())
+				after := w.state()
+				w.ran = nil
+				require.Zero(t, w.do())
+				require.Empty(t, w.ran, "a second run changes nothing")
+				require.Equal(t, after, w.state())
+				w.undo()
+				require.Equal(t, before, w.state())
+				w.undo()
+				require.Equal(t, before, w.state(), "there is nothing more to undo")
+			})
+		}
+	}
+}
+
+// killed is a run that ends before a change.
+var errKilled = errors.New("killed")
+
+// However far a run got, the next one finishes it, with the same result. Undo leads back from everywhere, also if it is
+// cut off itself.
+func TestARunThatIsCutOffIsFinishedOrUndone(t *testing.T) {
+	t.Parallel()
+	whole := begin(t, pve.Config{})
+	whole.do()
+	want := whole.shape()
+	for n, ended := 1, false; !ended; n++ {
+		cut := func(w *world, undo bool) bool {
+			s, left := w.setup(), n
+			s.SetAt(func() error {
+				if left--; left == 0 {
+					return errKilled
+				}
+				return nil
+			})
+			if undo {
+				return errors.Is(s.Undo(t.Context()), errKilled)
+			}
+			p, err := s.Read(t.Context())
+			require.NoError(t, err)
+			return errors.Is(s.Do(t.Context(), p), errKilled)
+		}
+		w := begin(t, pve.Config{})
+		before := w.state()
+		ended = !cut(w, false)
+		w.do()
+		require.Empty(t, differences(want, w.shape()), "cut off before change %d", n)
+		require.Zero(t, w.do())
+		cut(w, true)
+		w.undo()
+		require.Equal(t, before, w.state(), "finished after change %d, undone", n)
+
+		cut(w, false)
+		w.undo()
+		require.Equal(t, before, w.state(), "undone after change %d", n)
+	}
+}
+
+// differences are the lines that only one of two texts has.
+func differences(a, b string) (out []string) {
+	in := func(text, line string) bool {
+		return strings.Contains("\n"+text+"\n", "\n"+strings.TrimRight(line, "\n")+"\n")
+	}
+	for line := range strings.Lines(a) {
+		if !in(b, line) {
+			out = append(out, "- "+line)
+		}
+	}
+	for line := range strings.Lines(b) {
+		if !in(a, line) {
+			out = append(out, "+ "+line)
+		}
+	}
+	return out
+}
+
+// The files are those that the agent reads.
+func TestTheFilesAreGood(t *testing.T) {
+	t.Parallel()
+	w := begin(t, pve.Config{Guests: 2})
+	w.do()
+	secrets, found := hcl.ParseSecrets("secrets.yaml", []byte(w.text("etc/homestak-gitops/secrets.yaml")), nil)
+	require.Empty(t, found)
+	require.Contains(t, secrets.Values["api_tokens"]["father"], "homestak@pve!gitops=")
+	require.Equal(t, "-----BEGIN KEY-----\nabc\n-----END KEY-----\n", secrets.Values["ssh_keys"]["gitops-private"])
+	require.Len(t, secrets.OwnershipKeys("home", "father"), 1)
+	_, found = hcl.ParseAgent("agent.hcl", []byte(w.text("etc/homestak-gitops/agent.hcl")))
+	require.Empty(t, found)
+	for name, mode := range map[string]os.FileMode{"secrets.yaml": 0o600, "setup.json": 0o600, "agent.hcl": 0o644} {
+		info, err := os.Stat(filepath.Join(w.root, "etc/homestak-gitops", name))
+		require.NoError(t, err)
+		require.Equal(t, mode, info.Mode().Perm(), name)
+	}
+	require.NotContains(t, strings.Join(w.said, "\n"), secrets.Values["api_tokens"]["father"][20:], "no secret is shown")
+	require.NotContains(t, w.text("etc/homestak-gitops/setup.json"), secrets.Values["api_tokens"]["father"][20:])
+}
+
+// What setup did not make it neither changes nor removes.
+func TestWhatIsThereStays(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, why, fix string
+		make           []string
+	}{
+		{
+			"role that lacks a privilege", "role HomestakDisks is there, and lacks Datastore.AllocateSpace",
+			"pveum role modify HomestakDisks --append 1 --privs Datastore.AllocateSpace",
+			[]string{"pveum role add HomestakDisks --privs Datastore.Audit"},
+		},
+		{
+			"token without a secret", "token homestak@pve!gitops is there, and PVE shows its secret only once",
+			"pveum user token remove homestak@pve gitops",
+			[]string{"pveum user add homestak@pve", "pveum user token add homestak@pve gitops --output-format json"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := begin(t, pve.Config{})
+			for _, line := range c.make {
+				_, err := w.Run(t.Context(), strings.Fields(line))
+				require.NoError(t, err)
+			}
+			before := w.state()
+			require.Contains(t, w.refused(), c.why)
+			require.Equal(t, before, w.state())
+			_, err := w.Run(t.Context(), strings.Fields(c.fix))
+			require.NoError(t, err)
+			before = w.state()
+			require.Positive(t, w.do())
+			w.undo()
+			require.Equal(t, before, w.state())
+		})
+	}
+	t.Run("another program", func(t *testing.T) {
+		w := begin(t, pve.Config{})
+		w.put("usr/local/bin/homestak-gitops", "an older program")
+		require.Contains(t, w.refused(), "differs from that of this program")
+	})
+	t.Run("secrets of another site", func(t *testing.T) {
+		w := begin(t, pve.Config{})
+		require.NoError(t, os.Mkdir(filepath.Join(w.root, "etc/homestak-gitops"), 0o755))
+		w.put("etc/homestak-gitops/secrets.yaml", "passwords:\n  a: b\n")
+		require.Contains(t, w.refused(), "without a token of this host")
+		w.put("etc/homestak-gitops/secrets.yaml", "api_tokens:\n  father: \"homestak@pve!gitops=1\"\n")
+		before := w.state()
+		w.do()
+		w.undo()
+		require.Equal(t, before, w.state())
+	})
+	t.Run("changed afterwards", func(t *testing.T) {
+		w := begin(t, pve.Config{})
+		w.do()
+		w.put("etc/homestak-gitops/secrets.yaml", w.text("etc/homestak-gitops/secrets.yaml")+"passwords:\n  a: b\n")
+		w.put("srv/homestak-gitops.git/refs/heads/main", strings.Repeat("1", 40)+"\n")
+		_, err := w.Run(t.Context(), strings.Fields("pvesm set local --content iso"))
+		require.NoError(t, err)
+		w.undo()
+		said := strings.Join(w.said, "\n")
+		for _, name := range []string{"secrets, with", "repository ", "content of storage local"} {
+			require.Regexp(t, "(?m)^"+name+".*: left as it is, since it was changed after setup", said)
+		}
+		require.Contains(t, w.text("etc/homestak-gitops/secrets.yaml"), "a: b")
+		require.NoFileExists(t, filepath.Join(w.root, "etc/homestak-gitops/setup.json"))
+		require.Contains(t, w.get("/nodes/father/storage"), `"content":["iso"]`)
+	})
+}
+
+// Where setup cannot run it says why, and what to do.
+func TestHostsThatCannotBeSetUp(t *testing.T) {
+	t.Parallel()
+	for why, cfg := range map[string]pve.Config{
+		"has no quorum":                       {Nodes: []string{"mother"}, NoQuorum: true},
+		"no active storage for disks":         {Storages: []pve.Storage{{Name: "local", Type: "dir", Content: []string{"iso"}}}},
+		"no bridge : create one under System": {Bridges: []string{}},
+	} {
+		t.Run(why, func(t *testing.T) {
+			t.Parallel()
+			require.Contains(t, begin(t, cfg).refused(), why)
+		})
+	}
+	t.Run("names that are not there", func(t *testing.T) {
+		w := begin(t, pve.Config{})
+		w.with.Disks, w.with.Bridge = "fast", "vmbr9"
+		require.Contains(t, w.refused(), "has no storage fast")
+		require.Contains(t, w.refused(), "has no bridge vmbr9")
+	})
+}
+
+// A script has all commands, and no secret.
+func TestScript(t *testing.T) {
+	t.Parallel()
+	w := begin(t, pve.Config{})
+	s := w.setup()
+	p, err := s.Read(t.Context())
+	require.NoError(t, err)
+	var script bytes.Buffer
+	p.Script(&script)
+	require.Empty(t, w.ran)
+	require.NoError(t, s.Do(t.Context(), p))
+	for _, line := range w.ran {
+		require.Contains(t, strings.ReplaceAll(script.String(), "'", ""), line)
+	}
+	require.Contains(t, script.String(), `token=$(pveum user token add homestak@pve gitops --privsep 0 --output-format json | sed`)
+}
