@@ -22,14 +22,16 @@ import (
 // synchronise by themselves.
 type hosts struct {
 	commits site.Commits
-	make    func(files fs.FS, d engine.Desired, h *model.Host, sent func(method string, status int)) (engine.Driver, error) // Options.Open
-	sent    func(method string, status int)
+	make    open // by Options.Open
 	log     *slog.Logger
 	facts   *control.Facts
 
 	tree   liveFiles
 	opened *opened // nil: no host yet
 }
+
+// open opens a host of a site; see engine.Pass.
+type open = func(d engine.Desired, h *model.Host) (engine.Driver, error)
 
 // opened is the driver of a host, and for whom it was made.
 type opened struct {
@@ -59,7 +61,7 @@ func (s *hosts) open(d engine.Desired, h *model.Host) (engine.Driver, error) {
 	if o := s.opened; o != nil && o.site == d.Site.Name && sameHost(o.host, h) && maps.Equal(o.keys, keys) && o.awaits == d.AwaitsSecrets {
 		return o.driver, nil
 	}
-	driver, err := s.make(&s.tree, d, h, s.sent)
+	driver, err := s.make(d, h)
 	if err != nil {
 		return nil, err
 	}

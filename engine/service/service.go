@@ -34,9 +34,10 @@ type Options struct {
 	Kinds   model.Kinds
 	Log     *slog.Logger
 
-	// Open opens a host of a site, with the files of the site. The driver calls sent after each request to the
-	// API of the host, from any goroutine, with the status of the answer, 0 for none.
-	Open func(files fs.FS, d engine.Desired, h *model.Host, sent func(method string, status int)) (engine.Driver, error)
+	// Open returns how hosts are opened. Files are those of the site that is converged to. A driver calls sent after each
+	// request to the API of the host, from any goroutine, with the status of the answer, 0 for none. Server is that of
+	// nodes and children, nil if there is none.
+	Open func(files fs.FS, sent func(method string, status int), server *specdaemon.Server) open
 	// NewKey makes a key pair for SSH: the private key as ssh-keygen writes it, and a line of authorized_keys. Nil:
 	// the agent of a child has none of its own.
 	NewKey func(comment string) (private, public string, err error)
@@ -128,9 +129,10 @@ func New(o Options) (*Service, error) {
 			Loader: o.loader(), Files: repo.Files, Notes: repo.Notes,
 			Secrets: c.SecretsFile, Given: s.given, Local: s.local, Keys: site.Keys{Env: c.env, File: c.AgeKeyFile},
 		},
-		make: o.Open, sent: s.counts.sent, log: o.Log, facts: s.facts,
+		log: o.Log, facts: s.facts,
 	}
 	s.serveNodes()
+	way.make = o.Open(&way.tree, s.counts.sent, s.server)
 	if o.Watch != nil {
 		s.watch = o.Watch(s.changed)
 	}

@@ -35,15 +35,14 @@ import (
 // Between two passes connections are kept: the driver of the host stays the same one, and
 // reads the files of the commit at hand.
 func TestAHostIsOpenedOnce(t *testing.T) {
-	var files fs.FS
 	made := 0
 	s := &hosts{
 		commits: site.Commits{Files: func(commit string) (fs.FS, error) {
 			return fstest.MapFS{"commit": {Data: []byte(commit)}}, nil
 		}},
 		facts: control.NewFacts("father"), log: slog.New(slog.DiscardHandler),
-		make: func(f fs.FS, _ engine.Desired, _ *model.Host, _ func(string, int)) (engine.Driver, error) {
-			made, files = made+1, f
+		make: func(engine.Desired, *model.Host) (engine.Driver, error) {
+			made++
 			return nil, nil //nolint:nilnil // nothing is done with it
 		},
 	}
@@ -51,7 +50,7 @@ func TestAHostIsOpenedOnce(t *testing.T) {
 		t.Helper()
 		_, err := s.open(engine.Desired{Site: &model.Site{Name: "home"}, Commit: commit}, &h)
 		require.NoError(t, err)
-		got, err := fs.ReadFile(files, "commit")
+		got, err := fs.ReadFile(&s.tree, "commit")
 		require.NoError(t, err)
 		require.Equal(t, commit, string(got))
 	}
@@ -75,7 +74,7 @@ func TestS1ANewKeyReopensTheHost(t *testing.T) {
 	made := 0
 	s := &hosts{
 		commits: site.Commits{Files: func(string) (fs.FS, error) { return fstest.MapFS{}, nil }}, log: slog.New(slog.DiscardHandler),
-		make: func(fs.FS, engine.Desired, *model.Host, func(string, int)) (engine.Driver, error) {
+		make: func(engine.Desired, *model.Host) (engine.Driver, error) {
 			made++
 			return nil, nil //nolint:nilnil // nothing is done with it
 		},

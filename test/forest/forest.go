@@ -31,6 +31,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -190,13 +191,12 @@ func (m *Machine) Start() error {
 		return err
 	}
 	log := f.o.Log(m.Name)
-	var s *service.Service
 	access := drivers.Access{Transport: m.transport}
 	o := service.Options{
 		Config: c, Program: "1.0", Kinds: access.Kinds(), Log: log, Simulated: func(netip.Addr) error { return nil },
 		Network: service.Network{Listen: f.Network.listen(m.At), Dial: f.Network.dial(m)}, File: f.file,
-		Open: func(files fs.FS, d engine.Desired, h *model.Host, sent func(string, int)) (engine.Driver, error) {
-			return drivers.Access{Files: files, Transport: m.transport, Sent: sent, Parent: s.Server()}.Open(d, h)
+		Open: func(files fs.FS, sent func(string, int), server *daemon.Server) func(engine.Desired, *model.Host) (engine.Driver, error) {
+			return drivers.Access{Files: files, Transport: m.transport, Sent: sent, Parent: server}.Open
 		},
 	}
 	if f.o.Watch {

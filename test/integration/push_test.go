@@ -779,8 +779,8 @@ func TestST03PushByTheAgentOfTheHost(t *testing.T) {
 	cfg := push.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Children: func() push.Children { return handedDown{father.Server(), s.program, s.version} }}
 	father = startTierWith(t, "father", secrets, func(c *service.Config) { c.Repository.URL = repo.URL() }, func(o *service.Options) {
 		o.Kinds, o.Program = append(proxmox.Kinds(), cfg.Kinds()...), s.version
-		o.Open = func(_ fs.FS, d engine.Desired, h *model.Host, _ func(string, int)) (engine.Driver, error) {
-			return s.over(cfg)(d, h)
+		o.Open = func(fs.FS, func(string, int), *daemon.Server) func(engine.Desired, *model.Host) (engine.Driver, error) {
+			return s.over(cfg)
 		}
 	})
 	nspawn.Await(t, "the server listens", func() bool { return len(father.Server().State().Pins) > 0 })

@@ -31,6 +31,7 @@ import (
 	simhosts "github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/debian"
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/test/released"
 )
@@ -100,8 +101,8 @@ func (x *tier) start() {
 	o := service.Options{
 		Config: x.config, Program: "1.2.3", Kinds: access.Kinds(), Log: slog.New(slog.NewTextHandler(x.t.Output(), nil)),
 		Simulated: func(netip.Addr) error { return nil },
-		Open: func(files fs.FS, d engine.Desired, h *model.Host, sent func(string, int)) (engine.Driver, error) {
-			return drivers.Access{Files: files, Transport: hosts.Transport, Sent: sent}.Open(d, h)
+		Open: func(files fs.FS, sent func(string, int), _ *daemon.Server) func(engine.Desired, *model.Host) (engine.Driver, error) {
+			return drivers.Access{Files: files, Transport: hosts.Transport, Sent: sent}.Open
 		},
 	}
 	x.options(&o)

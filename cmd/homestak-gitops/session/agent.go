@@ -9,6 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
+	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -51,15 +52,15 @@ func (n Network) join(o service.Options, own push.Config, url string, made func(
 	}
 	access := n.Access(guests)
 	o.Kinds, o.Simulated, o.NewKey = access.Kinds(), n.Reaches, ssh.NewKey
-	o.Open = func(files fs.FS, d engine.Desired, h *model.Host, sent func(string, int)) (engine.Driver, error) {
-		open := access
-		open.Files, open.Sent = files, sent
-		if server := made().Server(); server != nil {
-			if open.Parent = server; url != "" {
-				open.Parent = moved{server, url}
+	o.Open = func(files fs.FS, sent func(string, int), server *daemon.Server) func(engine.Desired, *model.Host) (engine.Driver, error) {
+		hosts := access
+		hosts.Files, hosts.Sent = files, sent
+		if server != nil {
+			if hosts.Parent = server; url != "" {
+				hosts.Parent = moved{server, url}
 			}
 		}
-		return open.Open(d, h)
+		return hosts.Open
 	}
 	return o
 }
