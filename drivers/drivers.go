@@ -102,7 +102,7 @@ func (a Access) Kinds() model.Kinds {
 // enters reports whether guests are entered.
 func (a Access) enters() bool { return a.Transport == nil || a.Guests.Dial != nil }
 
-// guests is how guests are entered, with the parent of those in mode pull.
+// guests returns how guests are entered, with the parent of those in mode pull.
 func (a Access) guests() push.Config {
 	c := a.Guests
 	if a.Parent != nil {

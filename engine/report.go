@@ -16,7 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Outcome is how a pass ended.
+// Outcome is the outcome of a pass.
 type Outcome string
 
 // The ends of a pass.

@@ -43,7 +43,7 @@ type Options struct {
 	Position *Position         // says where the load is; may be nil
 }
 
-// Position is where a load is; see lang.Position.
+// Position is the position of a load; see lang.Position.
 type Position = lang.Position
 
 // Load reads the site in a tree. The findings are sorted. The site is nil if the files have no

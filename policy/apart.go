@@ -22,7 +22,7 @@ type Apart interface {
 	Ask(ctx context.Context, q Question) (Answer, error)
 }
 
-// Question is all that an answer depends on. It crosses the border of a process.
+// Question has everything that an answer depends on. It crosses the border of a process.
 type Question struct {
 	Files    map[string]string // the site's own rules, by name from the root of the site
 	Packages []string          // that are evaluated; none for a request to the server

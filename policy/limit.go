@@ -27,10 +27,10 @@ const (
 	leastWall = time.Minute
 )
 
-// checkEvery is how often a running evaluation is checked. Its allocations in between add to its limit.
+// checkEvery is the interval at which a running evaluation is checked. Its allocations in between add to its limit.
 const checkEvery = 10 * time.Millisecond
 
-// grace is how long an evaluation may take to notice that it was stopped, and to say
+// grace limits the time in which an evaluation notices that it was stopped, and says
 // where it was.
 const grace = 2 * time.Second
 

@@ -1,6 +1,6 @@
 package specserve
 
-// Catalog is what a server has of one commit: the encoded spec of each node, the credentials of the site, and its
+// Catalog has what a server serves of one commit: the encoded spec of each node, the credentials of the site, and its
 // rules for access. It is immutable.
 
 import (

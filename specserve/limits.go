@@ -6,7 +6,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/limit"
 )
 
-// Limits are what clients may take. A client that only connects costs one goroutine until Header.
+// Limits are the limits of clients. A client that only connects costs one goroutine until Header.
 // Requests that are answered well are not counted: what they take is bounded by the connections.
 type Limits struct {
 	Header time.Duration // for the TLS handshake, and then for the header of a request

@@ -8,7 +8,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// counts are what a server has answered. Their labels are rows of the table, statuses and codes, so there are never
+// counts count the answers of a server. Their labels are rows of the table, statuses and codes, so there are never
 // many.
 type counts struct {
 	requests, refusals *Counter

@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Period is how often a child reports that has no interval of its own.
+// Period is the interval of the reports of a child that sets no other.
 const Period = time.Minute
 
 // own lets the node itself through, whatever its posture allows others: a report changes what people

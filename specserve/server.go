@@ -19,7 +19,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Options are what a server is made of.
+// Options configure a Server.
 type Options struct {
 	Version string   // of the program
 	Program *Program // what new nodes get; nil: none

@@ -37,7 +37,7 @@ branch. Otherwise, and if no agent runs, it exits 1.`,
 	return c
 }
 
-// watchEvery is how often --watch reads the status.
+// watchEvery is the interval at which --watch reads the status.
 const watchEvery = time.Second
 
 func runStatus(ctx context.Context, a *app, f *session.AgentFlags, watch bool) error {

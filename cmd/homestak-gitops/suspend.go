@@ -109,7 +109,7 @@ func runResume(ctx context.Context, a *app, f *suspendFlags) error {
 	return nil
 }
 
-// manifestFlag is how a command line names what is suspended.
+// manifestFlag returns the flag that names a suspended manifest on the command line.
 func manifestFlag(manifest string) string {
 	if manifest == "" {
 		return ""

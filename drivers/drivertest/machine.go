@@ -54,7 +54,7 @@ func Machine(t *testing.T, open func(t *testing.T) guest.Machine) {
 	}
 }
 
-// longest is how long one test may take, so that one that hangs says which it is.
+// longest is the time limit of one test, so that one that hangs says which it is.
 const longest = 2 * time.Minute
 
 // machine is one under test.
@@ -167,7 +167,7 @@ func unreadStdin(t *testing.T, m *machine) {
 	}
 }
 
-// script is how files are written: the arguments say where, and stdin has the rest.
+// script writes files: the arguments say where, and stdin has the rest.
 func script(t *testing.T, m *machine) {
 	dir := m.dir()
 	out := m.run([]byte("set -eu\ncd \"$1\"\ncat >a <<'END'\n$HOME `x` \\\nEND\nchmod 0600 a\nmv a b\ncat b\nexit 7\n"), "/bin/sh", "-s", "--", dir)

@@ -22,11 +22,11 @@ type Machine struct{ grace time.Duration }
 // New returns this machine.
 func New() Machine { return Machine{defaultGrace} }
 
-// defaultGrace is how long a command that has to end may take to clean up, and how long an
+// defaultGrace limits the time that a command that has to end may take to clean up, and that an
 // output may stay open after its command has ended, by a process that it left behind.
 const defaultGrace = 5 * time.Second
 
-// environment is what commands get: nothing of the program's own, where the service
+// environment returns the environment of commands: nothing of the program's own, where the service
 // manager puts its sockets and credentials, but who became root by sudo: what is taken from
 // that user may lock them out.
 func environment() []string {

@@ -29,7 +29,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// DefaultConcurrency is how many requests are in flight at once, to all nodes together.
+// DefaultConcurrency is the number of requests in flight at once, to all nodes together.
 const DefaultConcurrency = api.DefaultConcurrency
 
 // Config says which host to drive, and as whom.

@@ -17,16 +17,16 @@ import (
 const (
 	firstPoll = 50 * time.Millisecond // at a command that runs
 	lastPoll  = 2 * time.Second
-	// longestSilence is how long the agent may not answer while a command runs: PVE waits
+	// longestSilence is the time that the agent may leave requests unanswered while a command runs: PVE waits
 	// 3 s for it (qga_check_running in PVE/QemuServer/Agent.pm), a guest that is busy takes
 	// longer, and one whose file systems are frozen for a backup answers nothing at all.
 	longestSilence = 2 * time.Minute
-	// mostBody is how long a request may be: pveproxy reads 64 KiB of one before
+	// mostBody is the maximum size of a request: pveproxy reads 64 KiB of one before
 	// libpve-http-server-perl 5.2.1, and 512 KiB since ($limit_max_post in
 	// PVE/APIServer/AnyEvent.pm).
 	mostBody = 60 << 10
-	// mostInput is how long input-data may be, mostContent how long the content of a
-	// file-write may be (PVE/API2/Qemu/Agent.pm), in characters.
+	// mostInput is the maximum length of input-data, mostContent that of the content of a
+	// file-write (PVE/API2/Qemu/Agent.pm), in characters.
 	mostInput   = 64 << 10
 	mostContent = 60 << 10
 )
@@ -63,7 +63,7 @@ func execParams(c guest.Command) api.Params {
 	return p
 }
 
-// size is how long the body of a request is.
+// size returns the length of the body of a request.
 func size(p api.Params) int {
 	body, err := json.Marshal(p)
 	if err != nil {
@@ -121,7 +121,7 @@ func (g *machine) exec(ctx context.Context, name string, p api.Params) (guest.Ou
 	}
 }
 
-// cleanup is how long the removal of files may take that a command did not come to read.
+// cleanup limits the time for removing files that a command did not read.
 const cleanup = 20 * time.Second
 
 // runWithFiles runs a command that reads more than PVE takes with it. PVE writes whole files

@@ -37,7 +37,7 @@ type machine struct {
 	deaf bool         // its configuration has no agent that is switched on
 }
 
-// mostNICs is how many cards a guest may have (qemu-server $MAX_NETS).
+// mostNICs is the maximum number of NICs of a guest (qemu-server $MAX_NETS).
 const mostNICs = 32
 
 // verify verifies that it still is the guest of its address, and reads its cards, once.

@@ -66,7 +66,7 @@ func WantedAgent(identity string) *Agent {
 	}
 }
 
-// reconnected is what is wanted of the agent of a child that left the site, and is now as found: that it runs, finds its parent, and can
+// reconnected returns the desired state of the agent of a child that left the site, and its state as found: that it runs, finds its parent, and can
 // remove what it manages. It keeps its program, since it goes with it.
 func reconnected(found *Agent, identity string) *Agent {
 	w := WantedAgent(identity)
@@ -166,7 +166,7 @@ func (f *FoundAgent) connection() wire.Parent {
 	return p
 }
 
-// Agent is what is there in words.
+// Agent returns a description of the installed agent.
 func (f *FoundAgent) Agent() *Agent {
 	a, w, p := WantedAgent(f.want.Identity), f.want, f.connection()
 	switch {
@@ -310,7 +310,7 @@ func (f *FoundAgent) Upgrades() bool {
 // Interrupted reports whether an upgrade was begun before, and has not ended.
 func (f *FoundAgent) Interrupted() bool { return f.upgrade != "" }
 
-// refusedFor is how long a program that did not report is not tried again.
+// refusedFor is the time for which a program that did not report is not retried.
 const refusedFor = time.Hour
 
 // Refused says that the program did not report when it was installed, and the one before runs; nil if it may be tried. A time

@@ -27,7 +27,7 @@ import (
 // Children is the server that the agents of children report to, and get everything from. Its methods are called from
 // several goroutines.
 type Children interface {
-	// Known is what children know of it now, without identity and token.
+	// Known returns what children know of it now, without identity and token.
 	Known() (wire.Parent, error)
 	// Parent returns the parent for a child, with a fresh token. Earlier reports are dropped.
 	Parent(node, spec string) (wire.Parent, error)
@@ -127,7 +127,7 @@ func lacksPVE(site *model.Site, of *model.Resource, declared *model.Spec) string
 	}
 }
 
-// agentWay is how the machine of a child is entered, and which spec it has.
+// agentWay says how the machine of a child is entered, and has its spec.
 type agentWay struct {
 	*way
 	spec string
@@ -155,7 +155,7 @@ func (d *Driver) wantedAgent(ctx context.Context, node string) (AgentWant, error
 	return w, nil
 }
 
-// serving is what children know of their parent. The server of an agent that was just started may take a moment.
+// serving returns what children know of their parent. The server of an agent that was just started may take a moment.
 func (*Driver) serving(ctx context.Context, c Children) (wire.Parent, error) {
 	end := time.NewTimer(patience)
 	defer end.Stop()
@@ -303,7 +303,7 @@ func (d *Driver) send(ctx context.Context, m guest.Machine, sum string) error {
 	return SendProgram(ctx, m, sum, program)
 }
 
-// hearFor is how long a new program may take until it reports: a step has to have time left to put the old one back. Full
+// hearFor returns the time that a new program has to report: a step has to have time left to put the old one back. Full
 // reports whether that is as long as usual.
 func (d *Driver) hearFor(ctx context.Context) (within time.Duration, full bool) {
 	within = cmp.Or(d.cfg.Upgrade, defaultUpgrade)

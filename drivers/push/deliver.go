@@ -30,7 +30,7 @@ type parent interface {
 	Accepts(node, token string) error
 }
 
-// viaDelivery is how a container in mode pull is entered: once, by pct.
+// viaDelivery is the way into a container in mode pull: once, by pct.
 const viaDelivery = "delivery"
 
 // Paths of delivered files on a node.
@@ -72,7 +72,7 @@ func (c Config) Delivers(ctx context.Context) bool {
 	return c.Parent != nil && local.MayEnter(ctx, c.Locally) == nil
 }
 
-// pulled is what is wanted inside a node in mode pull: that a container got to know its parent.
+// pulled returns the desired state inside a node in mode pull: that a container got to know its parent.
 func (c Config) pulled(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
 	if of.Addr.Kind != lxc || c.Parent == nil || in.Node.Spec == "" || text(of.Spec, "power") == "stopped" {
 		return nil, nil

@@ -144,7 +144,7 @@ func (l *line) open(ctx context.Context) (*ssh.Machine, error) {
 
 func (l *line) known() (Known, error) { return l.d.cfg.HostKeys.Of(l.way.alias(l.d.host.Name)) }
 
-// ports are where sshd may listen: where the spec says, and where it was before the spec said otherwise.
+// ports returns the ports on which sshd may listen: that of the spec, and that before the spec said otherwise.
 func (l *line) ports(known Known) []int {
 	if known.Port != 0 && !slices.Contains(l.way.ports, known.Port) {
 		return append(slices.Clone(l.way.ports), known.Port)
@@ -152,7 +152,7 @@ func (l *line) ports(known Known) []int {
 	return l.way.ports
 }
 
-// addresses are where the guest may answer: where its host says, where the spec says, and where it
+// addresses returns the addresses at which the guest may answer: from its host, from the spec, and where it
 // was entered last. They differ while its address changes. A guest whose host keys are not known is only entered
 // where its host says.
 func (l *line) addresses(ctx context.Context, known Known) ([]netip.Addr, error) {
@@ -374,7 +374,7 @@ func (l *line) renewed(ctx context.Context, err error, known Known) []string {
 	return keys
 }
 
-// keysTime is how long a guest agent may take to give the host keys of its guest.
+// keysTime limits the time in which a guest agent returns the host keys of its guest.
 const keysTime = 5 * time.Second
 
 // vouched returns the host keys that the guest agent knows; this channel cannot be intercepted.
@@ -422,7 +422,7 @@ func (l *line) learn(ctx context.Context, known, learned Known) error {
 	return l.d.cfg.HostKeys.Learn(l.way.alias(l.d.host.Name), learned)
 }
 
-// privateKeys are what we log in with.
+// privateKeys returns the keys for logging in.
 func (d *Driver) privateKeys() []string {
 	var keys []string
 	if d.host.SSH != nil && d.host.SSH.Key != "" {

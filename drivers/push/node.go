@@ -13,7 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// way is how a guest is entered; a value.
+// way says how a guest is entered; it is a value.
 type way struct {
 	guest model.Address // the vm or ct
 	site  string
@@ -32,7 +32,7 @@ const (
 	lxc     = "ct"
 )
 
-// inside is what is wanted inside a node, as model.Kind.Inside returns it. A guest that should be off cannot be
+// inside returns the desired state inside a node, for model.Kind.Inside. A guest that should be off cannot be
 // entered, so nothing is wanted there. Nor is one by SSH without a key for the login, unless the spec asks for SSH
 // by name: see docs/decisions/0014-ways-into-guests.md.
 func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
@@ -88,7 +88,7 @@ func (w *way) listens(want *spec.Spec) {
 	}
 }
 
-// withdrawn is what is wanted inside a node that lost its spec: nothing of it. The node is entered as the earlier spec says.
+// withdrawn returns the desired state inside a node that lost its spec: nothing of it. The node is entered as the earlier spec says.
 func (c Config) withdrawn(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
 	was := in.Earlier
 	if was.Host == nil {

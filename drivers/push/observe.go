@@ -178,7 +178,7 @@ func (d *Driver) barred(ctx context.Context, w *model.Want) []model.Unknown {
 	return out
 }
 
-// hidden is what cannot be seen of what is wanted inside a guest.
+// hidden returns what could not be read inside a guest.
 func hidden(want *model.Resource) model.Unknown {
 	return model.Unknown{Scope: "inside of " + want.Inside.String(), Kind: want.Addr.Kind, Only: []model.Address{want.Addr}}
 }

@@ -12,7 +12,7 @@ import (
 // other keys, and the child does not know them. No file says any more how its machine is entered: what is observed of the guest
 // does, and the usual port of SSH.
 
-// reconnects is what is wanted inside the children on the host that left the site and have not reported: that they find their parent.
+// reconnects returns the desired state inside the children on the host that left the site and have not reported: that they find their parent.
 func (d *Driver) reconnects(w *model.Want, have model.State) []*model.Resource {
 	if d.cfg.Children == nil || !d.cfg.hasKey(d.host) {
 		return nil

@@ -147,7 +147,7 @@ func algorithms(keys []ssh.PublicKey) []string {
 	return out
 }
 
-// fingerprint is how people compare keys.
+// fingerprint returns the form of a key that people compare.
 func fingerprint(key ssh.PublicKey) string {
 	return fmt.Sprintf("%s (%s)", ssh.FingerprintSHA256(key), key.Type())
 }

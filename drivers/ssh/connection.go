@@ -241,7 +241,7 @@ func (c *connection) ping(ctx context.Context) error {
 	}
 }
 
-// probe is what a user who is not root is asked: whether they are root by another name, and else
+// probe is the check of a user who is not root: whether they are root by another name, and else
 // whether sudo makes them root without a password.
 const probe = `if [ "$(id -u)" = 0 ]; then echo root
 elif command -v sudo >/dev/null 2>&1; then LC_ALL=C sudo -n true && echo sudo

@@ -128,7 +128,7 @@ func (m *Machine) Run(ctx context.Context, c guest.Command) (guest.Output, error
 	}
 }
 
-// longestLine is how long one argument of a program may be, here the line for the far shell
+// longestLine is the maximum length of one argument of a program, here the line for the far shell
 // (MAX_ARG_STRLEN of Linux, less its end).
 const longestLine = 128<<10 - 1
 

@@ -21,7 +21,7 @@ import (
 // errNotSent is a connection that ended before the command was sent over it: nothing has run.
 var errNotSent = errors.New("the connection was lost before the command was sent")
 
-// drain is how long an output may stay open after its command has ended, by a process that it left
+// drain limits the time that an output may stay open after its command has ended, by a process that it left
 // behind.
 const drain = 5 * time.Second
 
@@ -167,13 +167,13 @@ const (
 	begin  = `printf '\001homestak\002\n' >&2; printf '\001homestak\002\n'; exec `
 )
 
-// mostNoise is how many bytes a login shell may write before it comes to the command.
+// mostNoise is the number of bytes that a login shell may write before it runs the command.
 const mostNoise = 1 << 20
 
 // errNoise is a login shell that writes without end. The command, which comes behind that, has not run.
 var errNoise = errors.New("the login shell of this user writes more than 1 MiB before it runs the command: see its profile, such as ~/.bashrc")
 
-// mostBefore is how much is kept of what comes before the marker.
+// mostBefore is the number of bytes that are kept of the output before the marker.
 const mostBefore = 2 << 10
 
 // output is an output of the far shell, and then of the command. For one goroutine.
@@ -209,7 +209,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// text is what came before the marker, if that did not come.
+// text returns the output so far, if the marker did not come.
 func (o *output) text() string { return o.before + string(o.tail) }
 
 // shellError is a login shell that ended before it ran the command.

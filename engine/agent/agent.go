@@ -103,7 +103,7 @@ type Options struct {
 	Notify func(Status)  // called after every change of state; must not block, nor ask the agent for anything but its status. May be nil
 }
 
-// HostState is how far the host is from the commit that is in force.
+// HostState compares the host with the applied commit.
 type HostState struct {
 	Removed   []string // children on the host that the site lacks
 	Converged string   // the last commit that the host converged to completely; "" for none

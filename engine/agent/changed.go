@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// ownTime is how long after a pass that changed something a change counts as its own.
+	// ownTime is the time after a pass that changed something in which a change counts as its own.
 	ownTime = 2 * time.Second
-	// quietTime is how long after such a pass another one has nothing to do with it.
+	// quietTime is the time after such a pass after which a change was not caused by it.
 	quietTime = time.Minute
 	// mostChanged is of how many guests a pass may be that leaves out the others.
 	mostChanged = 16

@@ -17,7 +17,7 @@ import (
 // the child. The latter is remembered; losing it only delays the removal until a report about the commit of the
 // pass.
 
-// childrenFor is what is known of the children, for a pass with a commit.
+// childrenFor returns what is known of the children, for a pass with a commit.
 func childrenFor(ctx context.Context, l *loop, c model.Commit) map[string]model.Child {
 	if l.o.Children == nil {
 		return nil

@@ -190,7 +190,7 @@ func (l *loop) wait(ctx context.Context) (work, bool) {
 	}
 }
 
-// wakeup is when there is something to do next without a request.
+// wakeup returns the time at which there is something to do next without a request.
 func (l *loop) wakeup() time.Time {
 	next := l.nextFetch
 	for _, t := range []time.Time{l.nextCheck, l.own.next} {

@@ -36,7 +36,7 @@ const (
 	Stay                   // the commit is older than the one in force: keep that
 )
 
-// Order is how a commit stands to another one.
+// Order is the relation of a commit to another one.
 type Order int
 
 // The orders.
@@ -46,7 +46,7 @@ const (
 	Unrelated // it does not come after the other, or that is not known
 )
 
-// Membership is all that decides about a commit.
+// Membership has everything that decides about a commit.
 type Membership struct {
 	Identity string
 	Commit   string
@@ -111,7 +111,7 @@ func (u *upstream) orderOf(ctx context.Context, commit, before string) Order {
 	}
 }
 
-// membership is what is known before the site of a commit is read; the rest is asked for by decide.
+// membership returns what is known before the site of a commit is read; the rest is asked for by decide.
 func membership(ctx context.Context, l *loop, c model.Commit) Membership {
 	known := &l.memory.State
 	m := Membership{Identity: l.o.Identity, Commit: c.ID, Child: l.o.Parent != nil, Before: cmp.Or(known.Member, known.Converged.ID, known.Good.ID)}

@@ -205,7 +205,7 @@ func (m *memory) noteFailing(r *engine.Report) {
 // tokens may see such volumes, so the refusal itself is kept, as a hint to choose another
 // VMID from then on. Losing it costs one creation that fails.
 
-// mostUnusable is how many of these VMIDs are kept, the newest of them.
+// mostUnusable is the number of these VMIDs that are kept, the newest of them.
 const mostUnusable = 64
 
 // noteUnusable keeps the VMIDs under which this pass could create no guest. One that a
@@ -236,7 +236,7 @@ func (m *memory) noteSweepHints(r *engine.Report) {
 // A commit whose evaluation had to be ended is not tried again, neither by the next pass nor after a
 // restart: each try costs seconds of a processor. Another version of the program may need less.
 
-// mostHarmful is how many of these commits are kept.
+// mostHarmful is the number of these commits that are kept.
 const mostHarmful = 16
 
 // harmful returns what was found in a commit that must not be evaluated; nil for any other.

@@ -150,7 +150,7 @@ func (l *loop) run(ctx context.Context, p *pass) (r engine.Report) {
 	return r
 }
 
-// countedByParent is how many removals are allowed to a child that left the site. Its parent reports that only for a commit whose
+// countedByParent is the number of removals that a child that left the site may make. Its parent reports that only for a commit whose
 // removals its own policies allowed, those in the child included, so they are not counted again. A child that never
 // converged could not count them as its parent did.
 const countedByParent = 1 << 30

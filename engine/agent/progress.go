@@ -10,7 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// progress is how far a pass is.
+// progress is the progress of a pass.
 type progress struct {
 	commit  string
 	since   time.Time
@@ -100,7 +100,7 @@ func (p *progress) check(w *health.Progress) {
 	}
 }
 
-// due is when the pass must have made progress: when the first step that runs has
+// due returns the time at which the pass must have made progress: when the first step that runs has
 // outlived its time.
 func (p *progress) due(now time.Time) time.Time {
 	if len(p.running) == 0 {

@@ -22,7 +22,7 @@ const (
 	Stopping   State = "stopping"   // finishes running steps, starts no new ones
 )
 
-// Status is what an agent reports about itself. Fields about events that never happened are null.
+// Status is the report of an agent about itself. Fields about events that never happened are null.
 type Status struct {
 	Version  int       `json:"version"` // of this document: 1
 	Agent    string    `json:"agent"`   // version of the program
@@ -52,12 +52,12 @@ type Status struct {
 	Watch  *WatchStatus  `json:"watch"`  // of changes between two full checks; null: there is none
 }
 
-// WatchStatus is how changes of guests are noticed at once.
+// WatchStatus says how changes of guests are noticed at once.
 type WatchStatus struct {
 	Error string `json:"error"` // why they are not, so that only full checks find them; "" if they are
 }
 
-// ServerStatus is how the server for nodes and children is.
+// ServerStatus is the state of the server for nodes and children.
 type ServerStatus struct {
 	Address string     `json:"address"` // that it listens on, or tries to
 	Pins    []string   `json:"pins"`    // of its key and the next one
@@ -67,7 +67,7 @@ type ServerStatus struct {
 	Failing *time.Time `json:"failing"` // since when
 }
 
-// ParentStatus is how the agent above answers.
+// ParentStatus is the state of the connection to the parent.
 type ParentStatus struct {
 	URL      string     `json:"url"`
 	Reported *time.Time `json:"reported"` // last report that it took
@@ -83,7 +83,7 @@ type CommitStatus struct {
 	Since   time.Time `json:"since"` // when it took this place here
 }
 
-// RepositoryStatus is how the repository answers.
+// RepositoryStatus is the state of the connection to the repository.
 type RepositoryStatus struct {
 	URL     string     `json:"url"` // without credentials
 	Branch  string     `json:"branch"`
@@ -134,7 +134,7 @@ type StepNow struct {
 	Waits   string      `json:"waits,omitempty"` // for which check, and what that saw last
 }
 
-// PassStatus is how a pass ended.
+// PassStatus is the outcome of a pass.
 type PassStatus struct {
 	Commit  string         `json:"commit"`
 	Plan    string         `json:"plan"` // its id, "" if there was none
@@ -146,7 +146,7 @@ type PassStatus struct {
 	Summary plan.Summary   `json:"summary"`
 	Unknown int            `json:"unknown"`
 	Pending int            `json:"pending"`
-	// Unmanaged is how many guests on the host are not managed, as far as they were seen.
+	// Unmanaged is the number of guests on the host that are not managed, as far as they were seen.
 	Unmanaged int       `json:"unmanaged"`
 	Findings  diag.List `json:"findings"`
 }

@@ -78,7 +78,7 @@ func (e *vanishedError) Error() string {
 
 func (e *vanishedError) Unwrap() error { return e.err }
 
-// silence is how many polls in a row may have no answer before the agent counts as not healthy.
+// silence is the number of polls in a row that may have no answer before the agent counts as not healthy.
 const silence = 3
 
 // condition names the state of the repository.
@@ -134,7 +134,7 @@ func (u *upstream) answered(err error) {
 	u.status.Condition = u.condition()
 }
 
-// pause is how long to wait before the next question.
+// pause returns the time to wait before the next request.
 func (u *upstream) pause(poll time.Duration) time.Duration {
 	if u.lost == nil {
 		return jitter(poll)

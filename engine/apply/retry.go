@@ -58,7 +58,7 @@ func (b Backoff) complete() Backoff {
 	return b
 }
 
-// pause is how long to wait after a try, counted from 1.
+// pause returns the time to wait after a try, counted from 1.
 func (b Backoff) pause(s plan.Step, try int) time.Duration {
 	pause := b.First
 	for range try - 1 {

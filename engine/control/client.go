@@ -93,7 +93,7 @@ func (s Search) OfHost(ctx context.Context, h *model.Host) (*Client, error) {
 	return c, nil
 }
 
-// dialPatience is how long an agent may take to answer its first request. A machine that is busy with guests may need most
+// dialPatience limits the time in which an agent answers its first request. A machine that is busy with guests may need most
 // of it; an agent that is stopped needs more.
 const dialPatience = time.Minute
 
@@ -177,7 +177,7 @@ func (c *Client) Reconcile(ctx context.Context) (agent.PassStatus, error) {
 	return p, err
 }
 
-// watchEvery is how often a client reads the status of a pass under way.
+// watchEvery is the interval at which a client reads the status of a pass under way.
 const watchEvery = 300 * time.Millisecond
 
 // ReconcileWatched is Reconcile, and shows the status repeatedly until the pass has ended.

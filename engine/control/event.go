@@ -228,7 +228,7 @@ func problem(n *engine.NodeStatus) string {
 	return text
 }
 
-// mostText is how long the text of an event may be, in bytes.
+// mostText is the maximum length of the text of an event, in bytes.
 const mostText = 500
 
 // oneLine limits a text, and removes control characters: a stream has one line for each event, and

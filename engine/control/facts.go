@@ -11,7 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Facts are what the agent's process knows in addition to its status: where the last valid commits
+// Facts are known to the agent's process in addition to its status: where the last valid commits
 // declare objects, and what on the host is unmanaged. The agent's goroutine writes them and the
 // server's goroutines read them, hence the lock. No decision depends on them; they contain only
 // what answers need, because they stay in memory between passes. The zero value is empty.

@@ -9,7 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 )
 
-// Kept is how many events a log keeps.
+// Kept is the number of events that a log keeps.
 const Kept = 1000
 
 // EventLog keeps the last events of one run of an agent. It may be used from several goroutines.

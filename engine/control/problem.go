@@ -34,7 +34,7 @@ func ProblemOf(err error) any {
 	return problemDocument{p}
 }
 
-// problemDocument is how a ProblemError is written on the wire.
+// problemDocument is a ProblemError on the wire.
 type problemDocument struct {
 	Error *ProblemError `json:"error"`
 }

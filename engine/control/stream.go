@@ -15,7 +15,7 @@ import (
 const (
 	// alive is the interval of keep-alive comments: proxies close silent streams.
 	alive = 15 * time.Second
-	// patience is how long a client may take to read.
+	// patience limits the time that a client takes to read.
 	patience = 10 * time.Second
 	// longest is the longest line of a stream that Read takes.
 	longest = 64 << 10

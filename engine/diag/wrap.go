@@ -21,7 +21,7 @@ func Wrap(text string, width int) string {
 	return strings.Join(lines, "\n")
 }
 
-// columns is how many characters of a text are seen: all but those of colours.
+// columns returns the number of visible characters of a text: all but those of colours.
 func columns(s string) int {
 	n := 0
 	for s != "" {

@@ -12,7 +12,7 @@ type Stamps struct {
 	files []fs.FileInfo // nil: there was none
 }
 
-// fresh is how long after a write another write may get the same timestamp, because of the
+// fresh is the time after a write in which another write may get the same timestamp, because of the
 // resolution of file system clocks.
 const fresh = 2 * time.Second
 

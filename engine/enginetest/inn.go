@@ -39,7 +39,7 @@ func (i *Inn) Set(name string, ill bool) {
 	i.Ill[name] = ill
 }
 
-// Times is how often a guest was asked.
+// Times returns the number of times that a guest was checked.
 func (i *Inn) Times(name string) int {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Room is what is wanted inside a box by its spec: the packages of that.
+// Room is the desired state inside a box by its spec: the packages of that.
 type Room struct {
 	Packages []string `hcl:"packages,optional"`
 }

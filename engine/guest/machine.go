@@ -44,7 +44,7 @@ type Command struct {
 	// in between. They show in the guest's list of processes and in logs: secrets belong
 	// into Stdin.
 	Args []string
-	// Stdin is what the program reads; without any it reads the end of file at once.
+	// Stdin is the input of the program; without any it reads the end of file at once.
 	Stdin []byte
 }
 
@@ -78,7 +78,7 @@ func Hopeless(err error) bool {
 // retried automatically: a caller that retries reads the current state first.
 var ErrOutcomeLost = errors.New("the outcome of the command is unknown")
 
-// OutputLimit is how many bytes of each of its two outputs a command gives.
+// OutputLimit is the number of bytes of each of its two outputs that a command returns.
 const OutputLimit = 1 << 20
 
 // Output is the result of a command inside a guest. Its output is byte for byte, even if it is not UTF-8.

@@ -45,7 +45,7 @@ func (p Prober) run(ctx context.Context, s Subject, checks []model.Check, once b
 	return out
 }
 
-// Limit is how long the checks may take together.
+// Limit returns the time limit of all checks together.
 func Limit(checks []model.Check) time.Duration {
 	var sum time.Duration
 	for _, c := range checks {

@@ -39,7 +39,7 @@ type AgentRepository struct {
 	Auth    *AgentAuth    `hcl:"auth,block" doc:"How the repository is opened."`
 }
 
-// AgentAuth is how a repository is opened. It names files; what is in them stays there.
+// AgentAuth configures access to a repository. It names files; what is in them stays there.
 type AgentAuth struct {
 	TokenFile      string `hcl:"token_file,optional" doc:"https: file with a token or password."`
 	Username       string `hcl:"username,optional" doc:"https: user of the token, if the server requires one."`
@@ -56,7 +56,7 @@ type AgentParent struct {
 	ReportEvery time.Duration `hcl:"report_every,optional" doc:"Longest time between two reports; at least 1s."`
 }
 
-// AgentAPI is how the API of the host is opened.
+// AgentAPI configures access to the API of the host.
 type AgentAPI struct {
 	TokenFile   string `hcl:"token_file,optional" doc:"File with the API token, user@realm!name=secret; re-read on each pass."`
 	CAFile      string `hcl:"ca_file,optional" doc:"File with the CA certificate (PEM) that signed the host's, such as /etc/pve/pve-root-ca.pem."`
@@ -71,7 +71,7 @@ type AgentAccess struct {
 	HookKeyFile       string `hcl:"hook_key_file,optional" doc:"File with the secret of generic push notifications. Those of other providers are in server of the data folder, such as hook-github.key."`
 }
 
-// AgentLog is what is logged.
+// AgentLog configures the log.
 type AgentLog struct {
 	Level  string `hcl:"level,optional" doc:"debug, info, warn or error."`
 	Format string `hcl:"format,optional" doc:"text or json."`

@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// Check is how to find out that a node is well. Exactly one of HTTP, TCP, SSH, Agent
+// Check is a check of a node. Exactly one of HTTP, TCP, SSH, Agent
 // and Command is set. Package engine/health tries it.
 type Check struct {
 	Name     string        `hcl:"name,label"`
@@ -64,7 +64,7 @@ func (c *Check) Way() string {
 // not have.
 func (c *Check) Inside() bool { return c.Agent || c.Command != "" }
 
-// Endpoint is where a check goes over the network. Host is "" for the guest itself.
+// Endpoint is the address of a check over the network. Host is "" for the guest itself.
 type Endpoint struct {
 	TLS  bool
 	Host string

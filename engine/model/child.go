@@ -13,7 +13,7 @@ const (
 	OrphanAbandon = "abandon" // the guest stays with its nodes, unmanaged
 )
 
-// Child is what a parent knows of a child, by the reports of its agent. The zero value is one that never reported.
+// Child has what a parent knows of a child, by the reports of its agent. The zero value is one that never reported.
 type Child struct {
 	At     time.Time // when the last report came, by the clock of the parent
 	Commit string    // that it is about

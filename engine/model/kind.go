@@ -85,7 +85,7 @@ type Kind struct {
 	Brief func(want *Resource) string
 }
 
-// Remarks are what a plan reports of a resource beside its steps.
+// Remarks are a plan's findings about a resource in addition to its steps.
 type Remarks struct {
 	Pending    []Pending // what the host holds already and applies later
 	Undeclared []Setting // settings that no file has ever named: they are not drift, and stay

@@ -77,7 +77,7 @@ type Decomm struct {
 	Policy string `hcl:"policy,optional" doc:"allow_immediate_destroy, requires_final_backup or requires_migration_first."`
 }
 
-// HyperDecl is what the children of a pve node find there.
+// HyperDecl declares what the children of a pve node find there.
 type HyperDecl struct {
 	Node    string `hcl:"node,optional" doc:"PVE node name; the node's name unless set."`
 	Storage string `hcl:"storage,optional" doc:"Storage of the children's disks."`

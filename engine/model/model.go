@@ -99,7 +99,7 @@ type Resource struct {
 	Missing   []string    // secrets it needs whose value is not known here, such as secret.ssh_keys.ops
 }
 
-// Guest is what a VM or container has beside the attributes of its kind.
+// Guest has what a VM or container has in addition to the attributes of its kind.
 type Guest struct {
 	VMID        int         // 0 in a wanted guest: to be chosen
 	Choose      []VMIDRange // where VMID may be chosen from, in order; empty: anywhere PVE allows

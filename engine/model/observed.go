@@ -9,7 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// Observed is what a host has, as far as it could be observed. State has the managed resources; the other fields
+// Observed has what is on a host, as far as it could be observed. State has the managed resources; the other fields
 // name the rest, so that it is not mistaken for absent.
 type Observed struct {
 	At        time.Time
@@ -29,7 +29,7 @@ type Observed struct {
 	// Preflight lists what about the host would make a step fail.
 	Preflight []PreflightProblem
 
-	// Reconnect is what is wanted inside of children that left the site, which shows only when the host is observed: that they can
+	// Reconnect is the desired state inside children that left the site, which shows only when the host is observed: that they can
 	// still report to their parent. State has what is there.
 	Reconnect []*Resource
 

@@ -50,7 +50,7 @@ func ParseOwnershipKey(text string) ([]byte, error) {
 	return key, nil
 }
 
-// OwnershipKeyAdvice is what to do on a site without a key, a line each.
+// OwnershipKeyAdvice returns what to do on a site without a key, a line each.
 func (s *Secrets) OwnershipKeyAdvice() []string {
 	file := "secrets.yaml"
 	if s != nil && s.Source != "" {
@@ -93,7 +93,7 @@ func (s *Secrets) DerivedOwnershipKeys(site, owner string) map[string]string {
 	return out
 }
 
-// ownershipGeneration is where a key of the site is, and where those are that were derived from it.
+// ownershipGeneration names a key of the site, and those that were derived from it.
 type ownershipGeneration struct{ site, derived string }
 
 var ownershipGenerations = []ownershipGeneration{{OwnershipKey, OwnershipKeys}, {PreviousOwnershipKey, PreviousOwnershipKeys}}

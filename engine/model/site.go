@@ -76,7 +76,7 @@ type Host struct {
 	PublicKey    string // a line of authorized_keys for its new guests, beside those of the site; "" for none
 }
 
-// LocalHost is what the machine of an agent knows of its host in addition to the site: how to open the API, and the
+// LocalHost has what the machine of an agent knows of its host in addition to the site: how to open the API, and the
 // key for its guests. The site takes precedence.
 type LocalHost struct {
 	Identity    string
@@ -113,7 +113,7 @@ type Storage struct {
 	Snippets string `hcl:"snippets,optional" doc:"Snippets."`
 }
 
-// HostSSH is how a host is reached by SSH.
+// HostSSH configures access to a host by SSH.
 type HostSSH struct {
 	Address string `hcl:"address,optional" doc:"Name or address; that of the API unless set."`
 	Port    int    `hcl:"port,optional" doc:"Port."`
@@ -151,7 +151,7 @@ type Posture struct {
 	At diag.Range
 }
 
-// Auth is how a node proves who it is.
+// Auth configures how a node authenticates.
 type Auth struct {
 	Method   string   `hcl:"method,optional" doc:"network, site_token or node_token."`
 	Networks []string `hcl:"networks,optional" doc:"Networks that need no token under method network."`
@@ -306,7 +306,7 @@ type Command struct {
 	Creates string `hcl:"creates,optional" doc:"Path; if it exists, the command is not run. Without unless and creates it runs once, and again after an edit."`
 }
 
-// Run is when a node in mode pull fetches its spec and applies it.
+// Run says when a node in mode pull fetches its spec and applies it.
 type Run struct {
 	Trigger  string        `hcl:"trigger,optional" doc:"manual (when it boots only), schedule, webhook or git (when its parent notifies it)."`
 	Interval time.Duration `hcl:"interval,optional" doc:"Time between two runs, unless the trigger is manual; 1h unless set, at least 1m."`

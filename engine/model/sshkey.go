@@ -58,7 +58,7 @@ func (s *Secrets) IsPrivateKey(name string) bool {
 // HasPrivateKey reports whether a text has a private key in PEM.
 func HasPrivateKey(text string) bool { return strings.Contains(text, "PRIVATE KEY-----") }
 
-// SSHKeyID is what identifies the key in a line of authorized_keys: the base64 of the key. Options stand before it, and
+// SSHKeyID returns what identifies the key in a line of authorized_keys: the base64 of the key. Options stand before it, and
 // a comment after it (sshd(8)). It is "" if the line has no key.
 func SSHKeyID(line string) string {
 	if strings.HasPrefix(strings.TrimSpace(line), "#") {

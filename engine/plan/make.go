@@ -296,7 +296,7 @@ func (d *draft) leaveRemoved() {
 	})
 }
 
-// guestAt is where a guest is, or will be after the plan; nil if neither is known.
+// guestAt returns the place of a guest now or after the plan; nil if neither is known.
 func (d *draft) guestAt(guest model.Address) *model.Guest {
 	want, have := d.want[guest], d.have[guest]
 	switch {

@@ -148,7 +148,7 @@ type Plan struct {
 	Rules *Rules          `json:"-"` // set by the policy check; nil: not checked
 }
 
-// Input is all that a plan depends on. Make only reads it.
+// Input has everything that a plan depends on. Make only reads it.
 type Input struct {
 	Site, Commit, Host string
 	Kinds              model.Kinds
@@ -163,7 +163,7 @@ type Input struct {
 	// Avoid are VMIDs under which a guest could not be created, though none has them: a hint of earlier passes. They
 	// are drawn where no other is free; who declares one gets it.
 	Avoid []int
-	// Children is what is known of guests that hold nodes of the site, by the names of their nodes. AllowOrphans
+	// Children has what is known of guests that contain nodes of the site, by the names of their nodes. AllowOrphans
 	// names those that may be removed with their nodes.
 	Children     map[string]model.Child
 	AllowOrphans []string

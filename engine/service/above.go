@@ -45,7 +45,7 @@ func (s *Service) toParent() wire.Report {
 	return r
 }
 
-// transport is how the repository is asked: with the pins and the token of the parent, if it is the parent's;
+// transport returns the way to the repository: with the pins and the token of the parent, if it is the parent's;
 // nil: as its own settings say.
 func (s *Service) transport() http.RoundTripper {
 	if s.above == nil || !strings.HasPrefix(s.o.Config.Repository.URL, s.above.Parent().Server+"/") {
@@ -85,7 +85,7 @@ func (s *Service) bundle() *agent.Bundle {
 	return &agent.Bundle{Removed: c.Removed, Commit: c.Commit, Way: c.Way}
 }
 
-// parentStatus is how the agent above answers; nil: there is none.
+// parentStatus returns the state of the connection to the parent; nil if there is none.
 func (s *Service) parentStatus() *agent.ParentStatus {
 	if s.above == nil {
 		return nil
@@ -114,7 +114,7 @@ func passes(ended func(*agent.PassStatus)) func(agent.Status) {
 	}
 }
 
-// way is what the children of this agent live on, down to itself: father/inner; "" as long as the parent did not say it.
+// way returns the chain of hosts down to this agent: father/inner; "" as long as the parent did not say it.
 func (s *Service) way() string {
 	if s.above == nil {
 		return s.o.Config.Identity

@@ -21,7 +21,7 @@ import (
 // Etc is the machine's configuration folder of this program.
 const Etc = "/etc/homestak-gitops"
 
-// Flags are what a command line says of the agent of this machine.
+// Flags are the flags of a command line for the agent of this machine.
 type Flags struct {
 	File   string            // agent.hcl
 	Socket string            // the control socket
@@ -297,7 +297,7 @@ func ownDataDir(env func(string) string) (string, error) {
 	return filepath.Join(state, "homestak-gitops"), nil
 }
 
-// LockDir is where this machine keeps its locks, which are about no site. Root shares it
+// LockDir returns the folder of this machine's locks, which are about no site. Root shares it
 // with the agent, so that agent.hcl counts too.
 func LockDir(env func(string) string) (string, error) {
 	if dir := env("HOMESTAK_DATA_DIR"); dir != "" {

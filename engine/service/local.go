@@ -61,7 +61,7 @@ func exists(name string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// local is what agent.hcl and the data folder say of the host; see site.Commits. The files are read each time.
+// local returns what agent.hcl and the data folder say of the host; see site.Commits. The files are read each time.
 func (s *Service) local() (*model.LocalHost, diag.List) {
 	c, api := s.o.Config, s.o.Config.API
 	if api == nil { // a configuration that was not read from anywhere, as that of the demo

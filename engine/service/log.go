@@ -78,7 +78,7 @@ type lineHandler struct {
 	words   bool
 }
 
-// logOutput is where lines go. Any goroutine may log, so a lock keeps lines whole.
+// logOutput is the destination of lines. Any goroutine may log, so a lock keeps lines whole.
 type logOutput struct {
 	mu   sync.Mutex
 	w    io.Writer

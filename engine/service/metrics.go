@@ -9,7 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve"
 )
 
-// counts are what a status does not say: what happened since the start of the agent.
+// counts are figures that are not in a status: what happened since the start of the agent.
 type counts struct {
 	passes   *specserve.Counter
 	took     *specserve.Histogram // passes

@@ -156,7 +156,7 @@ func (n *notifier) send(state string) {
 	}
 }
 
-// passWorth is how many bytes a pass must have allocated to be worth a collection: a
+// passWorth is the number of bytes that a pass must have allocated to be worth a collection: a
 // small site allocates little, and what the collector costs is more than it holds.
 const passWorth = 8 << 20
 

@@ -27,7 +27,7 @@ import (
 	specdaemon "github.com/homestak/homestak-gitops/specserve/daemon"
 )
 
-// Options are what a service is made of.
+// Options configure a service.
 type Options struct {
 	Config  *Config
 	Program string // its version
@@ -64,7 +64,7 @@ func (o Options) loader() *site.Loader {
 	return l
 }
 
-// Network is how agents reach each other. Zero: as machines do.
+// Network connects agents to each other. Zero: as machines do.
 type Network struct {
 	Listen func(ctx context.Context, address string) (net.Listener, error)
 	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
@@ -182,7 +182,7 @@ func (s shown) Status() agent.Status { return s.service.Status() }
 // CloneDir is the folder of the repository, in the data folder of the agent.
 const CloneDir = "repository"
 
-// lockEvery is how often the agent tries to lock a host that another process has locked.
+// lockEvery is the interval at which the agent tries to lock a host that another process has locked.
 const lockEvery = 500 * time.Millisecond
 
 // exclusive takes the write lock of the host for the agent; see agent.Options. It is
@@ -209,7 +209,7 @@ func (s *Service) exclusive(ctx context.Context, h *model.Host, blocked func(hol
 	}
 }
 
-// showEvery is how often Once shows how far it is.
+// showEvery is the interval at which Once shows its progress.
 const showEvery = 300 * time.Millisecond
 
 // Once checks and converges once, and shows how far it is.

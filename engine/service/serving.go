@@ -20,7 +20,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// mostServed is how many commits stay in the copy of an agent after they were in force.
+// mostServed is the number of commits that stay in the copy of an agent after they were applied.
 const mostServed = 64
 
 // serveNodes makes the server for nodes and children, if the configuration wants one.
@@ -93,7 +93,7 @@ func (s *Service) children() map[string]model.Child {
 // Server is the server for nodes; nil if the configuration wants none.
 func (s *Service) Server() *daemon.Server { return s.server }
 
-// Parent is what a new node needs to reach the server of this agent: its URL, its pins and a new token. The error
+// Parent returns what a new node needs to reach the server of this agent: its URL, its pins and a new token. The error
 // is daemon.ErrNotServing while the server is not running.
 func (s *Service) Parent(node, spec string) (wire.Parent, error) {
 	if s.server == nil {

@@ -104,7 +104,7 @@ type harmError struct {
 // Error says it in one line, without the position.
 func (e *harmError) Error() string { return e.Why }
 
-// Position is the position of the evaluation.
+// Position returns the position of the evaluation.
 func (e *harmError) Position() diag.Range { return e.At }
 
 // finding is the reason as a finding about the site.
@@ -191,7 +191,7 @@ func harmOf(err error) (found diag.Finding, lasting bool) {
 	return diag.Errorf(diag.Range{}, "the site could not be evaluated", "%s", fmt.Sprintf("A process of its own is needed for that: %v.", err)), false
 }
 
-// loadRequest is all that a load depends on, beside the files.
+// loadRequest has everything that a load depends on, beside the files.
 type loadRequest struct {
 	Commit     model.Commit
 	Secrets    *model.Secrets

@@ -29,7 +29,7 @@ type request struct {
 	Ask    *policy.Question `json:",omitempty"`
 }
 
-// message is what a child says: one of these.
+// message is a message of a child: one of these.
 type message struct {
 	At    *diag.Range  `json:",omitempty"`
 	File  *fileRequest `json:",omitempty"`

@@ -273,7 +273,7 @@ func cpuOf(pid int) time.Duration {
 	return time.Duration(a+b) * time.Second / perSecond
 }
 
-// memoryOf is what a process has in memory beside files, in bytes; 0 if that is not known.
+// memoryOf returns the memory of a process without files, in bytes; 0 if that is not known.
 func memoryOf(pid int) int64 {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {

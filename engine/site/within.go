@@ -62,7 +62,7 @@ func (l *Loader) loadWithin(ctx context.Context, tree fs.FS, in Input) (engine.D
 	}
 }
 
-// endsWithin is how long a load may take to notice that its context ended. Policies do, and say where
+// endsWithin limits the time in which a load notices that its context ended. Policies do, and say where
 // they were; the language does not.
 const endsWithin = time.Second / 2
 
@@ -93,7 +93,7 @@ func exceededHere(l Limits, read int64, used time.Duration, base uint64) *harmEr
 	return overMemory(memory)
 }
 
-// heapObjects is how many bytes the objects of this process take.
+// heapObjects returns the number of bytes that the objects of this process take.
 func heapObjects() uint64 {
 	s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	metrics.Read(s)

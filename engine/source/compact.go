@@ -14,7 +14,7 @@ import (
 const (
 	mostPacks = 32
 	smallCopy = 1 << 20
-	// spare is how many bytes of older history are always kept. A branch that is merged later
+	// spare is the number of bytes of older history that are always kept. A branch that is merged later
 	// mostly started there, so its whole past need not be fetched.
 	spare = 64 << 10
 )

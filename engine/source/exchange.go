@@ -46,7 +46,7 @@ func (x *exchange) stop() {
 	x.cancel(context.Canceled)
 }
 
-// connectTime is how long connecting may take.
+// connectTime returns the time limit for connecting.
 func connectTime(timeout time.Duration) time.Duration { return timeout / 4 }
 
 // fail remembers the first failure of the connection, and returns it.
@@ -86,7 +86,7 @@ func (x *exchange) tooSlow() bool { return errors.Is(context.Cause(x.ctx), errTo
 // mostRefs bounds the answer that lists the branches, in bytes.
 const mostRefs = 64 << 20
 
-// mostAnswer is how long an answer may be that holds a pack of at most so many bytes:
+// mostAnswer returns the maximum length of an answer with a pack of at most so many bytes:
 // with its packets, and what comes before, which is read into memory.
 func mostAnswer(pack int64) int64 { return pack + pack/8 + mostRefs }
 

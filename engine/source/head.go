@@ -22,7 +22,7 @@ func (w *Worktree) Head() (string, error) {
 	return head.Hash().String(), nil
 }
 
-// Branch is where the checkout is, and the branch that it is at: "" for none. Root is "" where no
+// Branch returns the folder of the checkout, and its branch: "" for none. Root is "" where no
 // checkout is.
 func (w *Worktree) Branch() (root, branch string, err error) {
 	if w.repo == nil {

@@ -263,7 +263,7 @@ func (r *httpRemote) status(res *http.Response, loggedIn bool) error {
 	return r.from.Fault(ErrNotGit, detail, "check the URL", nil)
 }
 
-// dumb is how the list of branches begins that is only a file.
+// dumb is the beginning of a list of branches that is only a file.
 var dumb = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{40}\t`) })
 
 // smart checks that the answer is from a git server, by its content type.

@@ -17,7 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/objects"
 )
 
-// largestObject is how many bytes one object may have: indexing a pack holds some of
+// largestObject is the maximum size of one object in bytes: indexing a pack holds some of
 // them in memory. An image of a disk full of zeros is a thousandth of its size in a pack.
 const largestObject = 256 << 20
 
@@ -49,7 +49,7 @@ func (packFile) Close() error                             { return nil }
 func (packFile) Lock() error                              { return nil }
 func (packFile) Unlock() error                            { return nil }
 
-// packFolder is where go-git finds a pack again, to stream a large object. By its name
+// packFolder is the folder in which go-git finds a pack again, to stream a large object. By its name
 // the pack might be gone.
 type packFolder struct {
 	billy.Filesystem
@@ -61,7 +61,7 @@ func (p packFolder) Open(string) (billy.File, error) {
 	return packFile{p.file, io.NewSectionReader(p.file, 0, p.size)}, nil
 }
 
-// streamed is how many bytes an object has that go-git reads piece by piece.
+// streamed is the size in bytes from which on go-git reads an object piece by piece.
 const streamed = 1 << 20
 
 // newPack gives the objects of a pack that was checked when it came.

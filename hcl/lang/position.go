@@ -9,7 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// Position is where an evaluation is. Another goroutine reads it to report an evaluation that takes too long. The
+// Position is the position of an evaluation. Another goroutine reads it to report an evaluation that takes too long. The
 // zero Position is ready to use, and a nil one keeps nothing.
 type Position struct {
 	mutex sync.Mutex
@@ -24,7 +24,7 @@ func (p *Position) Count(bytes int) {
 	}
 }
 
-// Read is how many bytes of files were read so far.
+// Read returns the number of bytes of files that were read so far.
 func (p *Position) Read() int64 { return p.read.Load() }
 
 func (p *Position) enter(expr hclsyntax.Expression) {

@@ -59,7 +59,7 @@ const (
 	cellDone
 )
 
-// Inputs are what expressions depend on, apart from the blocks.
+// Inputs are the values that expressions depend on, apart from the blocks.
 type Inputs struct {
 	Files    fs.FS             // the site's tree, for file and templatefile
 	Secrets  *model.Secrets    // nil: no value is known, and every name is taken to exist

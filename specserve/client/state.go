@@ -16,7 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// kept is what a child stores of its parent. Its fields point to immutable values.
+// kept has what a child stores of its parent. Its fields point to immutable values.
 type kept struct {
 	given  string // sums up what the administrator wrote: with that changed, what was renewed counts no more
 	token  string // sums up the token of that: as long as it is the same, its successor counts

@@ -17,7 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// UplinkOptions are what an uplink is made of.
+// UplinkOptions configure an uplink.
 type UplinkOptions struct {
 	Given wire.Parent   // as the administrator wrote it
 	File  string        // what the child keeps, mode 0600: it holds a token and secrets

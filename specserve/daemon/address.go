@@ -42,7 +42,7 @@ func (s *Server) Parent(node, spec string) (wire.Parent, error) {
 	return p, p.Check()
 }
 
-// Known is what children know of this server now, without identity and token. The error is ErrNotServing while the
+// Known returns what children know of this server now, without identity and token. The error is ErrNotServing while the
 // server does not serve. It may block, without holding a lock, to resolve a name.
 func (s *Server) Known() (wire.Parent, error) {
 	s.mutex.Lock()

@@ -18,10 +18,10 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/keys"
 )
 
-// poll is how often files are checked for changes.
+// poll is the interval at which files are checked for changes.
 const poll = time.Second
 
-// Options are what is served, and how.
+// Options configure what is served, and how.
 type Options struct {
 	Site site.FolderOptions
 	Host string // only its nodes; "" for those of all hosts

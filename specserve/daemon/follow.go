@@ -151,7 +151,7 @@ func (f *follower) load(ctx context.Context, state []byte) (*specserve.Catalog, 
 	return made, found, nil
 }
 
-// loadPatience is how long a load may take.
+// loadPatience is the time limit of a load.
 const loadPatience = 2 * time.Minute
 
 // explained adds the first error to an error that counts them, for the log.

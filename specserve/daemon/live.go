@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// ServerOptions are what the server of an agent is made of. What follows from its files is set when they are opened: of Options
+// ServerOptions configure the server of an agent. What follows from its files is set when they are opened: of Options
 // the program, the spool, TLS and the reports.
 type ServerOptions struct {
 	specserve.Options

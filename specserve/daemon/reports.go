@@ -18,7 +18,7 @@ import (
 // reportsFile is in the folder of the keys.
 const reportsFile = "reports.json"
 
-// keepEvery is how often the file is written. Later reports are lost with a crash, and sent again.
+// keepEvery is the interval at which the file is written. Later reports are lost with a crash, and sent again.
 const keepEvery = time.Minute
 
 // restoreReports reads the file, for a server that starts. An unreadable file does not keep it from serving.

@@ -22,7 +22,7 @@ const (
 	copyLock   = "repository.lock" // whose server it is
 )
 
-// mostServed is how many commits stay in the copy of serve after they were served.
+// mostServed is the number of commits that stay in the copy of serve after they were served.
 const mostServed = 256
 
 // Copy is the local copy of a repository as it is served: that of the branch that an agent follows, or of the checkout that
@@ -48,7 +48,7 @@ func (c *Copy) Keep(ids ...string) error {
 	return err
 }
 
-// At is what is served at a commit, and with what was converged to last, "" for nothing. If a commit has secrets in plain text,
+// At returns what is served at a commit, and at the one that was converged last, "" for nothing. If a commit has secrets in plain text,
 // why says so, and nothing is served; such a commit is not served as the last good one either, nor one that is not here any more:
 // then the one in force is all there is.
 func (c *Copy) At(commit, lastGood string) (s *serve.Snapshot, why string, err error) {

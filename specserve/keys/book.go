@@ -22,13 +22,13 @@ const (
 	UsedFile   = "tokens-used.json"
 )
 
-// stride is how far apart the numbers of minted tokens are. Those between are of tokens that follow upon one.
+// stride is the distance between the numbers of minted tokens. Those between are of tokens that follow upon one.
 const stride = 1000
 
-// Lapse is how long after its end the newest token of a node can still be replaced: a node that was off comes back with it.
+// Lapse is the time after its end in which the newest token of a node can still be replaced: a node that was off comes back with it.
 const Lapse = 30 * 24 * time.Hour
 
-// Overlap is how long a token that is good for one use stays good after its successor was used: requests may be under way.
+// Overlap is the time for which a token for one use stays valid after its successor was used: requests may be under way.
 const Overlap = time.Minute
 
 // Book knows which tokens of the nodes of a server count: not those that were revoked, not those for one use whose
@@ -55,7 +55,7 @@ type clock struct {
 	kept   time.Time // Seen in the file
 }
 
-// missing is how long a server may miss without consequences. It is more than the time between two uses of a token that
+// missing is the time that a server may miss without consequences. It is more than the time between two uses of a token that
 // nodes renew.
 const missing = TokenLifetime
 

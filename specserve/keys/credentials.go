@@ -64,7 +64,7 @@ func (k *CredentialsKeeper) Book() *Book { return k.book }
 // Close keeps what is known of the tokens for the next start.
 func (k *CredentialsKeeper) Close() { k.report("tokens in use", k.book.Save()) }
 
-// keepEvery is how often the tokens in use are written. Later changes are lost with a crash, until the nodes show
+// keepEvery is the interval at which the tokens in use are written. Later changes are lost with a crash, until the nodes show
 // their tokens again.
 const keepEvery = 50 * time.Second // a server checks once in a minute
 

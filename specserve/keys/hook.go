@@ -28,7 +28,7 @@ import (
 	"time"
 )
 
-// Window is how far the signed time of a delivery may be from ours, and how long a delivery is
+// Window is the largest difference between the signed time of a delivery and this clock, and the time for which a delivery is
 // remembered.
 const Window = 5 * time.Minute
 

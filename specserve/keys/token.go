@@ -137,7 +137,7 @@ func encode(c Claims) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(b), nil
 }
 
-// Keys are what a parent verifies with: the first one signs, and the others are accepted as well.
+// Keys are the keys by which a parent verifies tokens: the first one signs, and the others are accepted as well.
 type Keys []Key
 
 // TokenBook knows which tokens of a node count. Its methods may be called from any goroutine.
@@ -250,7 +250,7 @@ func split(text string) (payload string, signature []byte, c Claims, err error) 
 	return payload, signature, c, nil
 }
 
-// Skew is how far the clock of a token's issuer may have been ahead of ours.
+// Skew is the time by which the clock of a token's issuer may be ahead of this one.
 const Skew = 5 * time.Minute
 
 // Early reports whether a token was issued in the future. Only the parent signs, so its clock was ahead, or is behind now.

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Bounds are how many connections a Listener has at once, each at least 1.
+// Bounds limit the number of connections that a Listener has at once, each at least 1.
 type Bounds struct {
 	Total      int
 	PerClient  int

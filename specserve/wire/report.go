@@ -1,6 +1,6 @@
 package wire
 
-// Reports are what a child sends to its parent after every pass: its commit, the state of its nodes, and whether
+// A child sends a report to its parent after every pass: its commit, the state of its nodes, and whether
 // its subtree is empty. A report includes those of the child's own children.
 //
 // Read in this order: Report (the document), Read (validation of a received one), Store (the last report of each
@@ -35,7 +35,7 @@ const (
 // MaxReportEvery is the longest time between two reports: a child that reports less often is stale, whatever it says.
 const MaxReportEvery = 24 * time.Hour
 
-// maxAhead is how far the clock of a child may be ahead of ours.
+// maxAhead is the time by which the clock of a child may be ahead of this one.
 const maxAhead = 5 * time.Minute
 
 // Report is the state of one child with its subtree.
@@ -68,7 +68,7 @@ type ReportNode struct {
 	Drift  int       `json:"drift"` // attributes that differ
 	Since  time.Time `json:"since"` // when Ready last changed
 	Error  string    `json:"error"`
-	// Reported is when the node itself, or the agent that manages it, reported last where that is
+	// Reported is the time at which the node itself, or the agent that manages it, reported last where that is
 	// not the reporting child; zero for the child's own nodes.
 	Reported time.Time `json:"reported,omitzero"`
 	Stale    bool      `json:"stale,omitempty"`  // that was too long ago: the state since then is unknown

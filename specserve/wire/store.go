@@ -22,7 +22,7 @@ type ReceivedReport struct {
 	ReceivedAt time.Time
 }
 
-// Period is how often the child reports: as it says itself, else as is usual for it. 0: only when it boots.
+// Period returns the interval of the child's reports: its own, else the usual one. 0: only when it boots.
 func (r ReceivedReport) Period(usual time.Duration) time.Duration {
 	if r.Every > 0 {
 		return time.Duration(r.Every) * time.Second
@@ -92,7 +92,7 @@ func (s *ReportStore) Await(identity string, now time.Time) {
 	s.awaited[identity] = now
 }
 
-// AwaitedSince is when a child was created, or else when this was asked first: a store does not outlive its process.
+// AwaitedSince returns the time at which a child was created, or else of the first call: a store does not outlive its process.
 func (s *ReportStore) AwaitedSince(identity string, now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -37,7 +37,7 @@ type agents struct {
 	running map[string]*service.Service
 }
 
-// folder is where agents keep their data, until it is closed.
+// folder returns the folder with the agents' data. It is removed by close.
 func (a *agents) folder() (string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -265,7 +265,7 @@ func hostAPI(m *debian.Machine) func(*model.Site, *model.Host) (http.RoundTrippe
 	}
 }
 
-// reachesFrom is what a prober on a machine sees of the network: nothing, once the machine is off.
+// reachesFrom returns what a prober on a machine can reach: nothing, once the machine is off.
 func reachesFrom(m *debian.Machine, network func(netip.Addr) error) func(netip.Addr) error {
 	return func(ip netip.Addr) error {
 		got := make(chan error, 1)

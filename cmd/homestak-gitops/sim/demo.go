@@ -33,7 +33,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
-// DemoOptions are what the story needs of the program.
+// DemoOptions configure the demo.
 type DemoOptions struct {
 	Out   io.Writer
 	Stop  <-chan struct{} // closed: the user wants to end it

@@ -30,7 +30,7 @@ func (h *History) Record(r *http.Request, _ []byte, status int) {
 	}
 }
 
-// List is what was recorded until now.
+// List returns the records so far.
 func (h *History) List() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

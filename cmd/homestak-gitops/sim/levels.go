@@ -142,7 +142,7 @@ func (d levels) checkOwn(child, node, ready string) error {
 	return nil
 }
 
-// endOf is when an agent ended a step; zero if it has not.
+// endOf returns the time at which an agent ended a step; zero if it has not.
 func endOf(s *service.Service, address string) (time.Time, error) {
 	all, err := s.Ledger.Last(0, nil)
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// parentAddress is where simulated nodes reach their parent.
+// parentAddress is the address at which simulated nodes reach their parent.
 const parentAddress = "192.0.2.254:44443"
 
 // Parent serves the nodes of simulated hosts. It is what drivers.Access wants as Parent. Its methods may

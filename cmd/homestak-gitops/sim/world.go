@@ -34,13 +34,13 @@ type World struct {
 	guests func() *sim.Guests
 }
 
-// bootTime is how long the system of a simulated VM takes until its agent answers.
+// bootTime is the time that a simulated VM takes to boot until its guest agent answers.
 const bootTime = time.Millisecond
 
 // Hosts are simulated hosts by their names in the site.
 type Hosts = sim.Hosts
 
-// WorldOptions are what a world is made of.
+// WorldOptions configure a world.
 type WorldOptions struct {
 	Hosts   sim.Hosts    // existing ones; others are created when they are opened
 	Log     *slog.Logger // of the agents

@@ -29,7 +29,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Tree is what a trial of a manifest with children works with beside its options: a world in which the host has an
+// Tree is what a trial of a manifest with children needs in addition to its options: a world in which the host has an
 // agent, and so has each child. It is created and destroyed by commits.
 type Tree struct {
 	Agent   func(cfg *service.Config) (*service.Service, error) // makes the agent of the host
@@ -154,7 +154,7 @@ func (g *growing) plant(ctx context.Context) (end func() error, err error) {
 
 func (g *growing) file(name string) string { return filepath.Join(g.dir, name) }
 
-// serverOf is where the agent of a host serves its children, in the simulated network: at the address of the API, unless each
+// serverOf returns the address at which the agent of a host serves its children in the simulated network: at the address of the API, unless each
 // machine has one of its own there, as the loopback.
 func serverOf(h *model.Host) string {
 	at := netip.AddrFrom4([4]byte{192, 0, 2, 253})

@@ -18,7 +18,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
-// Options are what a trial works with.
+// Options configure a trial.
 type Options struct {
 	Site     string // its name
 	Host     *model.Host

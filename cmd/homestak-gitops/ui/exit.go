@@ -149,7 +149,7 @@ func ExitOfPass(r engine.Report) error {
 	}
 }
 
-// Unreported is what of a report's error was not reported step by step.
+// Unreported returns the part of a report's error that was not reported step by step.
 func Unreported(r engine.Report) error {
 	switch {
 	case len(r.Results) == 0:
@@ -214,7 +214,7 @@ func LimitTime(ctx context.Context, timeout time.Duration) (context.Context, con
 	return context.WithTimeoutCause(ctx, timeout, ErrTimeout)
 }
 
-// ErrorFindings are what a document has of an error.
+// ErrorFindings returns an error as findings of a document.
 func ErrorFindings(err error) diag.List {
 	if invalid, ok := errors.AsType[*site.InvalidError](err); ok {
 		return invalid.Found

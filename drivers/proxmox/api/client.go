@@ -42,9 +42,9 @@ type Client struct {
 }
 
 const (
-	// DefaultConcurrency is how many requests are in flight at once, to all nodes together.
+	// DefaultConcurrency is the number of requests in flight at once, to all nodes together.
 	DefaultConcurrency = 10
-	// perNode is how many of them go to one PVE node: it has three workers, and one more keeps them busy.
+	// perNode is the number of them that go to one PVE node: it has three workers, and one more keeps them busy.
 	perNode = 4
 )
 

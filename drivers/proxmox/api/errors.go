@@ -40,7 +40,7 @@ type Error struct {
 	Token        string            // that made the request: user@realm!name; "" where it is not known
 }
 
-// failedParams is what PVE says of every parameter that it refuses (pve-common, PVE/Exception.pm, raise_param_exc).
+// failedParams is PVE's message about every parameter that it refuses (pve-common, PVE/Exception.pm, raise_param_exc).
 const failedParams = "Parameter verification failed."
 
 // Error says what was attempted and what PVE answered.
@@ -114,7 +114,7 @@ func (e *Error) noWorker() bool {
 	return e.Status == http.StatusInternalServerError && e.contains(noWorker...)
 }
 
-// noBridge is what PVE says of a card whose bridge is not there (qemu-server, API2/Qemu.pm and QemuServer.pm; pve-common,
+// noBridge is PVE's message about a NIC whose bridge does not exist (qemu-server, API2/Qemu.pm and QemuServer.pm; pve-common,
 // PVE/Network.pm).
 var noBridge = regexp.MustCompile(`bridge '([\w.-]+)' does not exist`)
 

@@ -28,13 +28,13 @@ func (p GuestRef) String() string {
 	return fmt.Sprintf("%s %d", strings.ToUpper(p.Kind()), p.VMID)
 }
 
-// Rescue is what an administrator types to be rid of a guest whose making died and
+// Rescue returns the command that removes a guest whose creation died and
 // left its lock, which no API token may take away.
 func (p GuestRef) Rescue() string {
 	return fmt.Sprintf("`%s unlock %d && %s destroy %d` on node %s", p.Tool(), p.VMID, p.Tool(), p.VMID, p.Node)
 }
 
-// Kind is what PVE calls such a guest in its messages and types: ct or vm.
+// Kind returns PVE's name for such a guest in its messages and types: ct or vm.
 func (p GuestRef) Kind() string {
 	if p.LXC {
 		return "ct"
@@ -53,12 +53,12 @@ func (p GuestRef) Tool() string {
 // HAName is the guest's name in the HA manager.
 func (p GuestRef) HAName() string { return strings.ToLower(strings.ReplaceAll(p.String(), " ", ":")) }
 
-// RefOf is where a guest of the site is, or shall be.
+// RefOf returns the node and VMID of a guest of the site, or those that it will have.
 func RefOf(r *model.Resource) GuestRef {
 	return GuestRef{Node: r.Guest.Node, VMID: r.Guest.VMID, LXC: GuestKind(r.Addr) == "ct"}
 }
 
-// GuestKind is what PVE has for a kind of node: ct, or vm, which a pve node is too.
+// GuestKind returns PVE's kind of guest for a kind of node: ct, or vm, which a pve node is too.
 func GuestKind(addr model.Address) string {
 	if addr.Kind == "ct" {
 		return "ct"

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// mostSilence is how long the host may be silent before a wait fails.
+	// mostSilence is the time without an answer of the host after which a wait fails.
 	mostSilence = time.Minute
 	minPoll     = 150 * time.Millisecond
 	nearPoll    = 100 * time.Millisecond // when a task is about to end
@@ -232,7 +232,7 @@ func (t *tasks) lead(ctx context.Context, node string, p *poller, w *waiter) (ta
 	}
 }
 
-// pause is how long the leader sleeps: the youngest task decides, it is the likeliest to end next.
+// pause returns the time that the leader sleeps: the youngest task decides, it is the likeliest to end next.
 func (t *tasks) pause(p *poller) (pause time.Duration, shared bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -30,7 +30,7 @@ const (
 	requestTimeout = 35 * time.Second
 	// maxAnswer bounds an answer; the list of 10,000 guests is about 3 MB.
 	maxAnswer = 64 << 20
-	// readTries is how often a GET is sent in all. Nothing else is ever sent twice: PVE may have done the work.
+	// readTries is the number of times that a GET is sent. Nothing else is ever sent twice: PVE may have done the work.
 	readTries = 3
 )
 

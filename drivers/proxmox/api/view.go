@@ -33,7 +33,7 @@ type ListedGuest struct {
 	HA      string // state in the HA manager, "" if not managed; as old as its last cycle
 }
 
-// Kind is what PVE calls such a guest: ct or vm.
+// Kind returns PVE's name for such a guest: ct or vm.
 func (g ListedGuest) Kind() string { return g.Ref().Kind() }
 
 // Ref is its location.
@@ -130,7 +130,7 @@ func (v *View) readResource(e Row) {
 // is offline (pve-manager, API2Tools.pm, extract_node_stats).
 func IsOnline(status string) bool { return status == "online" || status == "unknown" }
 
-// privileges are what is read of those of the token on a path: nil is one that it lacks, 0 one that is not passed
+// privileges are the known privileges of the token on a path: nil is one that it lacks, 0 one that is not passed
 // down. An administrator has some forty on each path, and reading all of them took longer than the rest of the view.
 type privileges struct {
 	VMAudit  json.RawMessage `json:"VM.Audit"`

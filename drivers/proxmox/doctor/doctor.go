@@ -22,7 +22,7 @@ type Doctor struct {
 	Progress func(area string)
 }
 
-// checkTime is how long one check may take. Answers come in milliseconds; a host
+// checkTime is the time limit of one check. Answers come in milliseconds; a host
 // that hangs must not delay the rest for minutes.
 const checkTime = 15 * time.Second
 

@@ -95,7 +95,7 @@ func indented(s, by string) string {
 	return strings.ReplaceAll(strings.TrimSpace(diag.Clean(s)), "\n", "\n"+by)
 }
 
-// word is how a result is shown, and its colour.
+// word returns the word for a result, and its colour.
 func word(r Result) (label, paint string) {
 	switch r {
 	case Failed:

@@ -152,7 +152,7 @@ func AttributesOf[S any](formats map[string]Format) AttributeTable {
 	return out
 }
 
-// Value is what Proxmox VE is sent for the attribute of a spec, a pointer to the struct. old is
+// Value returns the text that Proxmox VE gets for the attribute of a spec, a pointer to the struct. old is
 // the text of the key so far; the value is "" where the key is to go.
 func (a *Attribute) Value(spec any, old string) any {
 	val := a.format.write(reflect.ValueOf(spec).Elem().Field(a.Field))

@@ -72,7 +72,7 @@ func (c CTTarget) Slots(cfg api.GuestConfig, old map[string]string) map[string]s
 	return slots(c.devices(), cfg, fixed)
 }
 
-// devices are what has a slot.
+// devices returns the disks or nics that have a slot.
 func (c *CT) devices() []device {
 	var out []device
 	for _, d := range c.Disks {

@@ -6,12 +6,12 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Facts are what was read of a managed guest beside its configuration, each only if it may matter. Package
+// Facts are read of a managed guest in addition to its configuration, each only if it may matter. Package
 // inventory reads them, and they are immutable afterwards: the comparison for the plan draws the conclusions.
 type Facts struct {
-	// Lock is what was read of the lock of the guest; nil if it has none, or more is not known of it.
+	// Lock is the lock of the guest as it was read; nil if it has none, or more is not known of it.
 	Lock *Lock
-	// QMP is what QEMU says of a VM that has a process and does not execute; "" if it does, or nothing suggests that it does not.
+	// QMP is QEMU's status of a VM that has a process and does not execute; "" if it does, or nothing suggests that it does not.
 	QMP string
 	// UselessRestart says why the last restarts speak against another one now; "" if they do not, or none is due.
 	UselessRestart string

@@ -18,7 +18,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// spec is what model.Resource.Spec holds for a guest: a *VM or a *CT.
+// spec is the type of model.Resource.Spec of a guest: a *VM or a *CT.
 type spec interface {
 	target(*Resolution) Target
 	state(*Observation) State
@@ -47,7 +47,7 @@ type guest interface {
 // Target is a guest as it is wanted: a VMTarget or a CTTarget.
 type Target interface {
 	guest
-	// Resolved is what package resolve found out about it beside its attributes.
+	// Resolved returns what package resolve found out about it beyond its attributes.
 	Resolved() *Resolution
 	// brief describes it in a few words: size and origin.
 	brief() string
@@ -78,7 +78,7 @@ type Target interface {
 // State is a guest as it was observed: a VMState or a CTState.
 type State interface {
 	guest
-	// Observed is what was read of it beside its attributes.
+	// Observed returns what was read of it beyond its attributes.
 	Observed() *Observation
 	// WithPower is the state of the same guest if it had another power.
 	WithPower(power string) State
@@ -123,7 +123,7 @@ func StateOf(have *model.Resource) State {
 	return nil
 }
 
-// Resolution is what the site decides about a wanted guest beside its attributes. Package resolve
+// Resolution has what the site decides about a wanted guest beyond its attributes. Package resolve
 // fills it in; it is model.Resource.Private of a wanted guest.
 type Resolution struct {
 	OwnerTag     owner.Tag // the ownership tag, without identity and slots
@@ -141,7 +141,7 @@ type Resolution struct {
 // Resolved is the resolution itself, see Target.
 func (r *Resolution) Resolved() *Resolution { return r }
 
-// Observation is what was read of a guest beside its attributes. It is model.Resource.Private of an
+// Observation has what was read of a guest beyond its attributes. It is model.Resource.Private of an
 // observed guest.
 type Observation struct {
 	Tag    owner.Tag       // the ownership tag as found

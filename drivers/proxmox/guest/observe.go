@@ -21,7 +21,7 @@ func FromConfig(g api.ListedGuest, cfg api.GuestConfig, notes string, m owner.Ta
 	return vmFromConfig(g, cfg, notes, m)
 }
 
-// startLasts is how many seconds after its start a guest need not answer yet: it boots, and cloud-init
+// startLasts is the number of seconds after its start in which a guest need not answer: it boots, and cloud-init
 // works.
 const startLasts = 300
 

@@ -70,7 +70,7 @@ func (k *OptionKeys) Refusal(key, value string) string {
 	return k.Create.Check(map[string]any{"node": "n", "vmid": "100", key: value})[key]
 }
 
-// Family is how the API table calls a key: an indexed one by "[n]".
+// Family returns the name of a key in the API table: an indexed one by "[n]".
 func (k *OptionKeys) Family(key string) string {
 	if _, named := k.Change.Params[key]; named && !strings.HasSuffix(key, "[n]") {
 		return key

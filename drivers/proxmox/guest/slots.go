@@ -10,7 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
-// device is what has a slot: name is its name in the ownership tag, family the name of its slots
+// device is a disk or nic with a slot: name is its name in the ownership tag, family the name of its slots
 // without the number.
 type device struct{ name, family string }
 

@@ -56,7 +56,7 @@ func (o *Observation) cloudInitPending() bool {
 	return o.Tag.Seeded > now.Unix()-int64(o.uptime) && o.Tag.Seeded <= now.Add(skew).Unix()
 }
 
-// skew is how far the clocks of two agents of a site may be apart.
+// skew is the largest difference between the clocks of two agents of a site.
 const skew = time.Hour
 
 // note implements State. It says when cloud-init runs again, and what happens to disks.

@@ -36,7 +36,7 @@ func (v VMTarget) Blank() bool {
 	return root.Blank
 }
 
-// mostSerial is how long a serial number may be (qemu-server, PVE/QemuServer/Drive.pm).
+// mostSerial is the maximum length of a serial number (qemu-server, PVE/QemuServer/Drive.pm).
 const mostSerial = 20
 
 // drive is the value of the disk's key. The name of a further disk is its serial number, by
@@ -65,7 +65,7 @@ func (v VMTarget) Slots(cfg api.GuestConfig, old map[string]string) map[string]s
 	return slots(v.devices(), v.withCDs(cfg), old)
 }
 
-// devices are what has a slot.
+// devices returns the disks or nics that have a slot.
 func (v *VM) devices() []device {
 	var out []device
 	for _, d := range v.Disks {

@@ -91,7 +91,7 @@ func alignSeed(v VMTarget, have VMState) {
 	}
 }
 
-// SeedRecord is what the ownership tag of a new VM records about its seed; nil if it gets none. It
+// SeedRecord returns the record of its seed in the ownership tag of a new VM; nil if it gets none. It
 // has nothing of the token of a VM in mode pull.
 func SeedRecord(r *model.Resource) *owner.NocloudISO {
 	v, ok := TargetOf(r).(VMTarget)
@@ -154,7 +154,7 @@ func (v VMState) firstBootChanges(addr model.Address, want *model.Resource) []mo
 	return out
 }
 
-// inWords is what is shown for a text of which only the hash is known: words, or that it is
+// inWords returns the words for a text of which only the hash is known: words, or that it is
 // sensitive; nil for no text.
 func inWords(sum, words string) any {
 	switch sum {

@@ -238,7 +238,7 @@ func mergeLists(cluster, nodes map[int]api.ListedGuest) map[int]api.ListedGuest 
 	return out
 }
 
-// wanted is what makes a guest worth reading: the names, VMIDs and ranges of VMIDs that the site
+// wanted selects the guests to read: the names, VMIDs and ranges of VMIDs that the site
 // wants.
 type wanted struct {
 	names  map[string]model.Address

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// hiddenReach is how far above the highest known VMID a hidden guest is searched for.
+	// hiddenReach is the number of VMIDs above the highest known one in which hidden guests are searched.
 	hiddenReach = 32
 	// maxQuestions bounds the requests of one pass.
 	maxQuestions = 256

@@ -31,7 +31,7 @@ type Problems struct {
 	Missing map[string]bool
 }
 
-// check is what was asked of a host for that, each thing once.
+// check has the answers of a host for that, each read once.
 type check struct {
 	obs   *kind.Observation
 	have  model.Observed

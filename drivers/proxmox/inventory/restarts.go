@@ -17,9 +17,9 @@ import (
 // apply, would be restarted by every pass. The bound needs no memory: PVE keeps the list of the tasks
 // that this token started.
 const (
-	// restartPause is how long a guest is not restarted after a restart that failed.
+	// restartPause is the time after a failed restart in which a guest is not restarted.
 	restartPause = time.Hour
-	// maxRestarts is how many restarts within that time may leave changes pending.
+	// maxRestarts is the number of restarts within that time that may leave changes pending.
 	maxRestarts = 3
 )
 

@@ -40,7 +40,7 @@ func (c *classifier) unproven(at api.GuestRef, m owner.Tag) model.Unproven {
 	}
 }
 
-// byHand is how an administrator removes a guest.
+// byHand returns the command by which an administrator removes a guest.
 func byHand(at api.GuestRef) string {
 	return fmt.Sprintf("remove it by hand: `%s destroy %d` on node %s", at.Tool(), at.VMID, at.Node)
 }

@@ -47,7 +47,7 @@ type Kind interface {
 	NeedsMore(want, have *model.Resource) bool
 }
 
-// Schema is what the engine knows of the kind.
+// Schema returns the description of the kind for the engine.
 func (k *Of[S]) Schema() *model.Kind {
 	m := k.Model
 	return &m

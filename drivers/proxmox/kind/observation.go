@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Observation is what a pass has read of the host so far. The kinds only read it, side by
+// Observation has what a pass has read of the host so far. The kinds only read it, side by
 // side, but that of guests, which adds what it has read of them.
 type Observation struct {
 	Host    *Host
@@ -21,7 +21,7 @@ type Observation struct {
 	Configs map[api.GuestRef]Reading
 	Guests  map[int]api.ListedGuest // as the nodes themselves show them
 
-	// volumes is all that is on a storage of a node. Several kinds ask for some of it, and
+	// volumes are all volumes on a storage of a node. Several kinds ask for some of it, and
 	// the storage is asked once in a pass: PVE closes the connection after each such
 	// question. Only storages of View.Folders are in it.
 	volumes map[api.NodeStorage]*listing

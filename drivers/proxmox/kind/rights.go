@@ -149,7 +149,7 @@ func (n *Needs) Disk(storage, content string, gib int, attr, what string) {
 	n.Add(Need{Grant: Grant{"/storage/" + storage, "Datastore.AllocateSpace"}, Role: RoleDisks, For: what}, attr)
 }
 
-// manyVLANs is how many VLANs of a trunk are asked for one by one.
+// manyVLANs is the number of VLANs of a trunk that are checked one by one.
 const manyVLANs = 16
 
 // Card records the use of a bridge, or of each VLAN of a card: they are separate paths in the

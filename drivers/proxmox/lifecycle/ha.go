@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// haPatience is how much longer than the guest's own time the HA manager may take: it checks
+	// haPatience is the time beyond the guest's own that the HA manager may take: it checks
 	// its guests every ten seconds, and its nodes report every five (pve-ha-manager).
 	haPatience = 3 * time.Minute
 	haPoll     = 2 * time.Second

@@ -10,7 +10,7 @@ import (
 
 const (
 	sector = 2048
-	// grain is what an image's size is rounded up to, so that the size tells next
+	// grain is the unit to which an image's size is rounded up, so that the size tells next
 	// to nothing of what is inside; an image with files has at least two.
 	grain = 64 << 10
 

@@ -100,7 +100,7 @@ func document(head string, v any) []byte {
 	return b.Bytes()
 }
 
-// vendor is what the site declares for every machine. In cloud-init user-data overrides it.
+// vendor returns what the site declares for every machine. In cloud-init user-data overrides it.
 func (s Seed) vendor() map[string]any {
 	out := map[string]any{"package_upgrade": false, "manage_etc_hosts": true}
 	if s.Domain != "" {

@@ -183,7 +183,7 @@ func (f *finalBackup) list(ctx context.Context) ([]archive, error) {
 	}), nil
 }
 
-// recent is how old a backup of an earlier run may be to count for this removal.
+// recent is the maximum age of a backup of an earlier run to count for this removal.
 const recent = 24 * time.Hour
 
 // quiet are the tasks that leave a guest's data as a backup has them.

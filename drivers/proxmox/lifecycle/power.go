@@ -17,7 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 )
 
-// shutdownGrace is how much longer than the guest's own time a shutdown may take before it counts as hanging: PVE
+// shutdownGrace is the time beyond the guest's own that a shutdown may take before it counts as hanging: PVE
 // then stops the guest (forceStop).
 const shutdownGrace = time.Minute
 

@@ -19,15 +19,15 @@ import (
 // PVE/CLI/qm.pm, cleanup). Under the HA manager that second task files a request with it.
 // A container is restarted by its task alone (pve-container, PVE/LXC.pm, vm_reboot).
 const (
-	// restartPatience is how long a VM may take from the end of qmreboot until it runs:
+	// restartPatience limits the time from the end of qmreboot until the VM runs:
 	// the cleanup waits a minute for the VM's lock and half a minute for the end of its
 	// process; the rest is for the start.
 	restartPatience = 2 * time.Minute
 	restartPoll     = 2 * time.Second
-	// startLasts is how many seconds a process must have lived to count as a start that
-	// did not fail. QEMU has a process while it finds out that it cannot start.
+	// startLasts is the number of seconds that a process must have lived to count as a
+	// start that did not fail. QEMU has a process while it finds out that it cannot start.
 	startLasts = 2
-	// lockPatience is how long a power task is tried again while something of the node
+	// lockPatience is the time for which a power task is retried while something of the node
 	// has the guest's lock file. `qm cleanup` may have it for 30 s where a VM was started
 	// again before it ran (qemu-server since 9.1.13, PVE/CLI/qm.pm, cleanup).
 	lockPatience = time.Minute
@@ -217,7 +217,7 @@ func (g Guest) AwaitReboot(ctx context.Context) bool {
 	return false
 }
 
-// noLock is how a task fails that does not get a guest's lock file (pve-guest-common,
+// noLock is the error of a task that does not get a guest's lock file (pve-guest-common,
 // AbstractConfig.pm, lock_config).
 const noLock = "can't lock file"
 
@@ -250,7 +250,7 @@ func (e *lockedError) Unwrap() error { return e.err }
 // Temporary is false: it was tried again as long as that makes sense.
 func (*lockedError) Temporary() bool { return false }
 
-// startOf is when a task began, in seconds by the clock of its node.
+// startOf returns the time at which a task began, in seconds by the clock of its node.
 func startOf(upid string) int64 {
 	p := strings.Split(upid, ":")
 	if len(p) < 8 {

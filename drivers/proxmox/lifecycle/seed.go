@@ -46,7 +46,7 @@ var SeedKind = kind.Of[SeedImage]{
 	},
 }
 
-// SeedName is what the file name of a seed image says: whose it is, and of which
+// SeedName is the content of the file name of a seed image: whose it is, and of which
 // machine. It is made of nothing that is in the image, since a sum of that would
 // let secrets be tried out. Its first word keeps it apart from the images that the
 // site declares.
@@ -126,7 +126,7 @@ func RemoveSeed(ctx context.Context, h *kind.Host, node, volid string) error {
 	return nil
 }
 
-// SeedSweepHint is what a storage that may have seed images is called in Observed.SweepHints.
+// SeedSweepHint returns the name of a storage that may have seed images, as in Observed.SweepHints.
 func SeedSweepHint(s api.NodeStorage) string { return "seeds " + s.Node + " " + s.Storage }
 
 // ParseSeedSweepHint reads such a hint.

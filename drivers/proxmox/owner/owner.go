@@ -210,7 +210,7 @@ func (t Tag) matches(cfg api.GuestConfig) (ok bool, what string) {
 // TemplateType is the type in the tag of a template.
 const TemplateType = "template"
 
-// NocloudISO is what a machine's tag records of its NoCloud ISO: where it is or was, and
+// NocloudISO is the record of a machine's NoCloud ISO in its tag: where it is or was, and
 // sums of what can be published, so that an edit that comes too late shows.
 // Of what is made from secrets there is none: it could be tried out.
 type NocloudISO struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
-// Trust is how much an ownership tag proves.
+// Trust is the extent to which an ownership tag is verified.
 type Trust int
 
 const (
@@ -29,7 +29,7 @@ const (
 	Proven
 )
 
-// creationLasts is how long the tag of a creation proves anything about a guest that may not have come from it.
+// creationLasts is the time for which the tag of a creation proves anything about a guest that may not have come from it.
 const creationLasts = 24 * time.Hour
 
 // A VM came from a creation if PVE created it between these times before and after the creation began: the clock of the
@@ -42,7 +42,7 @@ const (
 const (
 	sigVersion = "1."
 	sigBytes   = 16 // of the HMAC-SHA-256
-	// SigLength is how many characters a signature has.
+	// SigLength is the number of characters of a signature.
 	SigLength = len(sigVersion) + (sigBytes*8+5)/6
 )
 

@@ -54,7 +54,7 @@ type Guest struct {
 	Version uint64 // of its configuration
 }
 
-// listEvery is how often the control groups are listed although the folders look as before: the kernel counts what is in
+// listEvery is the interval at which the control groups are listed although the folders look as before: the kernel counts what is in
 // them, and knows no time of the last change. One guest that stops while another one starts, between two readings, is found then.
 const listEvery = 7
 
@@ -69,7 +69,7 @@ type Reader struct {
 	reads  int
 }
 
-// groups are what shows the guests of a kind that run.
+// groups are the control groups of the running guests of a kind.
 type groups struct {
 	folder string
 	seen   stamp  // of the folder

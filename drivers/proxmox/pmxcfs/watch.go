@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Every is how often the files are read. A change is to be noticed within two seconds, and each reading wakes the processor.
+// Every is the interval at which the files are read. A change is to be noticed within two seconds, and each reading wakes the processor.
 const Every = 1500 * time.Millisecond
 
 // Absent is the longest pause while the files are not there. An agent that is not on a node of Proxmox VE never sees them; on

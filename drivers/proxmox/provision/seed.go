@@ -36,7 +36,7 @@ func (p patch) setCloudInitDrive(v guest.VMTarget, cfg api.GuestConfig) {
 }
 
 const (
-	// agentPatience is how long a creation waits for the first boot, to remove the seed at once.
+	// agentPatience is the time that a creation waits for the first boot, to remove the seed at once.
 	agentPatience = 2 * time.Minute
 	// agentPoll is the pause between two looks at it.
 	agentPoll = 5 * time.Second
@@ -110,7 +110,7 @@ func (d vmCreator) prepareSeed(ctx context.Context, at api.GuestRef, m owner.Tag
 	return v, m, nil
 }
 
-// userData is what cloud-init gets: that of the site, and for a VM in mode pull what leads it to its
+// userData returns the user data for cloud-init: that of the site, and for a VM in mode pull what leads it to its
 // parent. Each attempt gets a token of its own.
 func (d vmCreator) userData() (string, error) {
 	switch {

@@ -86,7 +86,7 @@ const (
 	missing = "property is missing and it is not optional"
 )
 
-// requires is what is said of a property that is missing although another one, which is
+// requires returns the message about a property that is missing although another one, which is
 // given, needs it (check_object in PVE/JSONSchema.pm, since libpve-common-perl 9.0.8 in
 // other words).
 func (c *verifier) requires(name string) string {

@@ -70,7 +70,7 @@ func isWeekday(word string) bool {
 		func(day string) bool { return word == day || word == day[:3] })
 }
 
-// afterDays is what follows a list of days and of spans of days.
+// afterDays returns the text after a list of days and of spans of days.
 func afterDays(text string) string {
 	day := func(text string) (rest string, ok bool) {
 		name := leading(text, isLetter)
@@ -91,7 +91,7 @@ func afterDays(text string) string {
 	return rest
 }
 
-// listed is what follows a list of at least one element. A comma that no element follows
+// listed returns the text after a list of at least one element. A comma that no element follows
 // is not part of it.
 func listed(text string, element func(text string) (rest string, ok bool)) (rest string, ok bool) {
 	if rest, ok = element(text); !ok {
@@ -117,7 +117,7 @@ func number(text string, bound uint64) (n uint64, rest string, ok bool) {
 	return n, text[len(digits):], err == nil && n < bound
 }
 
-// afterNumbers is what follows the numbers of one part of a date or a time: any (*), one
+// afterNumbers returns the text after the numbers of one part of a date or a time: any (*), one
 // in so many, or a list of numbers and spans, each of which may be stepped through.
 func afterNumbers(text string, bound uint64) (rest string, ok bool) {
 	if after, every := strings.CutPrefix(text, "*"); every {
@@ -149,7 +149,7 @@ func afterNumbers(text string, bound uint64) (rest string, ok bool) {
 	})
 }
 
-// afterDate is what follows a date: [year-]month-day.
+// afterDate returns the text after a date: [year-]month-day.
 func afterDate(text string) (rest string, ok bool) {
 	for _, bounds := range [][]uint64{{2200, 13, 32}, {13, 32}} {
 		rest, ok = text, true
@@ -171,7 +171,7 @@ func afterDate(text string) (rest string, ok bool) {
 	return text, false
 }
 
-// afterTime is what follows a time: [hour:]minute[:second].
+// afterTime returns the text after a time: [hour:]minute[:second].
 func afterTime(text string) (rest string, ok bool) {
 	rest = text
 	if after, ok := afterNumbers(text, 24); ok {

@@ -50,7 +50,7 @@ type Value struct {
 	expression func(word string) bool // Pattern, compiled.
 }
 
-// Additional is what PVE says of members of an object beyond those that it names.
+// Additional is PVE's schema of members of an object that it does not name.
 type Additional struct {
 	Allowed bool
 	Value   *Value // The type of the members; nil if PVE declares none.

@@ -17,7 +17,7 @@ const mostShown = "16384"
 // mostRead is up to which size a file is read that is in place of a declared one: what content of guest.Script reads.
 const mostRead = "67108864"
 
-// tooLarge is what such a file is called.
+// tooLarge stands for such a file.
 const tooLarge = "a file of more than 64 MiB"
 
 // files is files with a given content. One that was there before us is kept aside, and is

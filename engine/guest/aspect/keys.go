@@ -143,7 +143,7 @@ func (f keysFound) lines(user string) []string {
 	return out
 }
 
-// declaredLine is how the spec writes a key, or another text if it has no such key. The
+// declaredLine returns the line of a key in the spec, or another text if it has no such key. The
 // comment on the machine may be another one, and options count as a part of the line.
 func declaredLine(u *spec.User, id, other string) string {
 	if u != nil {

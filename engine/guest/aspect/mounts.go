@@ -113,7 +113,7 @@ func mountPaths(s *spec.Spec) []string {
 // flags are the options of the kernel that any file system has, with what takes each back.
 var flags = map[string]string{"ro": "rw", "nosuid": "suid", "nodev": "dev", "noexec": "exec", "noatime": "relatime", "nodiratime": "diratime", "sync": "async"}
 
-// mount is what the machine has of a mount; false if it has nothing.
+// mount returns a mount of the machine; false if it has none.
 func (f mountsFound) mount(path string, want *spec.Mount) (spec.Mount, bool) {
 	line, kept := lineOf(f.fstab, 1, path)
 	now, mounted := f.mounted[path]

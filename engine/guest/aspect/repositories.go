@@ -8,7 +8,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
-// repositories is what apt installs from, beside what the image has: a file in the form of
+// repositories are the sources of apt in addition to those of the image: a file in the form of
 // sources.list(5), and the key that signs the repository.
 var repositories = Of[map[string]source]{
 	Name: "repositories", Doc: "Repositories that apt installs from.",

@@ -141,7 +141,7 @@ func (u unit) state(want string) string {
 	return cmp.Or(u.file, "not enabled") + ", " + words
 }
 
-// entry is what is needed to restore the unit. Its triggers are stopped with it, not disabled.
+// entry returns what is needed to restore the unit. Its triggers are stopped with it, not disabled.
 func (u unit) entry(want string) map[string]string {
 	e := map[string]string{"load": u.load, "file": u.file, "active": u.active}
 	if want == spec.Disabled && len(u.triggers) > 0 {
@@ -154,7 +154,7 @@ func (u unit) entry(want string) map[string]string {
 	return e
 }
 
-// triggerKey is where an entry has the state of a unit that starts another one: "enabled active".
+// triggerKey returns the key in an entry for the state of a unit that starts another one: "enabled active".
 func triggerKey(name string) string { return "trigger " + name }
 
 func unitFile(name string) string {

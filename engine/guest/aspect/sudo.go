@@ -13,7 +13,7 @@ import (
 // have no dot in its name. cloud-init gives its user all rights in 90-cloud-init-users.
 const sudoersFile = "/etc/sudoers.d/zz-homestak-gitops"
 
-// cloudInitSudoers is where cloud-init allows sudo to the users that it creates.
+// cloudInitSudoers is the file in which cloud-init allows sudo to the users that it creates.
 const cloudInitSudoers = "/etc/sudoers.d/90-cloud-init-users"
 
 // sudo decides who may become root. A user without sudo gets a rule that says so: otherwise a rule of the image

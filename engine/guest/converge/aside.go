@@ -10,7 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 )
 
-// aside is what an apply puts aside. A step that a user of the machine blocks is put aside alone, so that only root
+// aside has the steps that an apply puts aside. A step that a user of the machine blocks is put aside alone, so that only root
 // can block the other steps.
 //
 // The rest is about packages that could not be fetched: a machine whose name server or mirror is unreachable gets

@@ -32,7 +32,7 @@ func bootLink(name string) string {
 // disarmBoot takes that unit away again.
 func disarmBoot(name string) string { return "rm -f " + bootLink(name) + " " + bootUnit(name) + "\n" }
 
-// within is how long a confirmation may take.
+// within returns the time limit of a confirmation.
 func (o Options) within() time.Duration {
 	if o.ConfirmWithin > 0 {
 		return o.ConfirmWithin

@@ -15,7 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
-// Options are how a spec is applied.
+// Options configure how a spec is applied.
 type Options struct {
 	// Confirm proves from outside that the machine can still be reached after a step that
 	// could lock us out: by a fresh connection, not by one that is open already. It may try
@@ -25,7 +25,7 @@ type Options struct {
 	// Parent requests a response from the parent over a fresh connection. If the machine applies its own spec, a
 	// change of its network is kept only if there is one. Nil: it has no parent.
 	Parent func(ctx context.Context) error
-	// ConfirmWithin is how long that may take; a minute unless set. The machine restores its
+	// ConfirmWithin limits the time of that; a minute unless set. The machine restores its
 	// old state after twice that time.
 	ConfirmWithin time.Duration
 	// Started is called before each step. May be nil.
@@ -33,11 +33,11 @@ type Options struct {
 	// Progress is called while a step takes long, with what it waits for or how far it is, each time that this
 	// changes. It is called from another goroutine, but never twice at once. May be nil.
 	Progress func(step aspect.Step, state string)
-	// ProgressEvery is how often a step is asked how far it is; five seconds unless set.
+	// ProgressEvery is the interval at which a step is asked for its progress; five seconds unless set.
 	ProgressEvery time.Duration
 	// Stop is closed when the apply is to end before its next step, with ErrStopped. May be nil.
 	Stop <-chan struct{}
-	// WaitFor is how long a step waits; five minutes unless set.
+	// WaitFor is the time that a step waits; five minutes unless set.
 	WaitFor time.Duration
 }
 
@@ -53,7 +53,7 @@ func (o *Options) stopped() error {
 	}
 }
 
-// rounds is how often the machine is read and changed before what is still different
+// rounds is the number of times that the machine is read and changed before what is still different
 // counts as failed: a package that is installed in the first may start a service that
 // shall not run.
 const rounds = 3

@@ -12,7 +12,7 @@ import (
 // container is the type of nodes whose disks and swap their host mounts.
 const container = "ct"
 
-// labels is how long the label of a file system may be (mke2fs(8), mkfs.xfs(8)).
+// labels is the maximum length of the label of a file system (mke2fs(8), mkfs.xfs(8)).
 var labels = map[string]int{"ext4": 16, "xfs": 12}
 
 // disks resolves what of the spec is about the disks of the node.

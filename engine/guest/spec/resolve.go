@@ -94,7 +94,7 @@ func (r *resolver) identity(node *model.Node) {
 	}
 }
 
-// network is what the node gets from outside when it is created, so that the two never differ: the first
+// network returns the configuration that the node gets from outside when it is created, so that the two never differ: the first
 // card of the node comes before the spec (drivers/proxmox/resolve). A spec without the block leaves
 // the inside as it is, whatever the cards say.
 func (r *resolver) network(node *model.Node) {
@@ -207,10 +207,10 @@ func (r *resolver) keyLines(u model.User, k model.SSHKey) []string {
 	return lines[:wrong]
 }
 
-// packageName is what Debian allows (Debian Policy, 5.6.1), with an architecture.
+// packageName matches what Debian allows (Debian Policy, 5.6.1), with an architecture.
 var packageName = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]+(:[a-z0-9-]+)?$`)
 
-// unitName is what systemd allows (systemd.unit(5)), without a folder.
+// unitName matches what systemd allows (systemd.unit(5)), without a folder.
 var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.@\\-]+$`)
 
 func (r *resolver) platform() {

@@ -182,7 +182,7 @@ type File struct {
 	Restart []string `json:"restart,omitempty" hcl:"restart,optional" cost:"hot" doc:"Units that are restarted when it changes."`
 }
 
-// Run is when a node in mode pull fetches its spec and applies it: when it boots, and after each
+// Run says when a node in mode pull fetches its spec and applies it: when it boots, and after each
 // interval. With the triggers webhook and git its parent notifies it, and the interval is for what it missed.
 type Run struct {
 	Trigger  string `json:"trigger"` // manual, schedule, webhook or git
@@ -204,7 +204,7 @@ func (r *Run) Every() time.Duration {
 	return time.Duration(r.Interval) * time.Second
 }
 
-// mostText is how long a content may be to be compared and shown as text.
+// mostText is the maximum length of a content that is compared and shown as text.
 const mostText = 16 << 10
 
 // SetContent sets the content to any bytes. JSON has no others than those of UTF-8 text.

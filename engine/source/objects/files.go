@@ -17,10 +17,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// longestLinks is how many symbolic links one name may lead through, as in Linux.
+// longestLinks is the number of symbolic links that one name may lead through, as in Linux.
 const longestLinks = 40
 
-// longestTarget is how long the target of a symbolic link may be.
+// longestTarget is the maximum length of the target of a symbolic link.
 const longestTarget = 4096
 
 // Tree is the fs.FS of a folder of a commit. It reads the objects as they were at its creation,

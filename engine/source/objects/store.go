@@ -33,7 +33,7 @@ var (
 	ErrTooLarge = errors.New("too large")
 )
 
-// storage is where git objects are: the packs of a local copy, or the folder of another repository. The methods are those of go-git's storages. An
+// storage is a storage of git objects: the packs of a local copy, or the folder of another repository. The methods are those of go-git's storages. An
 // object that is missing is plumbing.ErrObjectNotFound.
 type storage interface {
 	HasEncodedObject(id plumbing.Hash) error
@@ -177,7 +177,7 @@ type Inventory struct {
 	Bytes int64
 }
 
-// extent is how large a tree is for a walk through it.
+// extent is the size of a tree for a walk through it.
 type extent struct{ entries, height int }
 
 // Inventory returns an empty one.

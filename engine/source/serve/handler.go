@@ -33,7 +33,7 @@ const RepositoryPrefix = "/site.git/"
 type HandlerOptions struct {
 	Bounds Options
 
-	// Quiet is how long a client may take to send its request, and then to take each part of
+	// Quiet limits the time in which a client sends its request, and then reads each part of
 	// the answer; 30 s if zero. Total is how long the answer may take, 15 minutes if zero.
 	Quiet, Total time.Duration
 

@@ -11,7 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/objects"
 )
 
-// longestPath is how many bytes a path may have.
+// longestPath is the maximum length of a path in bytes.
 const longestPath = 4096
 
 // raw answers with one file. The path is a list of names that are searched in the trees of

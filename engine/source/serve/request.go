@@ -21,7 +21,7 @@ const (
 	mostShallows = 4 << 10
 )
 
-// MostRequest is how many bytes a request may have that keeps these bounds.
+// MostRequest is the maximum size in bytes of a request within these bounds.
 const MostRequest = 2 << 20
 
 // request is the request of a client.

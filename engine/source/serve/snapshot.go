@@ -29,7 +29,7 @@ type Content struct {
 	Withheld func(id string) bool
 }
 
-// Snapshot is what a repository shows at one moment: two refs, their commits, and the
+// Snapshot is the state of a repository at one moment: two refs, their commits, and the
 // history of these as far as it is here and may be served. It never changes, and any
 // goroutine may use it.
 type Snapshot struct {

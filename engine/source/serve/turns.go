@@ -19,7 +19,7 @@ func clientOf(ctx context.Context) string {
 	return name
 }
 
-// client is who asks for something that is built. The lock of the spool guards it.
+// client is a client that asks for something that is built. The lock of the spool guards it.
 type client struct {
 	name     string
 	requests int

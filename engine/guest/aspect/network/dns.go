@@ -100,7 +100,7 @@ func nameserverLines(servers []string) string {
 	return b.String()
 }
 
-// shownDNS is what the machine has of the name servers that are wanted, or were.
+// shownDNS returns those name servers of the machine that are declared, or were.
 func (f netFound) shownDNS(want *spec.Network, e *guest.RecordEntry) []string {
 	switch {
 	case len(want.DNS) == 0 && (e == nil || e.Put["dns"] == ""):

@@ -263,7 +263,7 @@ func (f netFound) withStanza(s eniStanza, dev string, goal netGoal, e *guest.Rec
 	return f.replace(s.file, text[:s.start]+stanza+text[s.end:], false)
 }
 
-// beforeBridge is where the aspect of the bridge of Proxmox VE keeps what interfaces(5) was before it made one. The
+// beforeBridge is the file in which the aspect of Proxmox VE's bridge keeps what interfaces(5) was before it made one. The
 // card gets its addresses back by that file, so a change of the address is made there, too.
 const beforeBridge = guest.RecordFolder + "/found/interfaces-before-bridge"
 

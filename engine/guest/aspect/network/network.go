@@ -366,7 +366,7 @@ func (f netFound) item(e *guest.RecordEntry) string {
 	return f.dev
 }
 
-// entry is what is needed to restore the interface.
+// entry returns what is needed to restore the interface.
 func (f netFound) entry(e *guest.RecordEntry, goal netGoal) guest.RecordEntry {
 	out := guest.RecordEntry{Aspect: "network", Item: f.item(e), Identity: "interface", Put: map[string]string{"manager": f.manager}}
 	if goal.own {

@@ -73,7 +73,7 @@ func readUnit(text string) []unitSection {
 	return out
 }
 
-// unitConfig is what a .network file says of IPv4.
+// unitConfig returns the IPv4 configuration of a .network file.
 func unitConfig(text string) (c netConfig, dns []string) {
 	for _, s := range readUnit(text) {
 		for _, l := range s.lines {
