@@ -211,7 +211,7 @@ func (f *Folder) Bind(m *model.Manifest, h *model.Host) error {
 // recipe as deployed. It adds their findings, and returns an *InvalidError if the site must
 // not converge.
 func (f *Folder) Recheck(ctx context.Context) error {
-	f.Desired = f.loader.check(ctx, f.root.FS(), f.Desired, f.input)
+	f.Desired = f.loader.check(ctx, f.root.FS(), f.Desired, f.input, nil)
 	return f.Check()
 }
 

@@ -98,17 +98,25 @@ type Input struct {
 	Now        func() time.Time // nil: time.Now
 }
 
+func (in Input) now() time.Time {
+	if in.Now == nil {
+		return time.Now()
+	}
+	return in.Now()
+}
+
 // Load returns what a tree says: the site, what is wrong with it, what its policies say
 // of it, and the check of its plans. It compiles the policies while it loads the site, and
 // evaluates them only on a site without errors.
 func (l *Loader) Load(ctx context.Context, tree fs.FS, in Input) engine.Desired {
-	if d, refused := l.try(ctx, tree, in); refused {
+	d, known, refused := l.try(ctx, tree, in)
+	if refused {
 		return d
 	}
 	got := l.load(ctx, tree, in)
-	d := engine.Desired{Site: withMode(got.site, in.Mode), Commit: in.Commit.ID}
+	d = engine.Desired{Site: withMode(got.site, in.Mode), Commit: in.Commit.ID}
 	d.Findings = slices.Concat(diag.List{}, in.Found, got.found, got.denied)
-	d = l.check(ctx, tree, d, in)
+	d = l.check(ctx, tree, d, in, known)
 	if got.site != nil && in.Local != nil {
 		got.site.KeepResolved(in.Local.Identity)
 	}
@@ -116,10 +124,10 @@ func (l *Loader) Load(ctx context.Context, tree fs.FS, in Input) engine.Desired 
 }
 
 // try gives a tree to the sandbox, unless it was there already with the same inputs. A tree with errors
-// is not loaded here.
-func (l *Loader) try(ctx context.Context, tree fs.FS, in Input) (d engine.Desired, refused bool) {
+// is not loaded here. Known is what the rules say of the site; nil if they have to be asked.
+func (l *Loader) try(ctx context.Context, tree fs.FS, in Input) (d engine.Desired, known *policy.Answer, refused bool) {
 	if l.Sandbox == nil {
-		return d, false
+		return d, nil, false
 	}
 	var found diag.List
 	if i := slices.IndexFunc(l.tried, func(t loaded) bool { return t.of(in) }); i >= 0 {
@@ -133,16 +141,19 @@ func (l *Loader) try(ctx context.Context, tree fs.FS, in Input) (d engine.Desire
 			var f diag.Finding
 			f, d.Harmful = harmOf(err)
 			found = quoted(tree, diag.List{f})
-		} else if got.whole && !got.harmful && in.Tree != "" && len(in.Vars) == 0 {
-			l.tried = append(l.tried, loaded{tree: in.Tree, secrets: in.Secrets, local: in.Local, found: found})
-			l.tried = l.tried[max(0, len(l.tried)-mostTried):]
+		} else if got.whole && !got.harmful {
+			known = &got.rules
+			if in.Tree != "" && len(in.Vars) == 0 {
+				l.tried = append(l.tried, loaded{tree: in.Tree, secrets: in.Secrets, local: in.Local, found: found})
+				l.tried = l.tried[max(0, len(l.tried)-mostTried):]
+			}
 		}
 	}
 	if len(found) == 0 {
-		return d, false
+		return d, known, false
 	}
 	d.Commit, d.Findings = in.Commit.ID, slices.Concat(diag.List{}, in.Found, found).Sorted()
-	return d, true
+	return d, nil, true
 }
 
 // load loads a tree and compiles its policies, unless that was done already.
@@ -185,23 +196,24 @@ func (l *Loader) load(ctx context.Context, tree fs.FS, in Input) *loaded {
 	return got
 }
 
-// check evaluates the policies of the loaded tree on the site of d. It adds the findings,
+// check evaluates the policies of the loaded tree on the site of d, unless the result is known. It adds the findings,
 // and the check of plans.
-func (l *Loader) check(ctx context.Context, tree fs.FS, d engine.Desired, in Input) engine.Desired {
-	now := in.Now
-	if now == nil {
-		now = time.Now
-	}
+func (l *Loader) check(ctx context.Context, tree fs.FS, d engine.Desired, in Input, known *policy.Answer) engine.Desired {
 	c := siteCheck{by: l.set()}
 	if d.Site != nil && !d.Findings.HasErrors() {
 		if l.asks != nil {
 			l.asks()
 		}
-		c = l.checkSite(ctx, tree, d.Site, siteRequest(in, now()))
+		if known != nil {
+			l.was.check = siteCheck{d.Site, c.by, known.Found, known.Rules}
+			c = l.was.check
+		} else {
+			c = l.checkSite(ctx, tree, d.Site, siteRequest(in, in.now()))
+		}
 		d.Findings = append(d.Findings, c.found...)
 	}
 	d.Findings = d.Findings.Sorted()
-	d.PolicyCheck = c.plans(tree, now)
+	d.PolicyCheck = c.plans(tree, in.now)
 	return d
 }
 

@@ -17,8 +17,9 @@ import (
 // library of the language and into OPA cannot be interrupted, so only the end of a process bounds them.
 //
 // A tree is tried once: the child loads it with the same inputs, compiles its policies, and evaluates them on its
-// site. If it passes, this process loads it again, at the same cost. Rules of the site are always evaluated by a
-// child, since their input differs from pass to pass; the child exits when it is idle for a while.
+// site. If it passes, this process loads it again, at the same cost, and takes the result of the policies. Later
+// evaluations of the site's own rules are made by another child, since their input differs from pass to pass; that
+// child exits when it is idle for a while.
 //
 // A Sandbox is safe for concurrent use by any number of loaders.
 type Sandbox struct {
@@ -121,9 +122,10 @@ func (s *Sandbox) init() {
 
 // trial is the result of a tree in a child.
 type trial struct {
-	refused diag.List // what is wrong with it
-	harmful bool      // its rules were stopped
-	whole   bool      // all of it could be read
+	refused diag.List     // what is wrong with it
+	rules   policy.Answer // about its site, if nothing is wrong
+	harmful bool          // its rules were stopped
+	whole   bool          // all of it could be read
 }
 
 // try loads a tree in a child. It returns an error if that did not end within the limits.
@@ -141,9 +143,9 @@ func (s *Sandbox) try(ctx context.Context, tree fs.FS, in Input) (trial, error) 
 	}
 	defer c.end()
 	a, whole, err := c.callOn(ctx, s.Limits, tree, request{Load: &loadRequest{
-		Commit: in.Commit, Secrets: in.Secrets, Local: in.Local, Vars: in.Vars, Mode: in.Mode, Unattended: in.Unattended,
+		Commit: in.Commit, Secrets: in.Secrets, Local: in.Local, Vars: in.Vars, Mode: in.Mode, Unattended: in.Unattended, Now: in.now(),
 	}})
-	return trial{a.Refused, a.Harmful, whole}, err
+	return trial{a.Refused, a.Answer, a.Harmful, whole}, err
 }
 
 // Ask implements policy.Apart.
@@ -199,4 +201,5 @@ type loadRequest struct {
 	Vars       map[string]string
 	Mode       string
 	Unattended bool
+	Now        time.Time
 }

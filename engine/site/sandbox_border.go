@@ -40,7 +40,7 @@ type message struct {
 type reply struct {
 	Refused diag.List     // of a load: what is wrong; empty if the tree is good
 	Harmful bool          // an evaluation of its rules was stopped
-	Answer  policy.Answer // of a question
+	Answer  policy.Answer // of a question, or what the rules say of the site that was loaded
 	Error   string        // why there is neither
 	Last    bool          // something in the child does not end, so it has to
 }

@@ -141,8 +141,8 @@ func (c *childWork) serve(r request) reply {
 	ctx := policy.WithPosition(context.Background(), inRules)
 	switch {
 	case r.Load != nil:
-		refused := c.load(ctx, r, inSite, inRules)
-		return reply{Refused: refused, Harmful: inRules.Stopped() && refused.HasErrors()}
+		refused, rules := c.load(ctx, r, inSite, inRules)
+		return reply{Refused: refused, Answer: rules, Harmful: inRules.Stopped() && refused.HasErrors()}
 	case r.Ask != nil:
 		c.rules.Limit, c.rules.Memory = r.Rules.CPU, r.Rules.Memory
 		a, err := c.rules.Answer(ctx, *r.Ask)
@@ -155,26 +155,26 @@ func (c *childWork) serve(r request) reply {
 	}
 }
 
-// load does all that the parent may do with a tree. Of a tree with errors it gives the findings:
-// the parent needs no more of it. It finds the same in any other.
-func (c *childWork) load(ctx context.Context, asked request, position *hcl.Position, inRules *policy.Position) diag.List {
+// load does all that the parent may do with a tree. Of a tree with errors it gives the findings: the parent needs no
+// more of it. Of any other it gives what the rules say of its site; the parent finds the rest itself.
+func (c *childWork) load(ctx context.Context, asked request, position *hcl.Position, inRules *policy.Position) (diag.List, policy.Answer) {
 	tree, r := &parentFiles{ask: c.file}, asked.Load
 	l := NewLoader(c.kinds)
 	l.position, l.rules = position, asked.Rules
 	l.asks = func() { _ = c.write(message{Rules: true}) }
-	in := Input{Commit: r.Commit, Secrets: r.Secrets, Local: r.Local, Vars: r.Vars, Mode: r.Mode, Unattended: r.Unattended}
+	in := Input{Commit: r.Commit, Secrets: r.Secrets, Local: r.Local, Vars: r.Vars, Mode: r.Mode, Unattended: r.Unattended, Now: func() time.Time { return r.Now }}
 	got := l.load(ctx, tree, in)
 	if found := slices.Concat(got.found, got.denied); found.HasErrors() || got.site == nil {
-		return found
+		return found, policy.Answer{}
 	}
 	_, _ = needs(tree, hcl.Options{Kinds: c.kinds, Secrets: r.Secrets, Vars: r.Vars, Position: position})
 	site := withMode(got.site, in.Mode)
 	for name := range site.Hosts {
 		_, _ = site.Want(name)
 	}
-	d := l.check(ctx, tree, engine.Desired{Site: site, Commit: in.Commit.ID}, in)
+	d := l.check(ctx, tree, engine.Desired{Site: site, Commit: in.Commit.ID}, in, nil)
 	if inRules.Stopped() {
-		return slices.Concat(got.found, got.denied, d.Findings)
+		return slices.Concat(got.found, got.denied, d.Findings), policy.Answer{}
 	}
-	return nil // what rules deny is for the parent to find out: the time may have come
+	return nil, policy.Answer{Found: got.check.found, Rules: got.check.rules}
 }
