@@ -22,9 +22,9 @@ func stepEnd(st ledger.Step) string {
 	switch apply.Status(st.Status) {
 	case apply.Done:
 		if st.VMID != 0 {
-			name = fmt.Sprintf("%s: %s (%d)", name, did(plan.Action(st.Action)), st.VMID)
+			name = fmt.Sprintf("%s: %s (%d)", name, words(plan.Action(st.Action)).did, st.VMID)
 		} else {
-			name = fmt.Sprintf("%s: %s", name, did(plan.Action(st.Action)))
+			name = fmt.Sprintf("%s: %s", name, words(plan.Action(st.Action)).did)
 		}
 		return fmt.Sprintf("%s in %.1f s", name, st.Seconds)
 	case apply.Failed:
@@ -70,7 +70,7 @@ func (w *PassProgress) Show(s agent.Status, now time.Time) {
 	}
 	for _, n := range running {
 		if !has(w.running, n) && !w.Term.Live {
-			w.Term.notef("%s: %s", diag.Clean(n.Address), doing(n.Action))
+			w.Term.notef("%s: %s", diag.Clean(n.Address), words(n.Action).doing)
 		}
 	}
 	w.running = running

@@ -139,7 +139,7 @@ func (p *Progress) report(e apply.Event) {
 	case apply.Started:
 		p.running = append(p.running, running{step: e.Step, since: time.Now()})
 		if !p.term.Live {
-			p.term.notef("%s: %s%s", e.Step.Address, doing(e.Step.Action), vmid(e.Step))
+			p.term.notef("%s: %s%s", e.Step.Address, words(e.Step.Action).doing, vmid(e.Step))
 		}
 	case apply.Finished:
 		if e.Result.Status == apply.Done {
@@ -189,7 +189,7 @@ func Ended(e apply.Event) string {
 	took := res.Duration.Round(100 * time.Millisecond).Seconds()
 	switch res.Status {
 	case apply.Done:
-		return fmt.Sprintf("%s: %s%s in %.1f s", s.Address, did(s.Action), vmid(s), took)
+		return fmt.Sprintf("%s: %s%s in %.1f s", s.Address, words(s.Action).did, vmid(s), took)
 	case apply.RolledBack:
 		return fmt.Sprintf("%s: removed again%s", s.Address, vmid(s))
 	case apply.Failed:
@@ -199,38 +199,23 @@ func Ended(e apply.Event) string {
 	}
 }
 
-func doing(a plan.Action) string {
+// words name what a step does while it runs, and afterwards.
+func words(a plan.Action) (is struct{ doing, did string }) {
 	switch a {
 	case plan.Create:
-		return "creating"
+		is.doing, is.did = "creating", "created"
 	case plan.Update:
-		return "changing"
+		is.doing, is.did = "changing", "changed"
 	case plan.Replace:
-		return "replacing"
+		is.doing, is.did = "replacing", "replaced"
 	case plan.Delete:
-		return "destroying"
+		is.doing, is.did = "destroying", "destroyed"
 	case plan.Adopt:
-		return "adopting"
+		is.doing, is.did = "adopting", "adopted"
 	default:
-		return string(a)
+		is.doing, is.did = string(a), string(a)
 	}
-}
-
-func did(a plan.Action) string {
-	switch a {
-	case plan.Create:
-		return "created"
-	case plan.Update:
-		return "changed"
-	case plan.Replace:
-		return "replaced"
-	case plan.Delete:
-		return "destroyed"
-	case plan.Adopt:
-		return "adopted"
-	default:
-		return string(a)
-	}
+	return is
 }
 
 func vmid(s plan.Step) string {
@@ -290,7 +275,7 @@ func (p *Progress) live(now time.Time) string {
 			fmt.Fprintf(&b, " · %s", r.waits)
 			continue
 		}
-		fmt.Fprintf(&b, " · %s %s %d s%s", r.step.Address, doing(r.step.Action), int(now.Sub(r.since).Seconds()), p.usually(r.step))
+		fmt.Fprintf(&b, " · %s %s %d s%s", r.step.Address, words(r.step.Action).doing, int(now.Sub(r.since).Seconds()), p.usually(r.step))
 	}
 	return b.String()
 }

@@ -62,7 +62,7 @@ func runningText(r agent.Running, now time.Time, p Paint) string {
 
 // stepLine describes a running step.
 func stepLine(n agent.StepNow, now time.Time) string {
-	text := fmt.Sprintf("%s %s for %s", n.Address, doing(n.Action), ago(now, n.Since))
+	text := fmt.Sprintf("%s %s for %s", n.Address, words(n.Action).doing, ago(now, n.Since))
 	if n.Usually > 0 {
 		text += fmt.Sprintf(" (usually %s)", span(time.Duration(n.Usually*float64(time.Second))))
 	}
