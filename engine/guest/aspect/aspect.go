@@ -237,15 +237,12 @@ func unitThere(name string) string {
 	return `[ "$(systemctl show -p LoadState --value -- ` + guest.Quote(unitFile(name)) + `)" != not-found ]`
 }
 
-// items lists the wanted and the recorded entries, each once, sorted.
-func items(q *Query, aspect string, wanted []string) []string {
+// Items lists the wanted and the recorded entries of an aspect, each once, sorted.
+func (q *Query) Items(aspect string, wanted []string) []string {
 	all := slices.Concat(wanted, q.Record.Items(aspect))
 	slices.Sort(all)
 	return slices.Compact(all)
 }
-
-// Items lists what of an aspect is wanted and what is recorded, each once, sorted.
-func (q *Query) Items(aspect string, wanted []string) []string { return items(q, aspect, wanted) }
 
 // script joins commands, one a line.
 func script(lines ...string) string { return guest.Lines(lines...) }

@@ -34,7 +34,7 @@ var commands = Of[map[string]bool]{
 		return done, nil
 	},
 	Fill: func(q *Query, done map[string]bool, have *spec.Spec) {
-		for _, name := range items(q, "commands", commandNames(q.Want)) {
+		for _, name := range q.Items("commands", commandNames(q.Want)) {
 			switch c := q.Want.Command(name); {
 			case c == nil:
 				have.Config.Commands = append(have.Config.Commands, spec.Command{Name: name, Run: "(was run)"})

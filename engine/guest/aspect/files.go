@@ -34,7 +34,7 @@ var files = Of[map[string]file]{
 			`  stat -c '%a %U %G' -- "$_name" | row stat "$1"`, `  _sum=$(content "$_name" | sha256sum | cut -c1-64)`, `  printf %s "$_sum" | row sum "$1"`,
 			`  if [ -n "$2" ] && [ "$_sum" != "$2" ] && [ "$_size" -le ` + mostShown + ` ]; then content "$_name" ` + mostShown + ` | row content "$1"; fi`, ")",
 		}
-		for _, name := range items(q, "files", filePaths(q.Want)) {
+		for _, name := range q.Items("files", filePaths(q.Want)) {
 			sum := ""
 			if f := q.Want.File(name); f != nil && !secretFile(q, name) {
 				sum = fileSum(f.Bytes())
@@ -69,7 +69,7 @@ var files = Of[map[string]file]{
 		return found, nil
 	},
 	Fill: func(q *Query, found map[string]file, have *spec.Spec) {
-		for _, name := range items(q, "files", filePaths(q.Want)) {
+		for _, name := range q.Items("files", filePaths(q.Want)) {
 			f, there := found[name]
 			want, e := q.Want.File(name), q.Record.Get("files", name)
 			if !there && (want != nil || e.Found == nil) {
@@ -96,7 +96,7 @@ var files = Of[map[string]file]{
 	},
 	Steps: func(q *Query, found map[string]file) []Step {
 		var steps []Step
-		for _, name := range items(q, "files", filePaths(q.Want)) {
+		for _, name := range q.Items("files", filePaths(q.Want)) {
 			want, e := q.Want.File(name), q.Record.Get("files", name)
 			f, there := found[name]
 			switch {

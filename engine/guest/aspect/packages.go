@@ -15,7 +15,7 @@ var packages = Of[packagesFound]{
 	Name: "packages", Doc: "Packages that are installed.",
 	Paths: []string{"platform.packages"},
 	Probe: func(q *Query) string {
-		names := slices.DeleteFunc(items(q, "packages", q.Want.Platform.Packages), func(n string) bool {
+		names := slices.DeleteFunc(q.Items("packages", q.Want.Platform.Packages), func(n string) bool {
 			return !slices.Contains(q.Want.Platform.Packages, n) && !asked(q, n) // apt knows what of them is unneeded
 		})
 		if len(names) == 0 {
@@ -51,7 +51,7 @@ var packages = Of[packagesFound]{
 		return f, nil
 	},
 	Fill: func(q *Query, f packagesFound, have *spec.Spec) {
-		for _, name := range items(q, "packages", q.Want.Platform.Packages) {
+		for _, name := range q.Items("packages", q.Want.Platform.Packages) {
 			wanted := slices.Contains(q.Want.Platform.Packages, name)
 			if wanted && f.kept(name) || !wanted && f.present[name] && asked(q, name) {
 				have.Platform.Packages = append(have.Platform.Packages, name)

@@ -15,7 +15,7 @@ var repositories = Of[map[string]source]{
 	Paths: []string{"config.repository"},
 	Probe: func(q *Query) string {
 		var lines []string
-		for _, name := range items(q, "repositories", repositoryNames(q.Want)) {
+		for _, name := range q.Items("repositories", repositoryNames(q.Want)) {
 			for _, f := range []string{sourcesFile(name), keyFile(name)} {
 				f = guest.Quote(f)
 				lines = append(lines, "if [ -f "+f+" ]; then row file "+f+" <"+f+"; fi")
@@ -31,7 +31,7 @@ var repositories = Of[map[string]source]{
 			}
 		}
 		found := map[string]source{}
-		for _, name := range items(q, "repositories", repositoryNames(q.Want)) {
+		for _, name := range q.Items("repositories", repositoryNames(q.Want)) {
 			list, there := text[sourcesFile(name)]
 			key, hasKey := text[keyFile(name)] // alone where a removal was cut off
 			if there || hasKey {
@@ -41,7 +41,7 @@ var repositories = Of[map[string]source]{
 		return found, nil
 	},
 	Fill: func(q *Query, found map[string]source, have *spec.Spec) {
-		for _, name := range items(q, "repositories", repositoryNames(q.Want)) {
+		for _, name := range q.Items("repositories", repositoryNames(q.Want)) {
 			if s, there := found[name]; there {
 				have.Config.Repositories = append(have.Config.Repositories, s.repository(name, q.Want.Repository(name)))
 			}
@@ -49,7 +49,7 @@ var repositories = Of[map[string]source]{
 	},
 	Steps: func(q *Query, found map[string]source) []Step {
 		var steps []Step
-		for _, name := range items(q, "repositories", repositoryNames(q.Want)) {
+		for _, name := range q.Items("repositories", repositoryNames(q.Want)) {
 			e := guest.RecordEntry{Aspect: "repositories", Item: name, Identity: "name"}
 			want := q.Want.Repository(name)
 			if want == nil {

@@ -16,7 +16,7 @@ var services = Of[map[string]unit]{
 	Name: "services", Doc: "systemd units that run or do not run.",
 	Paths: []string{"platform.services"},
 	Probe: func(q *Query) string {
-		names := items(q, "services", slices.Collect(maps.Keys(q.Want.Platform.Services)))
+		names := q.Items("services", slices.Collect(maps.Keys(q.Want.Platform.Services)))
 		if len(names) == 0 {
 			return ":"
 		}

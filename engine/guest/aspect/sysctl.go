@@ -19,7 +19,7 @@ var sysctl = Of[sysctlFound]{
 	Paths: []string{"config.sysctl"},
 	Probe: func(q *Query) string {
 		lines := []string{"if [ -f " + sysctlFile + " ]; then row file <" + sysctlFile + "; fi"}
-		for _, name := range items(q, "sysctl", slices.Collect(maps.Keys(q.Want.Config.Sysctl))) {
+		for _, name := range q.Items("sysctl", slices.Collect(maps.Keys(q.Want.Config.Sysctl))) {
 			f := guest.Quote(procPath(name))
 			lines = append(lines, fmt.Sprintf("if [ -r %s ]; then row value %s <%s; fi", f, guest.Quote(name), f))
 		}
@@ -43,7 +43,7 @@ var sysctl = Of[sysctlFound]{
 		return f, nil
 	},
 	Fill: func(q *Query, f sysctlFound, have *spec.Spec) {
-		for _, name := range items(q, "sysctl", slices.Collect(maps.Keys(q.Want.Config.Sysctl))) {
+		for _, name := range q.Items("sysctl", slices.Collect(maps.Keys(q.Want.Config.Sysctl))) {
 			value, there := f.running[name]
 			if kept, ok := f.kept[name]; !ok && there {
 				value += " (until the next restart)"
