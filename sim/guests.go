@@ -38,13 +38,13 @@ type Programs = map[string]debian.Program
 type Guests struct {
 	// Clock is that of the host, if it is not that of this machine.
 	Clock machine.Clock
-	// Packages are what the repository of every guest has beside those of Debian.
+	// Packages are in the repository of every guest in addition to those of Debian.
 	Packages []debian.Package
 	// Installed are on every guest beside what Debian has, by the files that they are run by.
 	Installed Programs
 	// Network is that of the guests; nil: one without other machines.
 	Network *Network
-	// Inner is what the Proxmox VE of a guest is like; its names, addresses and guests are its own.
+	// Inner configures the Proxmox VE in a guest; its names, addresses and guests are its own.
 	Inner pve.Config
 
 	// mu is for a moment only, but for a guest that boots or halts: requests to the host, connections
@@ -200,7 +200,7 @@ func suite(image string) string {
 	return "13"
 }
 
-// Machine is what runs in a guest; nil if nothing simulated does, or if it is still to boot.
+// Machine returns the machine that runs in a guest; nil if nothing simulated does, or if it is still to boot.
 func (g *Guests) Machine(key string) *debian.Machine {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
-// Network is what the guests of some hosts have in common, at any depth.
+// Network is the network that the guests of some hosts share, at any depth.
 type Network struct {
 	// Dial leads to other machines than the one that dials; nil: there are none.
 	Dial debian.Dial

@@ -57,7 +57,7 @@ var (
 	tokenForm = regexp.MustCompile(`^[^\s@!=/:]+@[A-Za-z][A-Za-z0-9.\-_]+![A-Za-z][A-Za-z0-9.\-_]+=\S+$`)
 )
 
-// keptTasks is how many finished tasks a served simulator remembers, which may run for
+// keptTasks is the number of finished tasks that a served simulator remembers, which may run for
 // months: some more than anybody asks for, and no more than some megabytes.
 const keptTasks = 10_000
 
@@ -135,7 +135,7 @@ const topSpeed = 1000
 // mostGiB is the largest machine: a size in bytes has to fit in a number.
 const mostGiB = 1 << 30
 
-// mostNodes is how many nodes --nodes makes; corosync is not built for more.
+// mostNodes is the maximum of --nodes; corosync is not built for more.
 const mostNodes = 32
 
 // furtherNodes are the names of the nodes beside the first: as given, or numbered

@@ -155,7 +155,7 @@ func (m *Machine) User(name string) (User, bool) {
 	return u, true
 }
 
-// Start is how a program of this user begins, in the home.
+// Start returns how a program of this user starts: in the home.
 func (m *Machine) Start(u User, args ...string) machine.Start {
 	s := m.Root(args...)
 	s.Cred, s.Dir = u.Cred, "/"

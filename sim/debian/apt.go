@@ -48,7 +48,7 @@ func daemons() map[string]string {
 	return out
 }
 
-// needs are what some packages come with.
+// needs returns the dependencies of some packages.
 func needs() map[string][]string {
 	return map[string][]string{
 		"fail2ban": {"python3-systemd"}, "nginx": {"nginx-common"}, "nginx-light": {"nginx-common"}, "git": {"git-man", "less"}, "htop": {"libnl-3-200"}, "curl": {"libcurl4"},

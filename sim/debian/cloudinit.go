@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/machine/device"
 )
 
-// Birth is what cloud-init gets at the first boot, or what Proxmox VE writes into a new container.
+// Birth is the input of cloud-init at the first boot, or what Proxmox VE writes into a new container.
 type Birth struct {
 	Instance   string // if it differs from the last boot, all of it is done again; "": unknown
 	Hostname   string
@@ -183,7 +183,7 @@ func (d *Disk) Begin(b Birth) *Machine {
 	return up
 }
 
-// cloudInitLog is where cloud-init writes what went wrong.
+// cloudInitLog is the file to which cloud-init writes errors.
 const cloudInitLog = "/var/log/cloud-init.log"
 
 func (m *Machine) logCloudInit(line string) {

@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
-// Package is what a repository has of one package.
+// Package is a package in a repository.
 type Package struct {
 	Name, Version, Arch string
 	Source              string // the address of the repository that has it; "": every one

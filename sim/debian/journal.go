@@ -25,7 +25,7 @@ const (
 	keptLines = 20
 )
 
-// journalOf is what one run of a unit wrote: an invocation, as systemd calls it.
+// journalOf has the output of one run of a unit: an invocation, as systemd calls it.
 type journalOf struct {
 	id string
 

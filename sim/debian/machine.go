@@ -18,7 +18,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
-// Disk is what stays of a machine while it is off.
+// Disk is the part of a machine that stays while it is off.
 type Disk struct {
 	fs    *machine.FS
 	clock machine.Clock
@@ -64,7 +64,7 @@ func (d *Disk) Clone() *Disk {
 	return &Disk{fs: d.fs.Clone(d.clock.Now), clock: d.clock, more: d.more, programs: d.programs, lan: d.lan, container: d.container, network: d.network}
 }
 
-// Files are what is on the disk.
+// Files returns the files on the disk.
 func (d *Disk) Files() *machine.FS { return d.fs }
 
 // Machine is a Debian that runs. Safe for concurrent use.
@@ -128,7 +128,7 @@ func (m *Machine) volatile() {
 	}
 }
 
-// must is for what cannot fail on the file system of a machine that boots.
+// must panics on errors of calls that cannot fail on the file system of a machine that boots.
 func must(err error) {
 	if err != nil {
 		panic("simulated Debian: " + err.Error())

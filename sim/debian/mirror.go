@@ -23,7 +23,7 @@ func (m *Machine) names() bool {
 	return !m.unnamed
 }
 
-// host is where a source is.
+// host returns the host of a source.
 func (s source) host() string {
 	_, rest, _ := strings.Cut(s.url, "://")
 	name, _, _ := strings.Cut(rest, "/")

@@ -175,7 +175,7 @@ func (s *seed) message(text string) error {
 	}
 }
 
-// birth is what the seed says to a machine.
+// birth returns what the seed declares for a machine.
 func (s *seed) birth(b Birth) Birth {
 	b.Instance, b.Hostname = s.Instance, cmp.Or(s.Hostname, b.Hostname)
 	_, b.Domain, _ = strings.Cut(s.vendor.FQDN, ".")
@@ -198,7 +198,7 @@ func (s *seed) birth(b Birth) Birth {
 	return b
 }
 
-// script is what cloud-init runs at the end of the first boot.
+// script returns the script that runs at the end of the first boot.
 func (s *seed) script() string {
 	var b strings.Builder
 	for _, line := range s.user.RunCmd {

@@ -107,7 +107,7 @@ func (m systemd) canonical(name string) string {
 	return name
 }
 
-// state is what systemd knows of a unit now.
+// state returns systemd's state of a unit.
 func (m systemd) state(name string) unit {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -129,7 +129,7 @@ func (m systemd) setState(name string, do func(*unit)) {
 	do(u)
 }
 
-// links are where a unit is enabled.
+// links returns the links by which a unit is enabled.
 func (m systemd) links(name string) []string {
 	var out []string
 	list, _ := m.K.FS.ReadDir(machine.Cred{}, "/etc/systemd/system")
@@ -145,7 +145,7 @@ func (m systemd) links(name string) []string {
 	return out
 }
 
-// fileState is what is-enabled says.
+// fileState returns the output of is-enabled.
 func (m systemd) fileState(name string) string {
 	file, settings, masked := m.unitFile(name)
 	switch {

@@ -24,7 +24,7 @@ type Cred struct {
 // in reports whether one of the groups of c is gid.
 func (c Cred) in(gid int) bool { return c.GID == gid || slices.Contains(c.Groups, gid) }
 
-// FileKind is what a file is.
+// FileKind is the type of a file.
 type FileKind int
 
 // The kinds of files.
@@ -74,7 +74,7 @@ type SpecialFile interface {
 	Write(data []byte) error
 }
 
-// FileInfo is what stat(2) says.
+// FileInfo is the result of stat(2).
 type FileInfo struct {
 	Name     string
 	Ino      uint64

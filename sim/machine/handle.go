@@ -111,7 +111,7 @@ func (h *Handle) Truncate(size int64) {
 	h.f.touch(h.n)
 }
 
-// Stat is what the open file is now.
+// Stat returns the state of the open file.
 func (h *Handle) Stat() FileInfo {
 	h.f.mu.Lock()
 	defer h.f.mu.Unlock()

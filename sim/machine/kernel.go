@@ -164,7 +164,7 @@ func (k *Kernel) interpreter(c Cred, name string) (Program, []string, error) {
 	return nil, nil, syscall.ELOOP
 }
 
-// mostScripts is how many scripts may run one another (execve(2)).
+// mostScripts is the number of scripts that may run one another (execve(2)).
 const mostScripts = 5
 
 // Find finds a program by PATH, as execvp(3) does.

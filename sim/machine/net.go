@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// Net is where servers listen in memory. The zero value has none. Safe for concurrent use.
+// Net is a network in memory. The zero value has no servers. Safe for concurrent use.
 type Net struct {
 	mu      sync.Mutex // for moments: servers and callers come side by side
 	servers map[netip.AddrPort]*listener
@@ -101,5 +101,5 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// Addr is where it listens.
+// Addr returns the address that it listens on.
 func (l *listener) Addr() net.Addr { return net.TCPAddrFromAddrPort(l.as) }

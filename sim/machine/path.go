@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// mostLinks is how many symbolic links a name may lead through (path_resolution(7)).
+// mostLinks is the number of symbolic links that a name may lead through (path_resolution(7)).
 const mostLinks = 40
 
 // walk finds a name: the folder that it is in, its last part, and what is there, nil if nothing

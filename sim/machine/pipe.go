@@ -86,7 +86,7 @@ func (nothing) Read([]byte) (int, error) { return 0, io.EOF }
 // Write is never called.
 func (nothing) Write(b []byte) (int, error) { return len(b), nil }
 
-// pipeSize is what a pipe holds (pipe(7)).
+// pipeSize is the capacity of a pipe (pipe(7)).
 const pipeSize = 64 << 10
 
 type pipe struct {

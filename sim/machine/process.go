@@ -50,7 +50,7 @@ type signalled struct {
 	signal  syscall.Signal // that killed it
 }
 
-// Start is how a process begins. Descriptors that are nil are closed.
+// Start says how a process starts. Descriptors that are nil are closed.
 type Start struct {
 	Args     []string
 	Env      []string

@@ -19,7 +19,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// answer is what goes back.
+// answer is a response.
 type answer struct {
 	status int
 	reason string

@@ -15,7 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/qemu"
 )
 
-// loginDelay is what every 401 is held back by (APIServer/AnyEvent.pm).
+// loginDelay is the delay of every 401 (APIServer/AnyEvent.pm).
 const loginDelay = 3 * time.Second
 
 // RoundTrip answers a request in process, without a network. It obeys the
@@ -231,7 +231,7 @@ func reach(w *core.World, c *core.Call) error {
 // it will be free again, and a request that comes in takes the one that is free
 // first. It knows at once when it will be served.
 
-// admission is when a request will be served.
+// admission is the time at which a request will be served.
 type admission struct {
 	begin time.Time // Its effect happens then,
 	end   time.Time // its answer is sent then.

@@ -9,25 +9,25 @@ import (
 type (
 	// Config says what a host is like.
 	Config = core.Config
-	// System is what the disks of a host are.
+	// System is the kind of a host's disks.
 	System = core.System
 	// Storage is one storage of a host.
 	Storage = core.Storage
 	// Fault is one rule of when to fail.
 	Fault = core.Fault
-	// Death is how a worker process dies in the middle of its task.
+	// Death says how a worker process dies in the middle of its task.
 	Death = core.Death
 	// KeptPromises remembers answers that are what the API table promises.
 	KeptPromises = core.KeptPromises
-	// Execution is how a program of a guest ended.
+	// Execution is the outcome of a program in a guest.
 	Execution = core.Execution
-	// Systems is what runs inside of guests.
+	// Systems run inside of guests.
 	Systems = core.Systems
-	// Programs is how a guest agent reaches into a guest.
+	// Programs is a guest agent's way into a guest.
 	Programs = core.Programs
 	// Machine is a guest as its system sees itself when it boots.
 	Machine = core.Machine
-	// Page is what the simulated web has at an address.
+	// Page is a page of the simulated web.
 	Page = content.Page
 	// Download says what a download from some addresses fetches.
 	Download = content.Download

@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// Snapshot is what a host holds at one moment, for assertions. It shares
+// Snapshot is the state of a host at one moment, for assertions. It shares
 // nothing with the host.
 type Snapshot struct {
 	Guests  []Guest             // By VMID.

@@ -13,7 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
-// LAN is what is at the other end of the network card of a machine.
+// LAN is the network at the other end of a machine's network card.
 type LAN struct {
 	Routers []netip.Prefix // the addresses of the router, each in its subnet; none: the machine has no card
 	Lease   netip.Prefix   // what a DHCP server gives, with the router of its subnet as gateway; the zero value: there is none

@@ -50,7 +50,7 @@ type shell struct {
 	last     bool // the next command is all that is left to do: its program takes the place of this process
 }
 
-// flow is how the shell goes on behind a statement.
+// flow says how the shell continues after a statement.
 type flow int
 
 const (
@@ -174,7 +174,7 @@ func (i info) Mode() fs.FileMode {
 	return fs.FileMode(i.Perm&0o777) | map[machine.FileKind]fs.FileMode{machine.Folder: fs.ModeDir, machine.SymbolicLink: fs.ModeSymlink, machine.DeviceFile: fs.ModeDevice | fs.ModeCharDevice, machine.BlockDevice: fs.ModeDevice}[i.Kind]
 }
 
-// ModTime is when it was changed.
+// ModTime returns the time of its last change.
 func (i info) ModTime() time.Time { return i.FileInfo.ModTime }
 
 // IsDir reports a folder.
@@ -374,7 +374,7 @@ func (s *shell) setText(name, value string) error {
 	return s.set(name, expand.Variable{Set: true, Kind: expand.String, Str: value})
 }
 
-// environ is what programs get.
+// environ returns the environment of programs.
 func (s *shell) environ() []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(s.vars)) {

@@ -158,7 +158,7 @@ func apiHAGroups(w *core.World, _ *core.Call) (any, error) {
 	return list, nil
 }
 
-// haGroup is what the calls about one group begin with.
+// haGroup returns the check that begins each call about one group.
 func haGroup(what string) func(*core.Call) (perl.Config, error) {
 	return func(c *core.Call) (perl.Config, error) {
 		name := c.In["group"]

@@ -50,8 +50,8 @@ func HAArea() core.Area {
 // manager looks at its resources every ten seconds and acts then. A guest that was
 // ended otherwise is started again.
 
-// haCycle is how long the manager takes to notice something, haFence how long a
-// node must be gone until its guests are recovered elsewhere.
+// haCycle is the time that the manager takes to notice something, haFence the time
+// that a node must be gone until its guests are recovered elsewhere.
 const (
 	haCycle = 10 * time.Second
 	haFence = 2 * time.Minute

@@ -71,10 +71,10 @@ func metricFiles() []core.SectionFile {
 	}}
 }
 
-// rrdPoints is how many points a series has (PVE/RRD.pm reads the last 70).
+// rrdPoints is the number of points of a series (PVE/RRD.pm reads the last 70).
 const rrdPoints = 70
 
-// rrdStep is how far the points of a time frame lie apart.
+// rrdStep returns the distance between the points of a time frame.
 func rrdStep(frame string) time.Duration {
 	switch frame {
 	case "hour":

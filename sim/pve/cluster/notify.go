@@ -28,7 +28,7 @@ const notifications = "/mapping/notifications"
 // targetKinds are the types of endpoints.
 var targetKinds = []string{"gotify", "sendmail", "smtp", "webhook"}
 
-// builtinTargets is what is there from the start, and again when it is deleted
+// builtinTargets returns the targets that are there from the start, and again when it is deleted
 // (PVE/Notify.pm).
 func builtinTargets() map[string]map[string]perl.Config {
 	return map[string]map[string]perl.Config{

@@ -59,7 +59,7 @@ func apiSetOptions(w *core.World, c *core.Call) (any, error) {
 	return nil, nil
 }
 
-// idRange is where free ids of guests are looked for (the option next-id).
+// idRange returns the range in which free ids of guests are searched (the option next-id).
 func idRange(option string) (lower, upper int) {
 	lower, upper = 100, 1000000
 	for part := range strings.SplitSeq(option, ",") {

@@ -45,7 +45,7 @@ var sdnApplied = []string{"sdn/zones", "sdn/vnets", "sdn/subnets", "sdn/controll
 // sdnLock is the file that PVE 8 locks for all of them; PVE 9 has a lock of its own.
 const sdnLock = "sdn__running-config"
 
-// sdnFile is what the files of software networks have in common.
+// sdnFile returns what the files of software networks share.
 func sdnFile(what string, f core.SectionFile) core.SectionFile {
 	plural := what + "s"
 	if what == "dns" {

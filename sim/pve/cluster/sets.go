@@ -47,7 +47,7 @@ func apiAddAlias(_ *core.World, c *core.Call, f *firewall) (any, error) {
 	return nil, nil
 }
 
-// alias is what a call says of an alias. A change says all of it: a comment that is not
+// alias returns an alias as a call describes it. A change says all of it: a comment that is not
 // said again is gone (register_update_alias in PVE/API2/Firewall/Aliases.pm).
 func alias(c *core.Call, name string) perl.Config {
 	alias := perl.Config{"name": name, "cidr": cleanAddress(c.In["cidr"])}

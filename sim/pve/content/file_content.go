@@ -13,7 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// FileContent is what is known of a file that was uploaded or downloaded. Of a large one the file
+// FileContent has what is known of a file that was uploaded or downloaded. Of a large one the file
 // itself is not kept.
 type FileContent struct {
 	Size int64
@@ -61,7 +61,7 @@ const mostKept = 1 << 20
 // All is the whole file; nil if it is too large to be kept.
 func (f *FileContent) All() []byte { return f.all }
 
-// qcowMagic is how an image of qcow2 begins.
+// qcowMagic begins an image of qcow2.
 const qcowMagic = "QFI\xfb"
 
 // number is the number of 8 bytes at an offset of the head; 0 where the file ends earlier.
@@ -72,7 +72,7 @@ func (f *FileContent) number(at int) uint64 {
 	return binary.BigEndian.Uint64(f.head[at:])
 }
 
-// DiskSize is how large a guest sees the image: of qcow2 the header tells (virtual size,
+// DiskSize returns the size of the image as a guest sees it: of qcow2 the header tells (virtual size,
 // bytes 24 to 31), else it is the file's own size in whole sectors.
 func (f *FileContent) DiskSize() int64 {
 	if bytes.HasPrefix(f.head, []byte(qcowMagic)) && len(f.head) >= 32 {
@@ -224,7 +224,7 @@ func (f *FileContent) Unpacks(name string) bool {
 	}
 }
 
-// Packers are how compressed files begin, and the option of tar for them, by the ending of
+// Packers have the beginnings of compressed files, and the option of tar for them, by the ending of
 // an archive (tar_compression_option in PVE/LXC/Create.pm).
 var Packers = map[string]struct{ begins, Option string }{
 	".gz": {"\x1f\x8b", "-z"}, ".bz2": {"BZh", "-j"}, ".xz": {"\xfd7zXZ\x00", "-J"}, ".zst": {"\x28\xb5\x2f\xfd", "--zstd"},

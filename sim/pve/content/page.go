@@ -20,7 +20,7 @@ import (
 	"strings"
 )
 
-// Page is what the simulated web has at an address.
+// Page is a page of the simulated web.
 type Page struct {
 	Size int64
 	Disk int64             // Of a disk image: how large a guest sees it; default Size.

@@ -23,7 +23,7 @@ type rootFile struct {
 	head []byte
 }
 
-// headMost is how much of a file is kept: all of those that tell of a system are shorter.
+// headMost is the number of bytes of a file that are kept: all of those that tell of a system are shorter.
 const headMost = 4096
 
 // readRoot looks into an archive; nil if it is none that can be read here: tar without
@@ -118,7 +118,7 @@ func (r *rootReader) end() *RootSystem {
 	return <-r.found
 }
 
-// RootSystem is what PVE finds out of the root file system of a new container
+// RootSystem is what PVE detects in the root file system of a new container
 // (PVE/LXC/Setup.pm). It looks at the files: the name of a template says nothing.
 type RootSystem struct {
 	Ostype  string

@@ -7,7 +7,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// Identity is who asks: a user, or a token of one.
+// Identity is the sender of a request: a user, or a token of one.
 type Identity struct {
 	User  string // user@realm.
 	Token string // Its name, or empty.
@@ -43,7 +43,7 @@ func ValidUser(userid string) error {
 	return nil
 }
 
-// userForm is what a user id looks like (verify_username in
+// userForm matches a user id (verify_username in
 // PVE/AccessControl.pm).
 var userForm = regexp.MustCompile(`^[^\s:/]+@[A-Za-z][A-Za-z0-9.\-_]+$`)
 

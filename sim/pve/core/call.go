@@ -148,7 +148,7 @@ func (c *Call) NeedVM(vmid int, pool string, privs ...string) error {
 // VMPath is the path of a guest in the access list.
 func VMPath(vmid int) string { return "/vms/" + strconv.Itoa(vmid) }
 
-// ACLPath is what the path of a privilege may look like (normalize_path in
+// ACLPath matches the path of a privilege (normalize_path in
 // PVE/AccessControl.pm).
 var ACLPath = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[\p{L}\p{N}.\-_/]+$`) })
 

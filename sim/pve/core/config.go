@@ -34,21 +34,21 @@ type Config struct {
 	// 10, a task of 30 seconds is over after 3. Limits of connections are not.
 	Speed int
 
-	// TaskTime is how long a task takes. With 0 it ends as it starts, but its
+	// TaskTime is the duration of a task. With 0 it ends as it starts, but its
 	// outcome still shows only in the task.
 	TaskTime time.Duration
 	// TaskTimes says it for single types of task ("qmclone"), instead of TaskTime.
 	TaskTimes map[string]time.Duration
-	// BootTime is how long the system of a VM takes until its agent answers and it obeys
+	// BootTime is the time that the system of a VM takes until its agent answers and it obeys
 	// the power button; default 2 seconds.
 	BootTime time.Duration
 	// Deaths are workers that die in the middle of their tasks.
 	Deaths []Death
-	// KeepTasks is how many tasks that are over are remembered; older ones are
+	// KeepTasks is the number of finished tasks that are remembered; older ones are
 	// rotated away and then unknown. 0 keeps all.
 	KeepTasks int
 	Latency   time.Duration // Of every request; the effect is there before it, the answer after.
-	// Workers is how many requests of one node are in service at once (default
+	// Workers is the number of requests of one node that are served at once (default
 	// 3, as pveproxy and pvedaemon have); others wait. It matters with Latency.
 	Workers int
 
@@ -95,7 +95,7 @@ type Config struct {
 	Start func(vmid int, command []string, input string) (wait func() Execution, known bool)
 	Write func(vmid int, file, content string) error
 
-	// Systems is what runs inside of guests that were made from a known image; nil: nothing does, and
+	// Systems run inside of guests that were made from a known image; nil: nothing does, and
 	// an agent knows the few programs of Exec. It comes before Start and Exec.
 	Systems Systems
 

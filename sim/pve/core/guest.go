@@ -209,7 +209,7 @@ func Missing(node, kind string, vmid int) error {
 	return perl.Fail("Configuration file 'nodes/%s/%s/%d.conf' does not exist", node, dir, vmid)
 }
 
-// lockPatience is how long a call waits for the lock file of a guest
+// lockPatience is the time that a call waits for the lock file of a guest
 // (lock_config in AbstractConfig.pm).
 const lockPatience = 10 * time.Second
 
@@ -247,7 +247,7 @@ type Snapshot struct {
 	Sizes map[string]int64
 }
 
-// Title is how messages name a kind of guest.
+// Title returns the name of a kind of guest in messages.
 func (g *Guest) Title() string {
 	if g.Kind == "lxc" {
 		return "CT"

@@ -6,7 +6,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 )
 
-// DirectoryIndex is what a directory of the API answers: a list of objects with one key.
+// DirectoryIndex is the answer of a directory of the API: a list of objects with one key.
 type DirectoryIndex struct{ Key, Names string }
 
 // Handler answers with the names that the version has: those behind a version came with it.

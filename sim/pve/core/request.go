@@ -26,7 +26,7 @@ import (
 // bodyLimit is the limit of a body that is not an upload (APIServer/AnyEvent.pm).
 const bodyLimit = 512 << 10
 
-// Request is what came in, read to its end.
+// Request is the incoming request, read to its end.
 type Request struct {
 	HTTP   *http.Request
 	Method string

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Sample is what the status daemon knows of a guest.
+// Sample is the status daemon's data about a guest.
 type Sample struct {
 	Name     string
 	Status   string

@@ -23,7 +23,7 @@ type Store struct {
 	Filled  int64       // Bytes that something else takes, see Edit.Fill.
 }
 
-// VolumeKey is where a volume lies; the node is empty on a shared storage.
+// VolumeKey is the place of a volume; the node is empty on a shared storage.
 type VolumeKey struct{ node, Name string }
 
 // Volume is one file or block device.
@@ -62,7 +62,7 @@ func (s *Store) Files() bool { return StorageTypes[s.Type].files }
 // Holds says whether the storage may have a kind of content.
 func (s *Store) Holds(content string) bool { return slices.Contains(s.Content, content) }
 
-// Key is where a volume lies, seen from a node.
+// Key returns the place of a volume, seen from a node.
 func (s *Store) Key(node, name string) VolumeKey {
 	if s.Shared {
 		node = ""
@@ -93,7 +93,7 @@ func (s *Store) List(node string) []*Volume {
 	return found
 }
 
-// Used is how much is taken, seen from a node.
+// Used returns the used bytes, seen from a node.
 func (s *Store) Used(node string) int64 {
 	node = s.Key(node, "").node
 	total := s.Filled
@@ -120,7 +120,7 @@ func (s *Store) FormatFor(asked, source string) string {
 	}
 }
 
-// FilePath is where a volume lies in the file system of its node.
+// FilePath returns the path of a volume in the file system of its node.
 func (s *Store) FilePath(name string) string {
 	if !s.Files() {
 		switch s.Type {
@@ -273,7 +273,7 @@ func (w *World) AssumeLocal() *Store {
 	return s
 }
 
-// Backup is what an archive of vzdump holds of a guest.
+// Backup is a guest in an archive of vzdump.
 type Backup struct {
 	Kind  string
 	Conf  perl.Config

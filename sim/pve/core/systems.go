@@ -11,7 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// Systems is what runs inside of guests, for hosts whose guests shall be more than an address. It is
+// Systems run inside of guests, for hosts whose guests shall be more than an address. It is
 // called while the host waits for it, and does not ask the host in turn.
 type Systems interface {
 	// Boot says that a guest was switched on. The content of its disk by this key stays while it is off.
@@ -26,7 +26,7 @@ type Systems interface {
 	Programs(key string) Programs
 }
 
-// Programs is how a guest agent reaches into its guest.
+// Programs is a guest agent's way into its guest.
 type Programs interface {
 	// Start begins a program; wait is called in a goroutine of its own until it has ended, and is nil if the
 	// program does not exist.

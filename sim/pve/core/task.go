@@ -39,7 +39,7 @@ type Task struct {
 	Patience time.Duration // How long it waits for the lock file; 0 for lockPatience.
 }
 
-// Job is what a task is to do.
+// Job is the work of a task.
 type Job struct {
 	Kind string // qmcreate, …
 	ID   string // Of the guest, the volume or nothing.
@@ -62,7 +62,7 @@ type taskList struct {
 
 func newTaskList() taskList { return taskList{ByID: map[string]*Task{}} }
 
-// forkTime is how long a new worker takes until it does anything: the moment in
+// forkTime is the time that a new worker takes until it does anything: the moment in
 // which of two clones to one id both pass the early checks.
 const forkTime = 50 * time.Millisecond
 
@@ -92,7 +92,7 @@ func (w *World) ForkAs(who Identity, node string, j Job) string {
 	return t.UPID
 }
 
-// RootIdentity is who the node's own services are.
+// RootIdentity is the identity of the node's own services.
 var RootIdentity = Identity{User: "root@pam"}
 
 // RootCall stands for a request in what a service of the node does.
@@ -100,7 +100,7 @@ func (w *World) RootCall() *Call {
 	return &Call{W: w, Who: RootIdentity, Req: &Request{Begun: w.Now}, In: map[string]string{}, Values: map[string]any{}}
 }
 
-// TaskTimeOf is how long a task of a type takes in all.
+// TaskTimeOf returns the duration of a task of a type.
 func (c Config) TaskTimeOf(kind string) time.Duration {
 	if own, ok := c.TaskTimes[kind]; ok {
 		return own
@@ -328,7 +328,7 @@ func (c *Call) Await(prefix string) (any, error) {
 // process waits for its parent, which gives up.
 var ErrNoWorker = perl.Fail("got no worker upid - start worker failed")
 
-// Death is how a worker process dies in the middle of its task, as happens on a host
+// Death says how a worker process dies in the middle of its task, as happens on a host
 // under load or when a node crashes. Nothing is cleaned up: a lock that the task set
 // stays, and so does what it made so far.
 type Death struct {

@@ -15,7 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// samplePeriod is how often pvestatd broadcasts the state of a node and its
+// samplePeriod is the interval at which pvestatd broadcasts the state of a node and its
 // guests (PVE/Service/pvestatd.pm).
 const samplePeriod = 10 * time.Second
 
@@ -75,7 +75,7 @@ type Node struct {
 	Free    []time.Time            // When each worker is done with what it was given, see admit.
 }
 
-// counters are what Snapshot says about the traffic.
+// counters are the traffic figures of Snapshot.
 type counters struct {
 	Requests      map[string]int
 	Unimplemented map[string]struct{}
@@ -282,7 +282,7 @@ func Unordered(w *World, keys iter.Seq[string]) []string {
 	return out
 }
 
-// random is where everything comes from that a host invents: the same for the same seed.
+// random is the source of everything that a host invents: the same for the same seed.
 type random struct{ *rand.Rand }
 
 // UUID invents a version 4 UUID.
@@ -300,7 +300,7 @@ func (w *World) MAC() string {
 	return fmt.Sprintf("%s:%02X:%02X:%02X", w.MACPrefix(), n>>16&0xff, n>>8&0xff, n&0xff)
 }
 
-// MACPrefix is how addresses begin that the host invents.
+// MACPrefix returns the beginning of the addresses that the host invents.
 func (w *World) MACPrefix() string {
 	if prefix := w.Options["mac_prefix"]; prefix != "" {
 		return strings.ToUpper(prefix)
@@ -323,7 +323,7 @@ func (w *World) Pid() int {
 	return w.lastID
 }
 
-// Version is what the host calls itself.
+// Version returns the version that the host reports.
 func (w *World) Version() (release, version, repoid string) {
 	switch w.Cfg.Version {
 	case "8.4":

@@ -4,7 +4,7 @@ package guests
 
 import "github.com/homestak/homestak-gitops/sim/pve/core"
 
-// Area is what VMs and containers have in common.
+// Area returns what VMs and containers share.
 func Area() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
@@ -21,7 +21,7 @@ func Area() core.Area {
 	}
 }
 
-// BridgeArea is what a node has of interfaces, and what guests are plugged into.
+// BridgeArea returns the interfaces of a node, and what guests are plugged into.
 func BridgeArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{

@@ -8,7 +8,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// Cloning is what one clone is to do.
+// Cloning describes one clone.
 type Cloning struct {
 	Newid                         int
 	Name, Description             string

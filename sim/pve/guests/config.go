@@ -49,7 +49,7 @@ func MayCreate(c *core.Call, vmid int, pool, storage string) error {
 	return perl.Forbidden("")
 }
 
-// Change is what an update of a configuration asks for.
+// Change is a requested update of a configuration.
 type Change struct {
 	Set    map[string]string
 	Remove []string

@@ -81,7 +81,7 @@ func (f Ext4) journal() int64 {
 	return 262144
 }
 
-// usable is what df says of the file system once it has grown to so many bytes: without
+// usable returns df's size of the file system once it has grown to so many bytes: without
 // inode tables, bitmaps, journal, and the superblocks with what is kept for growth.
 func (f Ext4) usable(size int64) int64 {
 	blocks := size / f.block
@@ -94,7 +94,7 @@ func (f Ext4) usable(size int64) int64 {
 	return max(blocks-overhead, 0) * f.block
 }
 
-// LogMade is what the log of a task has of mkfs.ext4 (mkfs in PVE/LXC.pm).
+// LogMade writes the lines of mkfs.ext4 to the log of a task (mkfs in PVE/LXC.pm).
 func (f Ext4) LogMade(uuid string, log func(string, ...any)) {
 	log("Creating filesystem with %d %dk blocks and %d inodes", f.blocks, f.block>>10, f.inodes())
 	log("Filesystem UUID: %s", uuid)
@@ -110,7 +110,7 @@ func (f Ext4) LogMade(uuid string, log func(string, ...any)) {
 	}
 }
 
-// LogGrown is what the log of a task has of e2fsck and resize2fs (resize_vm in
+// LogGrown writes the lines of e2fsck and resize2fs to the log of a task (resize_vm in
 // PVE/API2/LXC.pm).
 func (f Ext4) LogGrown(path string, size int64, running bool, log func(string, ...any)) {
 	blocks := size / f.block

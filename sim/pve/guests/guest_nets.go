@@ -71,7 +71,7 @@ func filtersVLANs(w *core.World, node, bridge string) bool {
 	return bridgeOption(w, node, bridge, "bridge_vlan_aware") == "1" || bridgeOption(w, node, bridge, "type") == "OVSBridge"
 }
 
-// TrunkTrouble is what PVE says of a trunk on a bridge that cannot have one (tap_plug
+// TrunkTrouble returns PVE's message about a trunk on a bridge that cannot have one (tap_plug
 // in pve-common, PVE/Network.pm); empty when there is nothing to say.
 func TrunkTrouble(w *core.World, node string, device map[string]string) string {
 	bridge := device["bridge"]

@@ -61,7 +61,7 @@ func Overrule(w *core.World, c *core.Call, g *core.Guest, kind string) {
 	}
 }
 
-// Cpus is how many the guest sees.
+// Cpus returns the number that the guest sees.
 func Cpus(w *core.World, g *core.Guest) int {
 	count := func(key string) int { return max(perl.Atoi(g.Conf[key]), 1) }
 	if g.Kind == "lxc" {

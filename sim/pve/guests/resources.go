@@ -13,7 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// forgotten is how long the last broadcast of a guest is believed (pmxcfs drops
+// forgotten is the time for which the last broadcast of a guest is used (pmxcfs drops
 // older entries).
 const forgotten = 5 * time.Minute
 
@@ -213,7 +213,7 @@ func NodeEntryOf(w *core.World, n *core.Node, audit bool) *NodeEntry {
 	return r
 }
 
-// MemoryUsed is what a node's guests and its own system take.
+// MemoryUsed returns the memory of a node's guests and its own system.
 func MemoryUsed(w *core.World, node string) int64 {
 	used := int64(2 << 30)
 	for _, g := range w.Guests {
@@ -320,7 +320,7 @@ func List(c *core.Call, kind string, status func(*core.Guest) map[string]any) []
 	return list
 }
 
-// Status is what vmstatus says of both kinds (PVE/QemuServer.pm, PVE/LXC.pm).
+// Status returns vmstatus of both kinds (PVE/QemuServer.pm, PVE/LXC.pm).
 func Status(w *core.World, g *core.Guest, s core.Sample) map[string]any {
 	traffic := s.Traffic(w.Now)
 	entry := map[string]any{

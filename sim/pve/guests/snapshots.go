@@ -76,7 +76,7 @@ func Snapshotable(w *core.World, g *core.Guest) error {
 	return nil
 }
 
-// Word is what begins the types of a guest's tasks.
+// Word returns the beginning of the types of a guest's tasks.
 func Word(g *core.Guest) string {
 	if g.Kind == "lxc" {
 		return "vz"

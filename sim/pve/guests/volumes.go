@@ -264,7 +264,7 @@ func Destroy(c *core.Call, g *core.Guest, early func() error, begin func(*core.T
 	}}), nil
 }
 
-// UsedInHA is how the removal of a guest under high availability fails.
+// UsedInHA returns the error of removing a guest under high availability.
 func UsedInHA(g *core.Guest) error {
 	return perl.Fail("unable to remove %s %d - used in HA resources and purge parameter not set.", g.Title(), g.Vmid)
 }

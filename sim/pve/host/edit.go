@@ -16,7 +16,7 @@ var needed = map[string][]string{
 	"lvmthin": {"vgname", "thinpool"}, "zfspool": {"pool"}, "zfs": {"pool", "portal", "target", "iscsiprovider"}, "iscsi": {"portal", "target"},
 }
 
-// defaultContent is what a new storage may hold when nothing is said.
+// defaultContent returns the content of a new storage unless the call sets it.
 func defaultContent(kind string) []string {
 	switch kind {
 	case "iscsi", "cifs", "nfs":

@@ -202,7 +202,7 @@ func checkCSRF(w *core.World, user, token string) bool {
 	return fresh(w, stamp) && hmac.Equal([]byte(signature), []byte(want))
 }
 
-// shownAs is what a header Authorization shows under a name.
+// shownAs returns the value of a name in a header Authorization.
 func shownAs(header, name string) string {
 	value, ok := strings.CutPrefix(header, name)
 	if ok && value != "" && (value[0] == '=' || value[0] == ' ') {
@@ -216,7 +216,7 @@ func unauthorized(why string) error {
 	return &perl.APIError{Status: http.StatusUnauthorized, Message: why, Plain: true}
 }
 
-// ticketLife is how long a ticket is good for ($ticket_lifetime in
+// ticketLife is the lifetime of a ticket ($ticket_lifetime in
 // PVE/AccessControl.pm); clocks may differ by five minutes.
 const (
 	ticketLife = 2 * time.Hour

@@ -15,7 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// ctOrder is what a new container is made of.
+// ctOrder describes a new container.
 type ctOrder struct {
 	template string            // The volume with its system, or the backup.
 	restore  bool              // It is a backup.

@@ -15,7 +15,7 @@ func apiNodeLXC(w *core.World, c *core.Call) (any, error) {
 	return guests.List(c, "lxc", func(g *core.Guest) map[string]any { return ctStatus(w, g) }), nil
 }
 
-// ctStatus is what vmstatus in PVE/LXC.pm says about a container.
+// ctStatus returns the result of vmstatus in PVE/LXC.pm for a container.
 func ctStatus(w *core.World, g *core.Guest) map[string]any {
 	s := guests.Sample(w, g)
 	entry := guests.Status(w, g, s)

@@ -239,7 +239,7 @@ func mayMoveVolume(g *core.Guest, key, digest string, remove bool) error {
 	return nil
 }
 
-// noMount is how PVE refuses a mount point that is not there: it parses nothing.
+// noMount returns PVE's error about a mount point that does not exist: it parses nothing.
 func noMount(key string) error {
 	missing := "property is missing and it is not optional"
 	wrong := map[string]string{"volume": missing, "mp": missing}

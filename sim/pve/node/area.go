@@ -3,7 +3,7 @@ package node
 
 import "github.com/homestak/homestak-gitops/sim/pve/core"
 
-// Area is what belongs to one node.
+// Area returns what belongs to one node.
 func Area() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{

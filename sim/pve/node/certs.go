@@ -22,7 +22,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// shownCertificate is what PVE says of a certificate (get_certificate_info in
+// shownCertificate returns PVE's description of a certificate (get_certificate_info in
 // PVE/Certificate.pm).
 func shownCertificate(file string, cert *x509.Certificate) map[string]any {
 	kind, bits := "id-ecPublicKey", 256

@@ -9,7 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 )
 
-// nodeJournal is what the daemons of a node wrote: what tasks began and ended.
+// nodeJournal returns the output of a node's daemons: what tasks began and ended.
 func nodeJournal(w *core.World, name string) (list []string) {
 	line := func(at time.Time, process string, pid int, format string, args ...any) {
 		list = append(list, fmt.Sprintf("%s %s %s[%d]: %s", at.UTC().Format("Jan 02 15:04:05"), name, process, pid, fmt.Sprintf(format, args...)))

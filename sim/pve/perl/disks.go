@@ -16,7 +16,7 @@ type Drive struct {
 
 var (
 	driveKey = regexp.MustCompile(`^(?:ide[0-3]|sata[0-5]|scsi(?:[12]?\d|30)|virtio(?:\d|1[0-5])|efidisk0|tpmstate0)$`)
-	// CloudFile is what the file of a drive of cloud-init looks like.
+	// CloudFile matches the file of a drive of cloud-init.
 	CloudFile = regexp.MustCompile(`[:/](?:vm-\d+-)?cloudinit(?:\.(?:raw|qcow2|vmdk))?$`)
 	// NewDisk is an order to allocate: STORAGE:GIB ($NEW_DISK_RE in PVE/API2/Qemu.pm).
 	NewDisk = regexp.MustCompile(`^(?:([^/:\s]+):)?(\d+(?:\.\d+)?)$`)

@@ -72,7 +72,7 @@ func refusal(class, text string) any {
 	return map[string]any{"error": map[string]any{"class": class, "desc": text}}
 }
 
-// frozenText is what an agent says of a command that has to wait for a thaw
+// frozenText returns an agent's error about a command that has to wait for a thaw
 // (qmp_dispatch in qapi/qmp-dispatch.c, qga/main.c of QEMU).
 func frozenText(name string) string {
 	return "Command guest-" + name + " has been disabled: the agent is in frozen state"
@@ -102,7 +102,7 @@ func agentHostname(_ *core.World, g *core.Guest) any {
 	return map[string]any{"host-name": guestHostname(g)}
 }
 
-// guestHostname is what the system of a VM calls itself.
+// guestHostname returns the hostname of a VM's system.
 func guestHostname(g *core.Guest) string {
 	if name := g.Conf["name"]; name != "" {
 		return name

@@ -14,7 +14,7 @@ func apiListVMs(w *core.World, c *core.Call) (any, error) {
 	return guests.List(c, "qemu", func(g *core.Guest) map[string]any { return vmStatus(w, g, c.Flag("full")) }), nil
 }
 
-// vmStatus is what vmstatus in PVE/QemuServer.pm says about a VM.
+// vmStatus returns the result of vmstatus in PVE/QemuServer.pm for a VM.
 func vmStatus(w *core.World, g *core.Guest, full bool) map[string]any {
 	s := guests.Sample(w, g)
 	v := guests.Status(w, g, s)

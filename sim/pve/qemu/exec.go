@@ -69,7 +69,7 @@ func follow(wait func() core.Execution) *core.Execution {
 	return e
 }
 
-// inside is what runs in a guest; nil if nothing simulated does.
+// inside returns the system in a guest; nil if none is simulated.
 func inside(w *core.World, g *core.Guest) core.Programs {
 	if w.Cfg.Systems == nil {
 		return nil

@@ -73,7 +73,7 @@ func StartJob(w *core.World, g *core.Guest, c *core.Call) core.Job {
 	}}
 }
 
-// lost is what tasks say about a VM whose file they cannot find when they look
+// lost returns the error of tasks about a VM whose file they cannot find when they look
 // for its process.
 func lost(c *core.Call) error {
 	return perl.Fail("unable to find configuration file for VM %d on node '%s'", c.Vmid(), c.In["node"])
@@ -160,7 +160,7 @@ func askToShutDown(t *core.Task, g *core.Guest, patience time.Duration) (inVain 
 	return inVain
 }
 
-// shutdownTakes is how long the guest takes to obey, 0 for as long as tasks
+// shutdownTakes returns the time that the guest takes to shut down, 0 for as long as tasks
 // take. One that is still coming up obeys when it is up; one without a system
 // never does, so the wait fails when the patience is over.
 func shutdownTakes(w *core.World, g *core.Guest, patience time.Duration) (takes time.Duration, failed bool) {
@@ -174,7 +174,7 @@ func shutdownTakes(w *core.World, g *core.Guest, patience time.Duration) (takes 
 	return takes, false
 }
 
-// shutdownTime is how long a shutdown waits: as asked, as the guest's startup
+// shutdownTime returns the time that a shutdown waits: as asked, as the guest's startup
 // key says, or a minute.
 func shutdownTime(g *core.Guest, c *core.Call) time.Duration {
 	seconds := 60
@@ -239,9 +239,9 @@ func apiReboot(w *core.World, c *core.Call) (any, error) {
 }
 
 const (
-	// cleanupWaits is how long the cleaning up waits for the lock file of a VM.
+	// cleanupWaits is the time that the cleanup waits for the lock file of a VM.
 	cleanupWaits = time.Minute
-	// cleanupHolds is how long it then holds the lock file where the VM runs (again).
+	// cleanupHolds is the time that it then holds the lock file where the VM runs (again).
 	cleanupHolds = 30 * time.Second
 )
 

@@ -13,7 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// restoring is what a VM is to be restored from, and how.
+// restoring says from what a VM is restored, and how.
 type restoring struct {
 	archive, storage, pool string
 	force, unique, start   bool

@@ -38,7 +38,7 @@ func apiUpdateConfig(w *core.World, c *core.Call) (any, error) {
 	return c.Await("")
 }
 
-// updateLine is how the log tells what was asked for.
+// updateLine returns the log's line about the request.
 func updateLine(c *core.Call) string {
 	var b strings.Builder
 	b.WriteString("update VM " + c.In["vmid"] + ":")

@@ -87,7 +87,7 @@ func dumped(c *core.Call, node string) ([]string, error) {
 	}), nil
 }
 
-// dumpLine is how the log tells what was asked for.
+// dumpLine returns the log's line about the request.
 func dumpLine(c *core.Call) string {
 	words := append([]string{"vzdump"}, c.List("vmid")...)
 	for _, key := range slices.Sorted(maps.Keys(c.In)) {
@@ -220,7 +220,7 @@ func (d *dump) archive(t *core.Task, g *core.Guest) error {
 	return nil
 }
 
-// archiveForm is how archives of a guest end.
+// archiveForm returns the ending of a guest's archives.
 func archiveForm(g *core.Guest, compress string) string {
 	form := "vma"
 	if g.Kind == "lxc" {

@@ -11,7 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/qemu"
 )
 
-// Migration is where a guest has to go, and how.
+// Migration says where a guest moves, and how.
 type Migration struct {
 	Target, storage        string
 	Online, Disks, restart bool
