@@ -107,7 +107,7 @@ a git repository. Start with "homestak-gitops demo" or "homestak-gitops init my-
 			root.AddCommand(v)
 		}
 	}
-	add("site", initVerb(a), fmtVerb(a), validateVerb(a), policyVerb(a))
+	add("site", initVerb(a), importVerb(a), fmtVerb(a), validateVerb(a), policyVerb(a))
 	add("host", setupVerb(a), doctorVerb(a), planVerb(a), applyVerb(a), destroyVerb(a), testVerb(a))
 	add("agent", agentVerb(a), configVerb(a), serveVerb(a), tokenVerb(a), statusVerb(a), treeVerb(a), eventsVerb(a), historyVerb(a), whyVerb(a), reconcileVerb(a), suspendVerb(a), resumeVerb(a))
 	add("try", simVerb(a), demoVerb(a))

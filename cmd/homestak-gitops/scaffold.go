@@ -82,6 +82,15 @@ auth:
 `, model.NewOwnershipKey())
 }
 
+// writeSecretsOf gives a folder the file of secrets, and the one that keeps it out of git.
+func writeSecretsOf(dir string) error {
+	ignored, err := scaffoldSite.ReadFile("site/dot.gitignore")
+	if err != nil {
+		return err
+	}
+	return errors.Join(createFile(filepath.Join(dir, ".gitignore"), ignored, 0o644), createFile(filepath.Join(dir, secretsName), secrets(), 0o600))
+}
+
 // createFile makes a file that must not exist, and its folder.
 func createFile(name string, data []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {

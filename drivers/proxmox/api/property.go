@@ -185,11 +185,14 @@ func PropertyFlags(s string) []string {
 	return out
 }
 
-// EncodeFlags writes what Flags reads, of members that are 1.
+// EncodeFlags writes what PropertyFlags reads.
 func EncodeFlags(flags []string) string {
 	var parts []string
 	for _, f := range flags {
-		parts = append(parts, f+"=1")
+		if !strings.Contains(f, "=") {
+			f += "=1"
+		}
+		parts = append(parts, f)
 	}
 	return strings.Join(parts, ",")
 }

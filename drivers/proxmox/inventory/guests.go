@@ -77,11 +77,10 @@ func (d finder) list(ctx context.Context, obs *kind.Observation) (model.Observed
 	if err := obs.ReadConfigs(ctx, first); err != nil {
 		return out, err
 	}
-	fresh, unknown, err := d.readPower(ctx, obs)
-	if err != nil {
+	var err error
+	if obs.Guests, out.Unknown, err = Listed(ctx, obs); err != nil {
 		return out, err
 	}
-	obs.Guests, out.Unknown = mergeLists(obs.View.Guests, fresh), unknown
 	for id, g := range obs.Guests {
 		out.Taken[id] = g.Kind() + " " + g.Name
 	}
@@ -198,6 +197,12 @@ func (d finder) readNode(ctx context.Context, node string, lxc bool) ([]api.List
 		err = api.ErrNoList
 	}
 	return out, err
+}
+
+// Listed lists all guests of the nodes that are online, and what could not be listed.
+func Listed(ctx context.Context, obs *kind.Observation) (map[int]api.ListedGuest, []model.Unknown, error) {
+	fresh, unknown, err := finder{obs.Host}.readPower(ctx, obs)
+	return mergeLists(obs.View.Guests, fresh), unknown, err
 }
 
 // mayHaveContainers reports whether a node has containers, or is to get one.

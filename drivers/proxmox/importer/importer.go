@@ -1,0 +1,141 @@
+// Package importer writes the guests that a host has already as files of a site, to be adopted.
+//
+// Read reads the host, Write makes the files of what was read: the nodes (node.go) are arranged in manifests, presets and
+// blocks (files.go), by the tags from which package hcl also decodes them. What is not written has its reason in the
+// Report.
+package importer
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/inventory"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Options choose guests, and how their files are arranged.
+type Options struct {
+	Only      []string // vm, ct, template; all if empty
+	From, To  int      // VMIDs; 0 for no limit
+	Pool, Tag string
+	Name      string // a pattern as of path.Match
+	By        string // pool, tag or node: what a manifest holds; guests without one go by their node
+	Program   string // name and version of this program, for the heads of the files
+}
+
+// Ways are the values of By.
+func Ways() []string { return []string{"pool", "tag", "node"} }
+
+// Types are the values of Only.
+func Types() []string { return []string{"vm", "ct", "template"} }
+
+// includes reports whether guests of a type are asked for.
+func (o Options) includes(kind string) bool { return len(o.Only) == 0 || slices.Contains(o.Only, kind) }
+
+// takes reports whether a listed guest is asked for. A template of guests is known as one only by its configuration.
+func (o Options) takes(g api.ListedGuest) bool {
+	named, err := path.Match(o.Name, g.Name)
+	return (o.includes(g.Kind()) || o.includes("template")) &&
+		g.VMID >= o.From && (o.To == 0 || g.VMID <= o.To) &&
+		(o.Pool == "" || g.Pool == o.Pool) && (o.Tag == "" || slices.Contains(g.Tags, o.Tag)) &&
+		(o.Name == "" || err == nil && named)
+}
+
+// Seen is what was read of a host.
+type Seen struct {
+	guests   []seen // by VMID
+	archives []string
+	Unknown  []model.Unknown
+}
+
+// seen is one guest.
+type seen struct {
+	api.ListedGuest
+	kind.Reading
+}
+
+// Discover completes a host of which only the API is known: the names of its nodes.
+func Discover(ctx context.Context, c *api.Client, h *model.Host) error {
+	var nodes []struct{ Node string }
+	if err := api.ReadList(ctx, c, "/nodes", &nodes); err != nil {
+		return fmt.Errorf("list the nodes of %s: %w", h.API, err)
+	}
+	var names []string
+	for _, n := range nodes {
+		names = append(names, n.Node)
+	}
+	if len(names) == 0 {
+		return fmt.Errorf("%s shows no node\ngrant the token the role PVEAuditor on /", h.API)
+	}
+	slices.Sort(names)
+	if h.Name = Label(names[0]); h.Name == "" {
+		h.Name = "host"
+	}
+	if h.Name != names[0] {
+		h.Node = names[0]
+	}
+	if len(names) > 1 {
+		h.Nodes = names
+	}
+	return nil
+}
+
+// Read reads the guests of a host that are asked for, each with one request. begun is called with their number.
+func Read(ctx context.Context, c *api.Client, h *model.Host, o Options, begun func(guests int)) (*Seen, error) {
+	v, err := api.ReadView(ctx, c, h)
+	if err != nil {
+		return nil, fmt.Errorf("read host %s at %s: %w", h.Name, h.API, err)
+	}
+	host := &kind.Host{API: c, Model: h, Width: c.Width}
+	obs := kind.NewObservation(host, &model.Want{Host: h}, v)
+	listed, unknown, err := inventory.Listed(ctx, obs)
+	if err != nil {
+		return nil, fmt.Errorf("list the guests of host %s: %w", h.Name, err)
+	}
+	out := &Seen{Unknown: append(v.Unknown, unknown...)}
+	var chosen []api.ListedGuest
+	for _, id := range slices.Sorted(maps.Keys(listed)) {
+		g := listed[id]
+		g.Pool = cmp.Or(g.Pool, v.Guests[id].Pool)
+		if o.takes(g) && v.Nodes[g.Node] {
+			chosen = append(chosen, g)
+		}
+	}
+	begun(len(chosen))
+	if err := obs.ReadConfigs(ctx, chosen); err != nil {
+		return nil, fmt.Errorf("read the guests of host %s: %w", h.Name, err)
+	}
+	for _, g := range chosen {
+		out.guests = append(out.guests, seen{g, obs.Configs[g.Ref()]})
+	}
+	if o.includes("template") {
+		out.archives = readArchives(ctx, c, v)
+	}
+	return out, nil
+}
+
+// readArchives lists the container templates on the storages of the host. A storage that cannot be listed has none:
+// nothing depends on them.
+func readArchives(ctx context.Context, c *api.Client, v *api.View) []string {
+	var out []string
+	for at, content := range v.Storages {
+		if !v.Nodes[at.Node] || !slices.Contains(strings.Split(content, ","), "vztmpl") {
+			continue
+		}
+		list, err := api.ListVolumes(ctx, c, at, "vztmpl")
+		for _, e := range list {
+			if volume := api.Text(e["volid"]); err == nil && !strings.Contains(volume, "/homestak.") {
+				out = append(out, volume)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}

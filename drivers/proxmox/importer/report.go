@@ -1,0 +1,107 @@
+package importer
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Report says what was written, and what was not and why.
+type Report struct {
+	Host      string          `json:"host"`
+	Files     []string        `json:"files"`
+	Imported  []Imported      `json:"imported"`
+	Skipped   []Skipped       `json:"skipped"`
+	Templates int             `json:"templates"`
+	Managed   int             `json:"managed"`  // guests with an ownership tag
+	Declared  int             `json:"declared"` // guests whose VMID a node of the site has
+	Unknown   []model.Unknown `json:"unknown"`  // what could not be seen
+}
+
+// Imported is a guest that is written.
+type Imported struct {
+	Type     string `json:"type"`
+	VMID     int    `json:"vmid"`
+	Node     string `json:"node"`
+	Manifest string `json:"manifest"`
+	Left     []Left `json:"left,omitempty"`
+}
+
+// Skipped is a guest that is not written.
+type Skipped struct {
+	Type string `json:"type"`
+	VMID int    `json:"vmid"`
+	Name string `json:"name"`
+	Why  string `json:"why"`
+	Fix  string `json:"fix"`
+}
+
+// mostNamed is how many guests a line of the report names.
+const mostNamed = 6
+
+// Text writes the report for people: a line for what several guests have in common.
+func (r *Report) Text(w io.Writer) {
+	fmt.Fprintf(w, "host %s: %s written", r.Host, diag.Count(len(r.Imported), "guest"))
+	for _, part := range []struct {
+		n    int
+		text string
+	}{{r.Templates, "templates written"}, {len(r.Skipped), "not written"}, {r.Managed, "managed already"}, {r.Declared, "declared already"}} {
+		if part.n > 0 {
+			fmt.Fprintf(w, ", %d %s", part.n, part.text)
+		}
+	}
+	fmt.Fprintln(w)
+	for _, name := range r.Files {
+		fmt.Fprintf(w, "  %s\n", name)
+	}
+	var skipped, left groups
+	for _, s := range r.Skipped {
+		skipped.add(s.Why+"\x00"+s.Fix, diag.Line(strings.TrimSpace(fmt.Sprintf("%s %d %s", s.Type, s.VMID, s.Name))))
+	}
+	for _, i := range r.Imported {
+		for _, l := range i.Left {
+			left.add(l.Why+"\x00", i.Node+" "+l.Key)
+		}
+	}
+	skipped.text(w, "not written")
+	left.text(w, "left as it is")
+	for _, u := range r.Unknown {
+		fmt.Fprintf(w, "not seen: %s: %s\n", u.Scope, diag.Line(u.Why))
+	}
+}
+
+// groups are names by what they have in common, in the order in which that came up.
+type groups struct {
+	reasons []string
+	names   map[string][]string
+}
+
+func (g *groups) add(reason, name string) {
+	if g.names == nil {
+		g.names = map[string][]string{}
+	}
+	if g.names[reason] == nil {
+		g.reasons = append(g.reasons, reason)
+	}
+	g.names[reason] = append(g.names[reason], name)
+}
+
+func (g *groups) text(w io.Writer, head string) {
+	slices.SortStableFunc(g.reasons, func(a, b string) int { return len(g.names[b]) - len(g.names[a]) })
+	for _, reason := range g.reasons {
+		names := g.names[reason]
+		more := ""
+		if n := len(names) - mostNamed; n > 0 {
+			names, more = names[:mostNamed], fmt.Sprintf(" and %d more", n)
+		}
+		why, fix, _ := strings.Cut(reason, "\x00")
+		fmt.Fprintf(w, "%s: %s%s: %s\n", head, strings.Join(names, ", "), more, diag.Line(why))
+		if fix != "" {
+			fmt.Fprintf(w, "  %s\n", diag.FirstLine(fix))
+		}
+	}
+}
