@@ -59,7 +59,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "hcl", may: []string{"engine/diag", "engine/model", "hcl/lang", "hcl/sops"}, tests: []string{"drivers/proxmox", "hcl/sops/sopstest"}}, // the kinds that a real site declares
 	{pkg: "drivers/proxmox/pveapi", tests: []string{"drivers/proxmox/proxmoxtest"}},
 	{pkg: "drivers/proxmox/pveapi/gen"},
-	{pkg: "sim/pve/simtest", may: []string{"sim/pve"}}, // serves a simulated host in a test
+	{pkg: "sim/pve/simtest", may: []string{"sim/machine", "sim/pve"}}, // serves a simulated host in a test
 	{pkg: "drivers/proxmox/owner", may: []string{"drivers/proxmox/api", "engine/diag", "engine/model"}},
 	{pkg: "drivers/proxmox/kind", may: []string{"drivers/proxmox/api", "drivers/proxmox/owner", "engine/diag", "engine/model", "engine/plan"}}, // what a kind is made of
 	{pkg: "drivers/proxmox/objects", may: []string{"drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/owner", "engine/diag", "engine/model", "engine/plan"}, tests: []string{"drivers/proxmox", "drivers/proxmox/guest", "drivers/proxmox/proxmoxtest", "sim/pve"}},

@@ -14,11 +14,13 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
@@ -35,13 +37,18 @@ func Listen(t testing.TB, h *pve.Host) (address string, transport *http.Transpor
 	return "https://" + ln.Addr().String(), transport
 }
 
-// Pipe serves a host until the test ends. Connections are pipes in memory, so that the
+// Pipe serves a host until the test ends. Connections are in memory, so that the
 // clock of a testing/synctest bubble goes on while both sides wait; the transport takes
 // any address.
 func Pipe(t testing.TB, h *pve.Host) *http.Transport {
 	t.Helper()
-	ln := &pipes{dialled: make(chan net.Conn), closed: make(chan struct{})}
-	transport := &http.Transport{DialContext: ln.dial, DisableCompression: true, TLSClientConfig: Pinned(h.Fingerprint())}
+	at, network := netip.MustParseAddrPort("127.0.0.1:8006"), new(machine.Net)
+	ln, err := network.Listen(at, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return network.Dial(ctx, at, at) }
+	transport := &http.Transport{DialContext: dial, DisableCompression: true, TLSClientConfig: Pinned(h.Fingerprint())}
 	serve(t, h, ln, transport)
 	return transport
 }
@@ -75,40 +82,6 @@ func Pinned(fingerprint string) *tls.Config {
 		},
 	}
 }
-
-// pipes is a listener in memory.
-type pipes struct {
-	dialled chan net.Conn
-	closed  chan struct{}
-}
-
-func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	ours, theirs := net.Pipe()
-	select {
-	case p.dialled <- theirs:
-		return ours, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case conn := <-p.dialled:
-		return conn, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error {
-	close(p.closed)
-	return nil
-}
-
-func (*pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8006} }
 
 // RootArchive packs a root file system. A content "-> x" is a symbolic link, a name that
 // ends in a slash a directory.
