@@ -242,7 +242,7 @@ func (r *run) loop(ctx context.Context) {
 	}
 	why := r.closed
 	if why == nil {
-		why = errors.New("it depends on itself") // a plan of ours has no such step
+		why = errors.New("it depends on itself") // package plan makes no such step
 	}
 	for _, t := range r.tasks {
 		r.skip(t, why)

@@ -297,7 +297,7 @@ func plugged(is *model.Resource, b kind.UsedBridge) bool {
 	return h != nil && slices.ContainsFunc(h.Ports(), func(p guest.Port) bool { return "nic."+p.Name == b.Attr && p.Bridge == b.Name })
 }
 
-// inUse are the bridges that guests of ours which run on a node are plugged into.
+// inUse returns the bridges that running managed guests of a node are plugged into.
 func (s *check) inUse(node string) map[string]bool {
 	out := map[string]bool{}
 	for _, r := range s.have.State {

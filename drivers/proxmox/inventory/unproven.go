@@ -45,7 +45,7 @@ func byHand(at api.GuestRef) string {
 	return fmt.Sprintf("remove it by hand: `%s destroy %d` on node %s", at.Tool(), at.VMID, at.Node)
 }
 
-// reject lists a guest as unmanaged that claims to be one of ours without proof. It keeps nothing from being done.
+// reject lists a guest as unmanaged whose ownership tag is not verified. It keeps nothing from being done.
 func (c *classifier) reject(g api.ListedGuest, name string, is owner.Verdict) {
 	why := is.Against
 	if is.Owned { // its creation began, and it left the files since

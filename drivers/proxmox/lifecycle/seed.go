@@ -71,7 +71,7 @@ func ParseName(volid string) (SeedName, bool) {
 // OwnerSum names an owner in a file name: owners have characters that files may not.
 func OwnerSum(owner string) string { return ShortSum("owner " + owner) }
 
-// SeedFile is a seed image of ours on a storage.
+// SeedFile is a seed image of this program on a storage.
 type SeedFile struct {
 	SeedName
 	VolID   string
@@ -108,7 +108,7 @@ func UploadSeed(ctx context.Context, h *kind.Host, node, volid string, image []b
 	return h.API.Upload(ctx, api.Path("nodes", node, "storage", api.StorageOf(volid), "upload"), p, bytes.NewReader(image), int64(len(image)))
 }
 
-// RemoveSeed deletes a seed image of ours; one that is gone is success. Deleting
+// RemoveSeed deletes a seed image of this program; one that is gone is success. Deleting
 // takes Datastore.Allocate; a token with no more than it took to upload overwrites
 // the image with an empty one instead: what must go is what is in it.
 func RemoveSeed(ctx context.Context, h *kind.Host, node, volid string) error {

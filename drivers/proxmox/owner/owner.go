@@ -275,12 +275,12 @@ type Verdict struct {
 	Notes   string
 	Tag     Tag
 	Found   bool          // it has an ownership tag
-	Matches bool          // the tag is one of ours, and the guest has the identity in it
+	Matches bool          // the tag is one of this site, and the guest has the identity in it
 	Owned   bool          // and the tag is signed for this guest, where the site has a key
 	Against string        // why not
 	Claims  model.Address // which of our guests it says to be
 	Ours    bool          // its tag names our site and us
-	Unsure  bool          // it has a tag of ours, and no key to verify it with is known here
+	Unsure  bool          // it has a tag of this site, and no key to verify it with is known here
 }
 
 // Check reads the tag of a guest, and verifies it: the tag has our site and owner, the guest has the identity in the

@@ -236,7 +236,7 @@ func withdrawFile(e *guest.RecordEntry, f file) Step {
 	switch {
 	case f.beyond != "":
 		s.Script = "blocked " + guest.Quote(f.beyond) + "\n"
-		if e.Found == nil { // perhaps nothing of ours ever got there
+		if e.Found == nil { // perhaps the spec never wrote it
 			s.Script = "if [ -e " + name + " ] || [ -L " + name + " ]; then " + strings.TrimSpace(s.Script) + "; fi\n"
 		}
 		return s

@@ -108,7 +108,7 @@ func (f packagesFound) kept(name string) bool {
 // byDependency is the identity of a package that came with another one.
 const byDependency = "dependency"
 
-// byReplacement is the identity of a package that was there, and that one of ours took the place of.
+// byReplacement is the identity of a package that was there, and that a declared one took the place of.
 const byReplacement = "replaced"
 
 // asked reports whether a package was installed because a spec named it.
@@ -172,7 +172,7 @@ func install(q *Query, names []string, f packagesFound) Step {
 			switch {
 			case len(words) == 1 && !slices.Contains(names, words[0]):
 				s.Keep = append(s.Keep, guest.RecordEntry{Aspect: "packages", Item: words[0], Identity: byDependency})
-			case len(words) == 3 && q.Record.Get("packages", words[0]) == nil: // of ours that goes the spec knows
+			case len(words) == 3 && q.Record.Get("packages", words[0]) == nil: // the spec knows of a declared one that goes
 				state := "automatic"
 				if words[2] == "1" {
 					state = "manual"

@@ -72,7 +72,7 @@ var repositories = Of[map[string]source]{
 // source is the files of a repository.
 type source struct{ text, key string }
 
-// repository reads the file if it is one of ours; a modified one differs.
+// repository reads the file if the spec wrote it; a modified one differs.
 func (s source) repository(name string, want *spec.Repository) spec.Repository {
 	r := spec.Repository{Name: name, Key: s.key}
 	for line := range strings.Lines(s.text) {

@@ -117,7 +117,7 @@ func (f sudoFound) restore(q *Query) string {
 	case q.Login == "root", u != nil && u.Sudo == spec.SudoNoPasswd:
 		return ""
 	case u == nil && f.rule(q.Login) == "":
-		return "" // no rule of ours is about that user, before or after
+		return "" // no declared rule is about that user, before or after
 	case f.there:
 		return script(guest.PutFile(sudoersFile, f.text, "0440", "root", "root"))
 	default:

@@ -23,7 +23,7 @@ const (
 
 // Managers of /etc/resolv.conf.
 const (
-	plainFile  = "" // a file that anybody may write
+	plainFile  = "" // a file that any user may write
 	resolved   = "systemd-resolved"
 	resolvconf = "resolvconf"
 )
