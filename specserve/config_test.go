@@ -82,7 +82,7 @@ func TestConfig(t *testing.T) {
 		"of all nodes":        {"/config/inner", siteToken, "E302", 403},
 		"a vm":                {"/config/own", s.mint(s.keys[0], "own"), "E200", 404},
 		"a node of the child": {"/config/app", s.mint(s.keys[0], "app"), "E200", 404},
-		"nobody":              {"/config/gone", s.mint(s.keys[0], "gone"), "E200", 404},
+		"unknown node":        {"/config/gone", s.mint(s.keys[0], "gone"), "E200", 404},
 	} {
 		var headers []string
 		if c.token != "" {

@@ -481,7 +481,7 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 			},
 			says: []string{"vm.web-1 is not created", "belongs to uncle"}, stays: []int{10000}, number: 1,
 		},
-		"somebody kept it for a look": {
+		"kept by an administrator": {
 			hand: func(e *pve.Edit, ours map[string]string) {
 				e.Set(10000, "description", remark(ours, `"owner":"father"`, `"owner":"cli:ann@desk"`)["description"])
 			},

@@ -57,18 +57,18 @@ func TestAChangedGuestIsObservedAlone(t *testing.T) {
 		edit func(e *pve.Edit, vmid int)
 		all  bool
 	}{
-		"as it was":             {edit: func(*pve.Edit, int) {}},
-		"other tags":            {edit: func(e *pve.Edit, vmid int) { e.Set(vmid, "tags", "homestak;mine") }},
-		"an option of nobody":   {edit: func(e *pve.Edit, vmid int) { e.Set(vmid, "vga", "qxl") }},
-		"a pending change":      {edit: func(e *pve.Edit, vmid int) { e.Pend(vmid, "cores", "7") }},
-		"no ownership tag":      {edit: func(e *pve.Edit, vmid int) { e.Set(vmid, "description", "mine") }, all: true},
-		"another identity":      {edit: func(e *pve.Edit, vmid int) { e.Set(vmid, "smbios1", "uuid=00000000-0000-4000-8000-000000000000") }, all: true},
-		"a lock":                {edit: func(e *pve.Edit, vmid int) { e.Lock(vmid, "backup") }, all: true},
-		"stopped":               {edit: func(e *pve.Edit, vmid int) { e.Stop(vmid) }, all: true},
-		"paused":                {edit: func(e *pve.Edit, vmid int) { e.QMP(vmid, "paused") }, all: true},
-		"another bridge":        {edit: func(e *pve.Edit, vmid int) { e.Set(vmid, "net0", "virtio=BC:24:11:00:00:01,bridge=vmbr1") }, all: true},
-		"removed":               {edit: func(e *pve.Edit, vmid int) { e.Delete(vmid) }, all: true},
-		"converted by somebody": {edit: func(e *pve.Edit, vmid int) { e.Stop(vmid); e.Set(vmid, "template", "1") }, all: true},
+		"as it was":            {edit: func(*pve.Edit, int) {}},
+		"other tags":           {edit: func(e *pve.Edit, vmid int) { e.Set(vmid, "tags", "homestak;mine") }},
+		"an undeclared option": {edit: func(e *pve.Edit, vmid int) { e.Set(vmid, "vga", "qxl") }},
+		"a pending change":     {edit: func(e *pve.Edit, vmid int) { e.Pend(vmid, "cores", "7") }},
+		"no ownership tag":     {edit: func(e *pve.Edit, vmid int) { e.Set(vmid, "description", "mine") }, all: true},
+		"another identity":     {edit: func(e *pve.Edit, vmid int) { e.Set(vmid, "smbios1", "uuid=00000000-0000-4000-8000-000000000000") }, all: true},
+		"a lock":               {edit: func(e *pve.Edit, vmid int) { e.Lock(vmid, "backup") }, all: true},
+		"stopped":              {edit: func(e *pve.Edit, vmid int) { e.Stop(vmid) }, all: true},
+		"paused":               {edit: func(e *pve.Edit, vmid int) { e.QMP(vmid, "paused") }, all: true},
+		"another bridge":       {edit: func(e *pve.Edit, vmid int) { e.Set(vmid, "net0", "virtio=BC:24:11:00:00:01,bridge=vmbr1") }, all: true},
+		"removed":              {edit: func(e *pve.Edit, vmid int) { e.Delete(vmid) }, all: true},
+		"converted by hand":    {edit: func(e *pve.Edit, vmid int) { e.Stop(vmid); e.Set(vmid, "template", "1") }, all: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pve.Config{}, func(t *testing.T, w *world) {

@@ -784,7 +784,7 @@ func TestS1WithoutAKeyNothingIsRemoved(t *testing.T) {
 		"it was renamed there": func(k *keyless) *plan.Plan { k.renamed("mine"); return k.Plan() },
 		"replacement":          func(k *keyless) *plan.Plan { k.node.Resource.Guest.VMID = 10050; return k.Plan() },
 		"the data of a disk":   func(k *keyless) *plan.Plan { k.dropDisk(); return k.Plan() },
-		"of a stranger who claims to be ours": func(k *keyless) *plan.Plan {
+		"of an unmanaged guest with a tag": func(k *keyless) *plan.Plan {
 			m := k.tagOf(10000)
 			m.Node = "gone"
 			k.Host.Edit(func(e *pve.Edit) { e.Set(10000, "description", m.Line()) })

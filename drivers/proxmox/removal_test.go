@@ -238,7 +238,7 @@ func TestFinalBackupThatIsNone(t *testing.T) {
 		"it is empty": {func(w *world) {
 			lie(w, "storage/local/content", bent(func(e map[string]any) map[string]any { e["size"] = 0; return e }))
 		}, "shows no backup of it", false},
-		"it is somebody else's": {func(w *world) {
+		"it is another user's": {func(w *world) {
 			lie(w, "storage/local/content", bent(func(e map[string]any) map[string]any { e["notes"] = "nightly"; return e }))
 		}, "shows no backup of it", false},
 	} {

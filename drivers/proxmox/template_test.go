@@ -292,9 +292,9 @@ func TestTemplateInUse(t *testing.T) {
 		others         bool
 		remade, remove string // what keeps it from that
 	}{
-		"linked, ours":    {"linked", false, "template.golden is not changed: its disk is in use by linked clones: vm.web-1 (VM 10000)", "template.golden is not deleted: vm.web-1 still needs it"},
-		"linked, foreign": {"", true, "template.golden is not changed: its disk is in use by linked clones: VM 777 hers", "template.golden is not deleted: its disk is in use by linked clones: VM 777 hers"},
-		"full, ours":      {"full", false, "", "template.golden is not deleted: vm.web-1 still needs it"},
+		"linked, managed":   {"linked", false, "template.golden is not changed: its disk is in use by linked clones: vm.web-1 (VM 10000)", "template.golden is not deleted: vm.web-1 still needs it"},
+		"linked, unmanaged": {"", true, "template.golden is not changed: its disk is in use by linked clones: VM 777 hers", "template.golden is not deleted: its disk is in use by linked clones: VM 777 hers"},
+		"full, managed":     {"full", false, "", "template.golden is not deleted: vm.web-1 still needs it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, withTank(), func(t *testing.T, w *world) {

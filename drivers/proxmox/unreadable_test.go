@@ -248,7 +248,7 @@ func TestAnswersThatAreNotTheWholeTruth(t *testing.T) {
 			}
 			return e
 		})}, says: "does not exist"},
-		"on a node that nobody knows": {bend: map[string]reply{"/cluster/resources": bent(func(e map[string]any) map[string]any {
+		"on an unknown node": {bend: map[string]reply{"/cluster/resources": bent(func(e map[string]any) map[string]any {
 			if isGuest(e, 10000) {
 				e["node"] = "aunt"
 			}
@@ -430,7 +430,7 @@ func TestUnreadableObjectsDeferTheirSteps(t *testing.T) {
 			holds: map[string]string{"vm 30000": "vm.fixed"},
 			steps: []string{"create image.nas", "create vm.nas", "create ct.new", "create vm.comes", "delete vm.leaves", "update vm.stays: onboot"},
 		},
-		"too many places where one of ours may hide": {
+		"too many places where a managed guest may be": {
 			bend:  map[string]reply{"/access/permissions": fixed(http.StatusOK, pooled)},
 			edit:  func(w *world) { w.Site.Manifests["web"].Nodes[1].Resource.Guest.Choose = nil; w.wide() },
 			holds: map[string]string{"all guests": "ct.new, vm.comes, vm.fixed, vm.nas"},

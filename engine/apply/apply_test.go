@@ -200,7 +200,7 @@ func TestFailures(t *testing.T) {
 				"vm.peer skipped: manifest web stopped when image.a failed", "vm.db done",
 			},
 		},
-		"an object that nobody needs": {
+		"an object that nothing needs": {
 			steps: []plan.Step{create("image.a"), create("image.b"), create("vm.a")}, fails: []string{"image.a"}, width: 1,
 			expect: []string{"image.a failed: storage is full", "image.b done", "vm.a done"},
 		},

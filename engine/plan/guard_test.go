@@ -27,7 +27,7 @@ func TestGuards(t *testing.T) {
 		unknown    []string
 		lies       bool // a mark says more than is true, so that the world seems broken afterwards
 	}{
-		"an unmanaged guest stands where ours would": {
+		"an unmanaged guest has the place of a declared one": {
 			want: state(guest("vm.a", 0, &VM{}), guest("vm.child", 0, &VM{}, "vm.a"), guest("vm.grandchild", 0, &VM{}, "vm.child"), guest("vm.other", 0, &VM{})),
 			set: func(in *plan.Input) {
 				in.Have.Unmanaged = []model.Unmanaged{
@@ -42,7 +42,7 @@ func TestGuards(t *testing.T) {
 				"warning (guard) vm.grandchild is not created: it needs vm.child, which is not created",
 			},
 		},
-		"an unmanaged guest beside ours changes nothing": {
+		"an unmanaged guest beside a declared one changes nothing": {
 			want: state(guest("vm.a", 0, &VM{Cores: 2})), have: state(guest("vm.a", 100, &VM{})),
 			set: func(in *plan.Input) {
 				in.Have.Unmanaged = []model.Unmanaged{{VMID: 105, Name: "a", Kind: "vm", Why: "no ownership tag", Claims: addr("vm.a")}}
@@ -300,8 +300,8 @@ func TestAChildGoesWhenNothingIsLeftInIt(t *testing.T) {
 		"nodes in it go with it, but nothing is":     {orphan: "destroy", child: model.Child{At: at, Commit: commit, Empty: true}, goes: true, reason: "left the site; nothing is left in it, as it reported at b0000000"},
 		"it is abandoned":                            {orphan: "abandon", child: model.Child{At: at, Commit: commit, Nodes: []string{"app"}}, says: `removed from the site, and stays with everything in it (orphan = "abandon")`},
 		"it is abandoned, and nothing is in it":      {orphan: "abandon", child: model.Child{At: at, Commit: commit, Empty: true}, goes: true, reason: "left the site; nothing is left in it, as it reported at b0000000"},
-		"somebody lets it go":                        {allow: []string{"other", "inner"}, goes: true, reason: "left the site; nodes in it are removed with it, as --allow-orphans or the trailer Allow-Orphans requires"},
-		"somebody lets another one go":               {allow: []string{"other"}, says: "no report of its agent is known"},
+		"its removal is allowed":                     {allow: []string{"other", "inner"}, goes: true, reason: "left the site; nodes in it are removed with it, as --allow-orphans or the trailer Allow-Orphans requires"},
+		"the removal of another one is allowed":      {allow: []string{"other"}, says: "no report of its agent is known"},
 		"replaced with nodes in it":                  {replace: true, child: model.Child{At: at, Commit: commit, Nodes: []string{"app"}}, says: "not replaced until nothing is left in it: last reported 2026-01-02 03:04:05 UTC, at b0000000: of 1 node (app); take the nodes below inner out of the site first"},
 		"replaced with nodes that go with a leaving": {replace: true, orphan: "destroy", child: model.Child{At: at, Commit: commit, Nodes: []string{"app"}}, says: "not replaced until"},
 		"replaced, and nothing is in it":             {replace: true, child: model.Child{At: at, Commit: commit, Empty: true}, goes: true, reason: "image differs from the site and cannot be changed in place; nothing is left in it, as it reported at b0000000"},

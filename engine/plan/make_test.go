@@ -899,11 +899,11 @@ func TestVMIDs(t *testing.T) {
 				"error (guard) vm.a is not created: VMID 999 is taken by vm scratch", "error (guard) vm.b is not created: VMID 998 is taken by ct cache",
 			},
 		},
-		"taken by one of ours that stays": {
+		"taken by a managed guest that stays": {
 			want: state(guest("vm.a", 0, &VM{}), guest("vm.b", 200, &VM{})), have: state(guest("vm.a", 200, &VM{})),
 			findings: []string{"error (guard) vm.b is not created: VMID 200 is that of vm.a, which stays"},
 		},
-		"taken by one of ours that cannot go": {
+		"taken by a managed guest that cannot go": {
 			want: state(guest("vm.b", 200, &VM{}), guest("vm.x", 0, &VM{Cores: 2})), have: state(guest("vm.a", 200, &VM{}), guest("vm.x", 201, &VM{}, "vm.a")),
 			set: func(in *plan.Input) { in.Want.State[addr("vm.x")].Missing = []string{"secret.auth.x"} },
 			findings: []string{

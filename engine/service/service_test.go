@@ -569,7 +569,7 @@ func TestIsEmpty(t *testing.T) {
 	require.True(t, report(at(func(*agent.Status) {})).Empty)
 	for name, change := range map[string]func(*agent.Status){
 		"a node":               func(s *agent.Status) { s.Nodes = []engine.NodeStatus{{Node: "app", Address: "vm.app"}} },
-		"somebody else's":      func(s *agent.Status) { s.Last.Unmanaged = 2 },
+		"unmanaged guests":     func(s *agent.Status) { s.Last.Unmanaged = 2 },
 		"not all was seen":     func(s *agent.Status) { s.Last.Unknown = 1 },
 		"a pass that failed":   func(s *agent.Status) { s.Last.Outcome = engine.Partly },
 		"a pass under way":     func(s *agent.Status) { s.Running = &agent.Running{} },

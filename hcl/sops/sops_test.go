@@ -222,7 +222,7 @@ func TestFindings(t *testing.T) {
 		"MAC only perhaps":    {replace("    unencrypted_suffix: _unencrypted\n", "    unencrypted_suffix: _unencrypted\n    mac_only_encrypted: perhaps\n"), "mac_only", "mac_only_encrypted is neither true nor false"},
 		"MAC only":            {replace("    unencrypted_suffix: _unencrypted\n", "    unencrypted_suffix: _unencrypted\n    mac_only_encrypted: true\n"), "mac:", "the MAC of s.yaml does not match"},
 		"only PGP":            {cut("    age:\n", "    lastmodified") + "    pgp:\n        - fp: \"0123\"\n          enc: x\n          created_at: \"2026-01-02T03:04:05Z\"\n    kms:\n        - arn: x\n          created_at: \"2026-01-02T03:04:05Z\"\n", "    lastmodified", "s.yaml has no age recipient"},
-		"nobody":              {cut("    age:\n", "    lastmodified"), "    lastmodified", "s.yaml has no recipient"},
+		"no recipient":        {cut("    age:\n", "    lastmodified"), "    lastmodified", "s.yaml has no recipient"},
 		"half a recipient":    {replace("          recipient: ", "          receiver: "), "        - enc", "a recipient of s.yaml is damaged"},
 		"damaged key":         {replace("-----BEGIN AGE ENCRYPTED FILE-----", "-----BEGIN AGE FILE-----"), "        - enc", "the data key of s.yaml is damaged"},
 		"no map":              {content + "sops: true\n", "sops:", "the entry sops is not a map"},

@@ -543,11 +543,11 @@ func TestReport(t *testing.T) {
 			w.WriteHeader(http.StatusUnauthorized)
 			_, _ = w.Write([]byte(`{"error":{"code":"E303","message":"expired: ` + secret + `","hint":""}}`))
 		}, pin: own, code: wire.CodeExpired},
-		"too often":   {serve: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }, pin: own, code: wire.CodeTooMany},
-		"nobody":      {set: func(s *server) { s.refuse = true }, pin: own, code: wire.CodeConnection},
-		"silent":      {set: func(s *server) { s.silent = true }, pin: own, code: wire.CodeConnection, within: 15 * time.Second},
-		"another key": {pin: wire.Pin{1}, serve: func(http.ResponseWriter, *http.Request) { t.Error("it was sent") }, code: wire.CodeConnection},
-		"never ready": {serve: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, pin: own, code: wire.CodeConnection, within: 15 * time.Second},
+		"too often":          {serve: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }, pin: own, code: wire.CodeTooMany},
+		"refused connection": {set: func(s *server) { s.refuse = true }, pin: own, code: wire.CodeConnection},
+		"silent":             {set: func(s *server) { s.silent = true }, pin: own, code: wire.CodeConnection, within: 15 * time.Second},
+		"another key":        {pin: wire.Pin{1}, serve: func(http.ResponseWriter, *http.Request) { t.Error("it was sent") }, code: wire.CodeConnection},
+		"never ready":        {serve: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, pin: own, code: wire.CodeConnection, within: 15 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

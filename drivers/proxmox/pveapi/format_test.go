@@ -197,7 +197,7 @@ func TestParseProperty(t *testing.T) {
 		"empty, nothing needed":        {"ipconfig0", "", map[string]string{}, ""},
 		"a check of the whole":         {"cpu", "host,flags=+nosuch", nil, "VM-specific CPU flags must be a subset of: nested-virt, md-clear, pcid, spec-ctrl, ssbd, ibpb, virt-ssbd, amd-ssbd, amd-no-ssb, pdpe1gb, hv-tlbflush, hv-evmcs, aes\n"},
 		"a model for experts":          {"cpu", "host,reported-model=host", nil, "Property 'reported-model' not allowed in VM-specific CPU config.\n"},
-		"a model nobody knows here":    {"cpu", "custom-mine,hidden=1", map[string]string{"cputype": "custom-mine", "hidden": "1"}, ""},
+		"an unknown model":             {"cpu", "custom-mine,hidden=1", map[string]string{"cputype": "custom-mine", "hidden": "1"}, ""},
 		"not a property string at all": {"name", "a=b", nil, "not described as a property string"},
 	}
 	for name, test := range tests {

@@ -514,7 +514,7 @@ func TestAChangeThatIsTakenBack(t *testing.T) {
 	}{
 		{name: "it fails", outcome: "failed", said: "ifup eth0 fails", says: "it failed, so the old state is restored: ifup eth0 fails"},
 		{name: "it never began", outcome: "none", says: "the machine has already restored the old state, or never started"},
-		{name: "nobody connects", outcome: "ok", confirm: func(context.Context, *spec.Spec, aspect.Step) error { return errLost }, says: "no connection was possible afterwards, so the old state is restored: connection lost", back: true},
+		{name: "no connection", outcome: "ok", confirm: func(context.Context, *spec.Spec, aspect.Step) error { return errLost }, says: "no connection was possible afterwards, so the old state is restored: connection lost", back: true},
 		{name: "the gateway is not there", outcome: "ok", check: 1, says: "it does not work, so the old state is restored: the gateway does not answer"},
 		{name: "it does not end", says: "so the old state is restored: context deadline exceeded"},
 	} {
