@@ -2,11 +2,13 @@
 package drivers
 
 import (
+	"context"
 	"io/fs"
 	"net/http"
 	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/observation"
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -29,6 +31,10 @@ type Access struct {
 	// Sent is called from any goroutine after each request to the API of a host, with the status of the response, 0
 	// for none. May be nil.
 	Sent func(method string, status int)
+
+	// Observed: Transport leads to a twin of the real host, so its guests have the ownership tags of the site. A signed tag
+	// is believed if no key is known here.
+	Observed bool
 
 	awaits bool // whether the site has a key of ownership is not known yet: a parent is to say it
 
@@ -90,6 +96,15 @@ func (a Access) Open(d engine.Desired, h *model.Host) (engine.Driver, error) {
 	return a.guests().Over(host, d.Site, h), nil
 }
 
+// Record observes a host for a file; see [proxmox.Driver.Record].
+func (a Access) Record(ctx context.Context, site *model.Site, h *model.Host) (*observation.Host, error) {
+	host, err := proxmox.Open(a.Proxmox(site, h))
+	if err != nil {
+		return nil, err
+	}
+	return host.Record(ctx)
+}
+
 // Kinds are those that a site may declare, and those that follow from what it declares: what a plan
 // has steps for.
 func (a Access) Kinds() model.Kinds {
@@ -120,6 +135,7 @@ func (a Access) Proxmox(site *model.Site, h *model.Host) proxmox.Config {
 	secrets := a.secrets(site, cfg.Owner)
 	cfg.Keys = ownershipKeys(secrets, site.Name)
 	cfg.KeyMissing = a.awaits || secrets.OwnershipKeyMissing(site.Name, cfg.Owner)
+	cfg.Believes = a.Observed
 	if a.Parent != nil {
 		cfg.Parent, cfg.Delivers = firstBoots{a.Parent}, a.guests().Delivers
 	}
@@ -151,7 +167,7 @@ func ownershipKeys(secrets *model.Secrets, site string) func(owner string) [][]b
 func (a Access) secrets(site *model.Site, owner string) *model.Secrets {
 	own := site.Secrets
 	switch {
-	case a.Transport == nil, a.awaits, len(own.OwnershipKeys(site.Name, owner)) > 0, own.HasOwnershipKey() && own.Above:
+	case a.Transport == nil, a.Observed, a.awaits, len(own.OwnershipKeys(site.Name, owner)) > 0, own.HasOwnershipKey() && own.Above:
 		return own
 	}
 	return simulated()

@@ -51,6 +51,8 @@ type Config struct {
 	Keys func(owner string) [][]byte
 	// KeyMissing: the site has a key, and its value is not known here.
 	KeyMissing bool
+	// Believes takes a signed ownership tag for valid if no key is known here. The driver must not change anything then.
+	Believes bool
 
 	Sent func(method string, status int) // called after each request; see api.Config
 }
@@ -67,7 +69,7 @@ func Open(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	id := owner.Identity{Site: cfg.Site, Owner: cfg.Owner, Host: cfg.Host.Name, Keys: cfg.Keys, KeyMissing: cfg.KeyMissing}
+	id := owner.Identity{Site: cfg.Site, Owner: cfg.Owner, Host: cfg.Host.Name, Keys: cfg.Keys, KeyMissing: cfg.KeyMissing, Believes: cfg.Believes}
 	return &Driver{&kind.Host{API: c, Model: cfg.Host, ID: id, Width: c.Width, Files: cfg.Files, Parent: cfg.Parent, Delivers: cfg.Delivers}}, nil
 }
 

@@ -54,6 +54,7 @@ var smallPackages = map[string]string{
 	"drivers/local":                  "a driver is a package",
 	"drivers/proxmox/inventory":      "reads a host; the stories of drivers/proxmox run it against a simulated one",
 	"drivers/proxmox/kind":           "declarations, which each kind's test uses",
+	"drivers/proxmox/observation":    "a document that driver and simulator share; TestTwin writes and reads it",
 	"drivers/proxmox/pveapi/gen":     "the program that makes the table of the API",
 	"engine/control/controltest":     "for tests: an agent to ask",
 	"engine/durable":                 "imports the standard library only, so that everything may store files",
@@ -295,7 +296,7 @@ func calls(file *ast.File) []string {
 
 // budget is the most lines that the tree may have. Who adds a capability raises a figure in
 // the same commit, with a decision that names the price; who removes code lowers it.
-var budget = map[string]int{"product": 97_500, "simulator": 37_000, "tests": 96_000}
+var budget = map[string]int{"product": 98_500, "simulator": 37_000, "tests": 96_000}
 
 // budgetLaw compares the lines of the tree with the budget.
 func budgetLaw(tree []source) []string {

@@ -268,6 +268,8 @@ type Identity struct {
 	// key. KeyMissing: it has one whose value is not known here, so that signatures can be neither made nor checked.
 	Keys       func(owner string) [][]byte
 	KeyMissing bool
+	// Believes takes a signature for valid if no key is known here. It is for plans that are not carried out.
+	Believes bool
 }
 
 // Verdict is the result of a check of one guest, mostly right before a change.
@@ -309,7 +311,7 @@ func (id Identity) Check(cfg api.GuestConfig, at api.GuestRef) Verdict {
 		v.Against = "belongs to " + diag.Line(m.Owner)
 	case (m.Type == "ct") != at.LXC:
 		v.Against = fmt.Sprintf("carries the ownership tag of %s, but is a %s: a copied description", diag.Line(m.Addr().String()), strings.ToUpper(at.Kind()))
-	case id.KeyMissing:
+	case id.KeyMissing && !id.Believes:
 		v.Unsure, v.Against = true, "the key that verifies its ownership tag is not known here"
 	case m.Provisional() && m.VMID == at.VMID && (m.Trust == Begun || !id.HasKey()):
 		v.Matches, v.Owned = true, true // a clone that we started and whose identity we had not written yet

@@ -4,6 +4,7 @@ package cluster
 // guest only files a request, and the manager acts every ten seconds.
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -310,6 +311,17 @@ func (h *haManager) Manage(g *core.Guest, state string) {
 	r := &haResource{sid: haSID(g), vmid: g.Vmid, opts: perl.Config{"state": state}, crm: "queued"}
 	h.resources[r.sid] = r
 	h.Notice(g)
+}
+
+// KeepHA puts a guest under the manager in a state that another host showed.
+func KeepHA(w *core.World, g *core.Guest, shown string) {
+	wanted := map[string]string{"stopped": "stopped", "request_stop": "stopped", "disabled": "disabled", "ignored": "ignored"}
+	h := managerOf(w)
+	h.Manage(g, cmp.Or(wanted[shown], "started"))
+	r := h.of(g)
+	if r.crm = shown; shown == "error" {
+		r.tries = 100 // The manager gave up.
+	}
 }
 
 // Forget takes a guest from the manager.

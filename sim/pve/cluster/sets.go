@@ -101,6 +101,14 @@ func apiSecurityGroups(_ *core.World, _ *core.Call, f *firewall) (any, error) {
 	return showNames("group", f.groups), nil
 }
 
+// KeepIPSet keeps a set of the cluster that another host had.
+func KeepIPSet(w *core.World, name, comment string, members map[string]perl.Config) {
+	if firewallsOf(w)["cluster"] == nil {
+		firewallsOf(w)["cluster"] = newFirewall()
+	}
+	firewallsOf(w)["cluster"].ipsets[name] = &named{comment: comment, members: members}
+}
+
 func showNames(key string, all map[string]*named) []map[string]any {
 	list, names := []map[string]any{}, nameList(key, all)
 	for _, name := range names {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -90,6 +91,32 @@ func (w *World) ForkAs(who Identity, node string, j Job) string {
 	w.At(w.Now.Add(w.Cfg.forkTime(j.Kind)), t.Enter)
 	t.doom()
 	return t.UPID
+}
+
+// Recall keeps a task that another host had. Without a status it runs, and ends well after the time of a task.
+func Recall(w *World, upid, status string, ended time.Time) {
+	parts := strings.Split(upid, ":")
+	if len(parts) < 8 {
+		return
+	}
+	hexadecimal := func(text string) int64 { n, _ := strconv.ParseInt(text, 16, 64); return n }
+	t := &Task{
+		Job: Job{Kind: parts[5], ID: parts[6]}, W: w, UPID: upid, Node: parts[1], Pid: int(hexadecimal(parts[2])), Since: hexadecimal(parts[3]),
+		Start: time.Unix(hexadecimal(parts[4]), 0), Status: status, began: true,
+	}
+	t.Who.User, t.Who.Token, _ = strings.Cut(parts[7], "!")
+	w.Tasks.All = append(w.Tasks.All, t)
+	w.Tasks.ByID[upid] = t
+	if status != "" {
+		t.Stopped = ended
+		return
+	}
+	w.Count.task(t.Kind, +1)
+	w.At(w.Now.Add(w.Cfg.TaskTimeOf(t.Kind)), func() {
+		if t.Running() {
+			t.Finish(nil)
+		}
+	})
 }
 
 // RootIdentity is the identity of the node's own services.
