@@ -8,12 +8,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/observation"
 	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // HostOptions say what a simulator that is served is like, as the flags of the verb sim do.
 type HostOptions struct {
+	From      string // a file with an observation, which says what follows up to Version, and the devices
 	Node      string
 	Nodes     []string // further nodes of its cluster, or one number: how many there are in all
 	Offline   []string
@@ -47,9 +49,22 @@ func NewHost(o HostOptions) (*pve.Host, error) {
 	inner := pve.Config{Version: cfg.Version, TaskTime: cfg.TaskTime, Latency: cfg.Latency, Workers: cfg.Workers, KeepTasks: keptTasks}
 	n := &Network{}
 	cfg.Systems = &Guests{Clock: machine.Clock{Begin: time.Now(), Speed: o.Speed}, Network: n, Inner: inner}
-	h := pve.New(cfg)
+	var h *pve.Host
+	if o.From == "" {
+		h = pve.New(cfg)
+	} else if h, err = twin(o.From, cfg); err != nil {
+		return nil, err
+	}
 	n.Dial = Hosts{h.Node(): h}.Dial
 	return h, nil
+}
+
+func twin(file string, cfg pve.Config) (*pve.Host, error) {
+	observed, err := observation.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return pve.Twin(observed, cfg)
 }
 
 var (

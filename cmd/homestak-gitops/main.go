@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string, p ui.Process) int {
 	ctx, stopping := p.Watch(ctx)
 	defer stopping.Close()
 	out := ui.New(p)
-	a := &app{stopping: stopping, ui: out, sites: &session.Opener{UI: out, Stopping: stopping, Simulated: simulatedNetwork}}
+	a := &app{stopping: stopping, ui: out, sites: &session.Opener{UI: out, Stopping: stopping, Simulated: simulatedNetwork, Twins: twinNetwork}}
 	root := a.root() //nolint:contextcheck // cobra hands the context to the verbs
 	root.SetArgs(args)
 	root.SetIn(p.Stdin)
@@ -108,7 +108,7 @@ a git repository. Start with "homestak-gitops demo" or "homestak-gitops init my-
 		}
 	}
 	add("site", initVerb(a), importVerb(a), fmtVerb(a), validateVerb(a), policyVerb(a))
-	add("host", setupVerb(a), doctorVerb(a), planVerb(a), applyVerb(a), destroyVerb(a), testVerb(a))
+	add("host", setupVerb(a), doctorVerb(a), observeVerb(a), planVerb(a), applyVerb(a), destroyVerb(a), testVerb(a))
 	add("agent", agentVerb(a), configVerb(a), serveVerb(a), tokenVerb(a), statusVerb(a), treeVerb(a), eventsVerb(a), historyVerb(a), whyVerb(a), reconcileVerb(a), suspendVerb(a), resumeVerb(a))
 	add("try", simVerb(a), demoVerb(a))
 	add("", versionVerb(a), docsVerb(), exitCodesTopic(), sandboxVerb())

@@ -11,6 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // planFlags are the flags of plan alone.
@@ -30,6 +31,10 @@ func planVerb(a *app) *cobra.Command {
 		Long: `Reads a host, compares it with the site, and shows the changes that apply would make,
 why, and what each costs. It changes nothing.
 
+With --observed it reads a file of "observe" in place of the host, which takes no access to
+the host and no token. Guests are not entered. It believes the ownership tags if the
+ownership key is not there.
+
 "apply FILE" applies a plan saved with --out exactly as shown, or refuses it if the site
 or the host has changed since.`,
 		Args: cobra.NoArgs,
@@ -42,6 +47,9 @@ or the host has changed since.`,
 	fs.StringVar(&o.out, "out", "", "save the plan to `FILE`, for apply")
 	fs.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 2 if there are steps, or drift that is only reported")
 	fs.BoolVar(&o.refreshOnly, "refresh-only", false, "report what is on the host, and plan nothing")
+	fs.StringVar(&f.Observed, "observed", "", "plan against the observation in `FILE`, in place of the host")
+	c.MarkFlagsMutuallyExclusive("observed", "sim")
+	c.MarkFlagsMutuallyExclusive("observed", "out") // apply plans against the host
 	fs.StringVar(&o.format, "format", "text", "`FORM` of the plan: text or markdown")
 	return c
 }
@@ -65,6 +73,9 @@ func runPlan(ctx context.Context, a *app, f *session.Flags, o *planFlags) error 
 	defer s.Close()
 	sc := f.Scope(o.targets)
 	sc.RefreshOnly = o.refreshOnly
+	if from := s.Net.Observed; from != nil {
+		a.ui.Notef("host %s as it was %s ago, by %s", h.Name, view.Age(from.At), f.Observed)
+	}
 	p, err := s.PassOver(h, sc)
 	if err != nil {
 		return err

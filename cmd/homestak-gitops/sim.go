@@ -36,6 +36,9 @@ Guests made from an image of Debian 12 or 13 run a simulated Debian. Specs are a
 over SSH through the host (--ssh), or with via = "agent". Agents of children and nodes
 in mode pull run only in agent --sim and test --sim.
 
+--from serves the twin of a host that "observe" wrote into a file: with its nodes, storages,
+guests and privileges. Nothing runs inside of the guests that it had.
+
 --speed 10 runs the clock of the host, and all times of the other flags, ten times as
 fast. Its date then runs ahead of yours.`,
 		Args: cobra.NoArgs,
@@ -45,6 +48,7 @@ fast. Its date then runs ahead of yours.`,
 	fs := c.Flags()
 	fs.StringVar(&o.Listen, "listen", "127.0.0.1:8006", "`ADDRESS` to listen on; port 0 chooses a free port")
 	fs.StringVar(&o.SSH, "ssh", "127.0.0.1:0", "`ADDRESS` to listen on for SSH, the jump host for its guests; port 0 chooses a free port")
+	fs.StringVar(&o.From, "from", "", "`FILE` with an observation: serve a host in that state")
 	fs.StringVar(&o.Node, "node", "father", "`NAME` of the node that answers")
 	fs.StringSliceVar(&o.Nodes, "nodes", nil, "`NAMES` of more nodes of the cluster, separated by commas, or the total number of nodes")
 	fs.StringSliceVar(&o.Offline, "offline", nil, "`NAMES` of nodes that are down, separated by commas")
@@ -67,6 +71,9 @@ fast. Its date then runs ahead of yours.`,
 	fs.StringArrayVar(&o.Downloads, "download", nil, "`DOWNLOAD` that defines the content at some URLs; repeatable")
 	fs.StringVar(&o.Files, "pmxcfs", "", "`FOLDER` for the files that show changes of guests (etc/pve/.version and others)")
 	fs.StringArrayVar(&o.Faults, "fault", nil, "`FAULT` that makes requests fail; repeatable")
+	for _, name := range []string{"node", "nodes", "offline", "no-quorum", "pve-version", "guests", "storage", "bridge", "processors", "memory", "root-disk"} {
+		c.MarkFlagsMutuallyExclusive("from", name) // the observation says it
+	}
 	a.ui.JSONFlag(c)
 	return c
 }

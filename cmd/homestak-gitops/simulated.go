@@ -17,6 +17,9 @@ func simulatedNetwork() (session.Network, error) {
 	return w.Network(), nil
 }
 
+// twinNetwork is the network of --observed.
+func twinNetwork(file string) (session.Network, error) { return sim.Twins(file) }
+
 // worldOf is simulators, and what runs in their guests: an agent on each that is a host in turn.
 func worldOf(hosts sim.Hosts) (*sim.World, error) {
 	return sim.NewWorld(sim.WorldOptions{Hosts: hosts, Log: slog.New(slog.DiscardHandler), Version: ThisBuild().Version})

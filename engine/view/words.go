@@ -122,6 +122,9 @@ func When(t time.Time) string {
 // ago formats the time since something.
 func ago(now, t time.Time) string { return span(now.Sub(t)) }
 
+// Age formats the time since t.
+func Age(t time.Time) string { return ago(time.Now(), t) }
+
 // until formats the time until something.
 func until(now, t time.Time) string {
 	if !t.After(now) {

@@ -25,8 +25,9 @@ type Flags struct {
 	Vars     []string      // as NAME=VALUE
 	Timeout  time.Duration // 0: no limit
 
-	Sim bool // on verbs that reach a host
-	Yes bool // on verbs that change one
+	Sim      bool   // on verbs that reach a host
+	Observed string // on plan: a file with an observation of the host, in place of the host
+	Yes      bool   // on verbs that change one
 
 	AllowDeletes int      // on verbs that plan
 	AllowOrphans []string // on these, and destroy

@@ -1,12 +1,15 @@
 package session
 
 import (
+	"context"
 	"net/netip"
 	"path/filepath"
+	"time"
 
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/policy"
 )
@@ -15,6 +18,7 @@ import (
 type Network struct {
 	Transport drivers.Transport
 	Reaches   func(netip.Addr) error // takes the place of probes; see health.Prober.Simulated
+	Observed  *Observed              // nil: the hosts are not twins of observed ones
 	Guests    *push.Config           // how guests are entered there; nil: as on the real network
 	Specs     specs                  // nil: this run serves no nodes
 	Agents    agents                 // nil: agents are on machines of their own
@@ -60,7 +64,26 @@ func (n Network) Ways(own push.Config) push.Config {
 
 // Access says how hosts of the network are opened, and guests entered.
 func (n Network) Access(guests push.Config) drivers.Access {
-	return drivers.Access{Transport: n.Transport, Guests: guests}
+	return drivers.Access{Transport: n.Transport, Guests: guests, Observed: n.Observed != nil}
+}
+
+// Observed is the observation that a network was made from.
+type Observed struct {
+	Host string // in the site
+	At   time.Time
+}
+
+// observed is the driver of a twin. What it observes is as old as the observation.
+type observed struct {
+	engine.Driver
+	from *Observed
+}
+
+// Observe implements engine.Driver.
+func (d observed) Observe(ctx context.Context, w *model.Want) (model.Observed, error) {
+	have, err := d.Driver.Observe(ctx, w)
+	have.At = d.from.At
+	return have, err
 }
 
 // Serve adds to an access the parent of nodes in mode pull, if the network has one and the site such nodes.

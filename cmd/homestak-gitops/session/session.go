@@ -24,7 +24,8 @@ import (
 type Opener struct {
 	UI        *ui.UI
 	Stopping  *ui.Stopping
-	Simulated func() (Network, error) // the network of --sim
+	Simulated func() (Network, error)            // the network of --sim
+	Twins     func(file string) (Network, error) // that of --observed
 
 	opened *Session // the one that was opened last, for documents; nil: none
 }
@@ -50,11 +51,15 @@ func (s *Session) Close() {
 // means that the folder does not exist, or invalid flags.
 func (o *Opener) Open(ctx context.Context, f *Flags) (*Session, error) {
 	var net Network
-	if f.Sim {
-		var err error
-		if net, err = o.Simulated(); err != nil {
-			return nil, err
-		}
+	var err error
+	switch {
+	case f.Sim:
+		net, err = o.Simulated()
+	case f.Observed != "":
+		net, err = o.Twins(f.Observed)
+	}
+	if err != nil {
+		return nil, err
 	}
 	s, err := o.OpenOn(ctx, f, net)
 	if err != nil {
@@ -163,6 +168,9 @@ func (s *Session) choice() (*model.Manifest, *model.Host, error) {
 		return nil, nil, err
 	}
 	h, err := s.Host(s.Flags.Host, m)
+	if o := s.Net.Observed; err == nil && o != nil && o.Host != h.Name {
+		return nil, nil, fmt.Errorf("%s is an observation of host %s, and the plan is for host %s: name the host with -H, or observe the other one", s.Flags.Observed, o.Host, h.Name)
+	}
 	return m, h, err
 }
 
@@ -207,6 +215,9 @@ func (s *Session) Pass(h *model.Host, owner string) *engine.Pass {
 			return nil, err
 		}
 		driver, err := access.Open(d, h)
+		if s.Net.Observed != nil && err == nil {
+			driver = observed{driver, s.Net.Observed}
+		}
 		if err == nil && s.ui.Verbose {
 			driver = view.Logged(driver, h, s.ui.Notef)
 		}
