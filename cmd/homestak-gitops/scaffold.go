@@ -60,7 +60,7 @@ func siteFiles() (map[string][]byte, error) {
 		if hidden, ok := strings.CutPrefix(base, "dot."); ok {
 			base = "." + hidden
 		}
-		files[filepath.Join(strings.TrimPrefix(filepath.Dir(name), "site"), base)] = data
+		files[strings.TrimPrefix(filepath.Join(filepath.Dir(name), base), "site/")] = data
 		return err
 	})
 	return files, err

@@ -243,6 +243,9 @@ func program(t *testing.T) string {
 }
 
 func TestMain(m *testing.M) {
+	if name := filepath.Base(os.Args[0]); strings.HasPrefix(name, "pve") {
+		os.Exit(programOfPVE(name))
+	}
 	m.Run()
 	_ = os.RemoveAll(built.dir)
 }
