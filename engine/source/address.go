@@ -34,6 +34,15 @@ type address struct {
 // String returns the URL without credentials.
 func (a address) String() string { return a.shown }
 
+// SSHHost returns the server of a repository's URL, where that is reached by ssh. No error has a password of the URL.
+func SSHHost(url string) (host, port string, ssh bool, err error) {
+	a, err := parseAddress(url)
+	if err == nil && a.password != "" {
+		err = errors.New("the URL of the repository has a password: name a file for it instead")
+	}
+	return a.host, a.port, a.by == bySSH, err
+}
+
 // scp is the short form of ssh: user@host:path, where no slash comes before the colon.
 var scp = regexp.MustCompile(`^(?:([^@/:\s]+)@)?(\[[0-9a-fA-F:.]+\]|[^@/:\s\[\]]+):(.+)$`)
 

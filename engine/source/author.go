@@ -1,19 +1,22 @@
 package source
 
-// The demo simulates the author of a site: a bare repository that an agent follows, a checkout to edit, and
-// pushes from the checkout to the repository.
+// An author writes a site: setup its first commit, and the demo as people do. There is a checkout to edit, and pushes
+// from it to a repository: a bare one in a folder, or one elsewhere.
 //
 // A push is a real one: the receiving side of git's protocol gets a pack and moves the branch. Both
 // sides run in this process, so git need not be installed; with git you can clone the same
 // repository and push to it.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/go-git/go-git/v5"
@@ -25,7 +28,10 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/plumbing/revlist"
 	"github.com/go-git/go-git/v5/plumbing/transport"
+	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
 	"github.com/go-git/go-git/v5/plumbing/transport/server"
+	gitssh "github.com/go-git/go-git/v5/plumbing/transport/ssh"
+	"golang.org/x/crypto/ssh"
 )
 
 // AuthorBranch is the branch that an author works on.
@@ -35,9 +41,13 @@ const AuthorBranch = "main"
 type Author struct {
 	Name, Email string // of the commits to come
 
-	upstream, dir string
-	repo          *git.Repository
+	dir  string
+	repo *git.Repository
+	open func() (transport.ReceivePackSession, error) // begins a push
 }
+
+// ErrAhead is the error of a push to a branch that has commits which the checkout does not have.
+var ErrAhead = errors.New("the branch has other commits")
 
 // NewAuthor creates an empty bare repository and a checkout with the files of tree. Nothing is
 // committed yet. Both folders must be empty.
@@ -46,9 +56,59 @@ func NewAuthor(upstream, dir string, tree fs.FS) (*Author, error) {
 	if _, err := git.PlainInitWithOptions(upstream, &git.PlainInitOptions{Bare: true, InitOptions: git.InitOptions{DefaultBranch: head}}); err != nil {
 		return nil, fmt.Errorf("create repository %s: %w", upstream, err)
 	}
+	return newAuthor(upstream, dir, tree, func() (transport.ReceivePackSession, error) {
+		at, err := transport.NewEndpoint(upstream)
+		if err != nil {
+			return nil, err
+		}
+		return server.NewClient(server.DefaultLoader).NewReceivePackSession(at, nil)
+	})
+}
+
+// NewRemoteAuthor creates a checkout with the files of tree. Its pushes go to an https or ssh URL.
+func NewRemoteAuthor(url string, auth Auth, dir string, tree fs.FS) (*Author, error) {
+	from, err := parseAddress(url)
+	if err != nil {
+		return nil, err
+	}
+	auth.Username = cmp.Or(auth.Username, defaultUser)
+	return newAuthor(from.shown, dir, tree, func() (transport.ReceivePackSession, error) {
+		o := remoteOptions{Auth: auth, Timeout: defaultTimeout}
+		switch from.by {
+		case bySSH:
+			r := &sshRemote{o: o, from: from}
+			port, err := strconv.Atoi(from.port)
+			if err != nil {
+				return nil, err
+			}
+			return gitssh.DefaultClient.NewReceivePackSession(&transport.Endpoint{Protocol: bySSH, User: r.user(), Host: from.host, Port: port, Path: from.path}, sshLogin{r})
+		case byHTTP:
+			r := &httpRemote{o: o, from: from}
+			login, err := r.login()
+			if err == nil {
+				err = r.connect()
+			}
+			if err != nil {
+				return nil, err
+			}
+			return githttp.NewClient(&http.Client{Transport: r.base}).NewReceivePackSession(r.endpoint(), login)
+		}
+		return nil, fmt.Errorf("%s is a folder: a push from here takes https or ssh", from)
+	})
+}
+
+// sshLogin is how go-git logs in.
+type sshLogin struct{ *sshRemote }
+
+func (sshLogin) Name() string                               { return "ssh-public-keys" }
+func (l sshLogin) String() string                           { return l.from.String() }
+func (l sshLogin) ClientConfig() (*ssh.ClientConfig, error) { return l.config() }
+
+func newAuthor(url, dir string, tree fs.FS, open func() (transport.ReceivePackSession, error)) (*Author, error) {
+	head := plumbing.NewBranchReferenceName(AuthorBranch)
 	repo, err := git.PlainInitWithOptions(dir, &git.PlainInitOptions{InitOptions: git.InitOptions{DefaultBranch: head}})
 	if err == nil {
-		_, err = repo.CreateRemote(&config.RemoteConfig{Name: git.DefaultRemoteName, URLs: []string{upstream}})
+		_, err = repo.CreateRemote(&config.RemoteConfig{Name: git.DefaultRemoteName, URLs: []string{url}})
 	}
 	if err == nil {
 		err = os.CopyFS(dir, tree)
@@ -56,7 +116,7 @@ func NewAuthor(upstream, dir string, tree fs.FS) (*Author, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create checkout %s: %w", dir, err)
 	}
-	return &Author{Name: "A. Homelab", Email: "admin@example.org", upstream: upstream, dir: dir, repo: repo}, nil
+	return &Author{Name: "A. Homelab", Email: "admin@example.org", dir: dir, repo: repo, open: open}, nil
 }
 
 // Push commits the checkout, deletions included, and pushes it. It returns the id of the commit.
@@ -87,11 +147,7 @@ func (a *Author) commit(message string) (plumbing.Hash, error) {
 // push sends the missing objects of a commit, and moves the branch to it. Like git, it refuses if
 // the branch is not an ancestor of the commit.
 func (a *Author) push(ctx context.Context, id plumbing.Hash) error {
-	at, err := transport.NewEndpoint(a.upstream)
-	if err != nil {
-		return err
-	}
-	session, err := server.NewClient(server.DefaultLoader).NewReceivePackSession(at, nil)
+	session, err := a.open()
 	if err != nil {
 		return err
 	}
@@ -134,14 +190,14 @@ func (a *Author) since(old, id plumbing.Hash) ([]plumbing.Hash, error) {
 	}
 	theirs, err := a.repo.CommitObject(old)
 	if err != nil {
-		return nil, fmt.Errorf("another push of %.8s came first: %w", old, err)
+		return nil, fmt.Errorf("%w: it is at %.8s", ErrAhead, old)
 	}
 	ours, err := a.repo.CommitObject(id)
 	if err != nil {
 		return nil, err
 	}
 	if on, err := theirs.IsAncestor(ours); err != nil || !on {
-		return nil, errors.Join(err, fmt.Errorf("the branch is at %.8s, which %.8s does not build on", old, id))
+		return nil, errors.Join(err, fmt.Errorf("%w: it is at %.8s, which %.8s does not build on", ErrAhead, old, id))
 	}
 	have, err := revlist.Objects(a.repo.Storer, []plumbing.Hash{old}, nil)
 	if err != nil {

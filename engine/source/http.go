@@ -50,15 +50,9 @@ func (r *httpRemote) Ask(ctx context.Context) (conversation, *packp.AdvRefs, err
 	if err != nil {
 		return nil, nil, err
 	}
-	u := r.from.url
-	port, _ := strconv.Atoi(u.Port())
-	host := u.Hostname()
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
 	c := &httpConversation{httpRemote: r, x: newExchange(ctx, r.o.Timeout)}
 	c.session, err = githttp.NewClient(&http.Client{Transport: c}).
-		NewUploadPackSession(&transport.Endpoint{Protocol: u.Scheme, Host: host, Port: port, Path: u.EscapedPath()}, login)
+		NewUploadPackSession(r.endpoint(), login)
 	var refs *packp.AdvRefs
 	if err == nil {
 		refs, err = c.session.AdvertisedReferencesContext(c.x.ctx) //nolint:contextcheck // it was made of ctx
@@ -69,6 +63,17 @@ func (r *httpRemote) Ask(ctx context.Context) (conversation, *packp.AdvRefs, err
 		return nil, nil, err
 	}
 	return c, refs, nil
+}
+
+// endpoint is the address as go-git takes it.
+func (r *httpRemote) endpoint() *transport.Endpoint {
+	u := r.from.url
+	port, _ := strconv.Atoi(u.Port())
+	host := u.Hostname()
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	return &transport.Endpoint{Protocol: u.Scheme, Host: host, Port: port, Path: u.EscapedPath()}
 }
 
 func (c *httpConversation) Pack(ctx context.Context, req *packp.UploadPackRequest, w io.Writer) error {

@@ -59,6 +59,7 @@ const (
 	defaultTimeout = 60 * time.Second
 	defaultPack    = 512 << 20
 	defaultFile    = 64 << 20
+	defaultUser    = "git"
 )
 
 func (o Options) withDefaults() (Options, error) {
@@ -84,7 +85,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.largest = largestObject
 	}
 	if o.Auth.Username == "" {
-		o.Auth.Username = "git"
+		o.Auth.Username = defaultUser
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -1,6 +1,7 @@
 package sourcetest
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -101,6 +102,19 @@ func sshd(t testing.TB) string {
 		}
 	}
 	return file
+}
+
+// Authorize lets a public key in, beside the others.
+func (s *SSHServer) Authorize(public string) {
+	s.t.Helper()
+	f, err := os.OpenFile(filepath.Join(s.dir, "authorized"), os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = f.WriteString(public)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 // Key makes a key pair without a passphrase and returns the file of the private key.
