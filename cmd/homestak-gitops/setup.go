@@ -45,6 +45,7 @@ before; --undo goes back by it, and keeps what was changed since.`,
 	fs.StringVar(&f.Disks, "disks", "", "`STORAGE` for disks of guests; local-lvm, local-zfs or the one with most room unless set")
 	fs.StringVar(&f.Images, "images", "", "`STORAGE` for images; local unless set")
 	fs.StringVar(&f.Bridge, "bridge", "", "`BRIDGE` for guests; that of the default route unless set")
+	fs.StringVar(&f.Repository, "repo", "", "`URL` of an empty repository for the site; one on this host unless set")
 	c.MarkFlagsMutuallyExclusive("print", "undo")
 	return c
 }

@@ -77,17 +77,24 @@ func (p *Plan) scriptPush(w io.Writer, files map[string][]byte) {
 		here(w, `"$site/`+name+`"`, string(files[name]), false)
 	}
 	fmt.Fprintf(w, "git -C \"$site\" add --all\ngit -C \"$site\" -c user.name=homestak-gitops -c user.email=root@%s commit --quiet -m 'First site of %s'\n", p.host.Name, p.host.Name)
-	fmt.Fprintf(w, "git init --quiet --bare --initial-branch main %s\ngit -C \"$site\" push --quiet %s main\nrm -rf \"$site\"\n", to, to)
+	if p.local {
+		fmt.Fprintf(w, "git init --quiet --bare --initial-branch main %s\n", to)
+	}
+	fmt.Fprintf(w, "git -C \"$site\" push --quiet %s main\nrm -rf \"$site\"\n", to)
 }
 
 // Next is what the owner does after Do.
 func (p *Plan) Next() string {
+	from := p.repository
+	if p.local {
+		from = "root@" + p.host.Address + ":" + p.repository
+	}
 	return fmt.Sprintf(`The agent runs: homestak-gitops status. To undo all: homestak-gitops setup --undo
 Next, on your machine:
 
-  git clone root@%s:%s my-site
+  git clone %s my-site
 
 Edit, commit, push: the agent makes the host match. For plan and apply there, and as a
 backup of the ownership key: scp root@%s:%s my-site/
-`, p.host.Address, p.repository, p.host.Address, secretsFile)
+`, from, p.host.Address, secretsFile)
 }

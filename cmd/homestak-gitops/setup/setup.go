@@ -159,7 +159,7 @@ func (s *Setup) act(ctx context.Context, a action, p *Plan, kept map[string]stri
 	switch {
 	case a.push != nil:
 		s.Say("  commit and push the first site to %s", p.repository)
-		return push(ctx, p, a.push)
+		return s.push(ctx, p, a.push)
 	case a.file != "":
 		s.Say("  write %s (mode %03o)", a.file, a.mode)
 		return writeFile(a.file, os.Expand(a.content, expander(a.content, kept)), a.mode)
@@ -206,29 +206,53 @@ func writeFile(name, content string, mode fs.FileMode) error {
 	return os.Chmod(name, mode)
 }
 
-// push makes the first commit. A repository on the host is made anew: what is there is a rest of an earlier attempt.
-func push(ctx context.Context, p *Plan, files map[string][]byte) error {
+// push makes the first commit. A repository on the host is made anew: what is there is a rest of an earlier attempt. One
+// elsewhere that has commits is left as it is.
+func (s *Setup) push(ctx context.Context, p *Plan, files map[string][]byte) error {
 	work, err := os.MkdirTemp("", "homestak-gitops-")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	bare := p.repository
-	if err := os.RemoveAll(bare); err != nil {
-		return err
-	}
 	for name, content := range files {
 		if err := writeFile(filepath.Join(work, "site", name), string(content), 0o644); err != nil {
 			return err
 		}
 	}
-	author, err := source.NewAuthor(bare, filepath.Join(work, "checkout"), os.DirFS(filepath.Join(work, "site")))
+	site, checkout := os.DirFS(filepath.Join(work, "site")), filepath.Join(work, "checkout")
+	var author *source.Author
+	if s.Repository != "" {
+		author, err = source.NewRemoteAuthor(p.repository, p.login, checkout, site)
+	} else if err = os.RemoveAll(p.repository); err == nil {
+		author, err = source.NewAuthor(p.repository, checkout, site)
+	}
 	if err != nil {
 		return err
 	}
 	author.Name, author.Email = "homestak-gitops", "root@"+p.host.Name
 	_, err = author.Push(ctx, "First site of "+p.host.Name)
+	switch {
+	case errors.Is(err, source.ErrAhead) && s.Repository != "":
+		s.Say("  it has commits already, and the agent follows them")
+		return nil
+	case err != nil && s.Repository != "":
+		return fmt.Errorf("%w\n%s", err, s.access(p))
+	}
 	return err
+}
+
+// access says how setup gets the right to push.
+func (s *Setup) access(p *Plan) string {
+	if p.login.KeyFile == "" {
+		name := s.path(tokenFile)
+		return fmt.Sprintf("put a token that may write to the repository into %s, with chown homestak-gitops and chmod 400, then run the same command again", name)
+	}
+	public, err := os.ReadFile(p.login.KeyFile + ".pub")
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("on the git server, add this deploy key to the repository, with the right to write; then run the same command again\n%s"+
+		"compare the keys of the server with its own: ssh-keygen -lf %s", public, p.login.KnownHostsFile)
 }
 
 // quoted is a command as a shell reads it.

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/setup"
+	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
@@ -228,4 +231,62 @@ func TestScript(t *testing.T) {
 		require.Contains(t, strings.ReplaceAll(script.String(), "'", ""), line)
 	}
 	require.Contains(t, script.String(), `token=$(pveum user token add homestak@pve gitops --privsep 0 --output-format json | sed`)
+}
+
+// With a URL the site is pushed there. If that is refused, setup says how it gets the right, and the next run goes on.
+func TestRepositoryElsewhere(t *testing.T) {
+	t.Parallel()
+	setUp := func(w *world) (*setup.Plan, error) {
+		s := w.setup()
+		p, err := s.Read(t.Context())
+		require.NoError(t, err)
+		return p, s.Do(t.Context(), p)
+	}
+	t.Run("ssh", func(t *testing.T) {
+		t.Parallel()
+		repo := sourcetest.New(t)
+		server := repo.SSH()
+		w := begin(t, pve.Config{})
+		known, err := os.ReadFile(server.KnownHostsFile)
+		require.NoError(t, err)
+		w.with.Repository, w.hostKeys = server.URL, string(known)
+		before := w.state()
+		_, err = setUp(w)
+		require.ErrorContains(t, err, "add this deploy key to the repository, with the right to write")
+		public := w.text("etc/homestak-gitops/deploy-key.pub")
+		require.ErrorContains(t, err, public)
+		require.NoFileExists(t, filepath.Join(w.root, "etc/homestak-gitops/agent.hcl"))
+
+		server.Authorize(public)
+		p, err := setUp(w)
+		require.NoError(t, err)
+		require.Contains(t, p.Next(), "git clone "+server.URL)
+		text, err := exec.CommandContext(t.Context(), "git", "--git-dir", repo.Dir, "show", "main:hosts/father.hcl").CombinedOutput()
+		require.NoError(t, err, "%s", text)
+		require.Contains(t, string(text), `host "father"`)
+		_, found := hcl.ParseAgent("agent.hcl", []byte(w.text("etc/homestak-gitops/agent.hcl")))
+		require.Empty(t, found)
+		require.Contains(t, w.text("etc/homestak-gitops/agent.hcl"), "deploy-key")
+		require.Zero(t, w.do())
+		w.undo()
+		require.Equal(t, before, w.state())
+
+		_, err = setUp(w)
+		require.ErrorContains(t, err, "add this deploy key")
+		server.Authorize(w.text("etc/homestak-gitops/deploy-key.pub"))
+		w.do()
+		require.Contains(t, strings.Join(w.said, "\n"), "it has commits already, and the agent follows them")
+	})
+	t.Run("https", func(t *testing.T) {
+		t.Parallel()
+		repo := sourcetest.New(t)
+		server := repo.HTTPS()
+		server.SetLogin("git", "t0ken")
+		w := begin(t, pve.Config{})
+		w.with.Repository = "https://me:secret@example.org/site.git"
+		require.Contains(t, w.refused(), "has a password")
+		w.with.Repository = server.URL
+		_, err := setUp(w)
+		require.ErrorContains(t, err, "put a token that may write to the repository into")
+	})
 }

@@ -95,5 +95,12 @@ auth:
 }
 
 func (w *planner) agentText() string {
-	return fmt.Sprintf("identity = %q\n\nrepository {\n  url = %q\n}\n", w.host.Name, w.repository)
+	auth := ""
+	switch {
+	case w.login.KeyFile != "":
+		auth = fmt.Sprintf("\n  auth {\n    key_file         = %q\n    known_hosts_file = %q\n  }\n", w.login.KeyFile, w.login.KnownHostsFile)
+	case w.login.TokenFile != "":
+		auth = fmt.Sprintf("\n  auth {\n    token_file = %q\n  }\n", w.login.TokenFile)
+	}
+	return fmt.Sprintf("identity = %q\n\nrepository {\n  url = %q\n%s}\n", w.host.Name, w.repository, auth)
 }

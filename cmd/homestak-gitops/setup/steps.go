@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/systemd"
 )
 
@@ -24,6 +25,8 @@ type Plan struct {
 	images     storage
 	bridge     device
 	repository string // URL, or a folder of the host
+	local      bool   // the repository is a folder of the host
+	login      source.Auth
 	steps      []step
 	refused    []error
 }
@@ -75,8 +78,8 @@ func (s *Setup) Read(ctx context.Context) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{host: h, repository: s.Repository}
-	if p.repository == "" {
+	p := &Plan{host: h, repository: s.Repository, local: s.Repository == ""}
+	if p.local {
 		p.repository = s.path(bareFolder)
 	}
 	disks, err1 := h.choose(s.Disks, "--disks", "disks of VMs and containers", func(st storage) bool { return st.has("images") && st.has("rootdir") }, "local-lvm", "local-zfs")
@@ -304,12 +307,20 @@ func (w *planner) site() {
 	if err != nil {
 		w.refuse("%w", err)
 	}
-	if w.Repository == "" && (now == "" || w.begun(name)) {
+	undo := [][]string{{"rm", "-rf", bare}}
+	if w.Repository != "" {
+		w.remote()
+		l, undo, now = look{Run: []string{"true"}}, nil, "" // it is elsewhere, and stays
+		if e := w.record.entry(name); e != nil && e.After != nil {
+			now = there
+		}
+	}
+	if now == "" || w.begun(name) {
 		files, err := w.firstSite()
 		if err != nil {
 			w.refuse("%w", err)
 		}
-		w.add(step{name: name, look: l, do: []action{{push: files}}, undo: [][]string{{"rm", "-rf", bare}}})
+		w.add(step{name: name, look: l, do: []action{{push: files}}, undo: undo})
 	}
 	agent := w.path(agentFile)
 	if _, err := os.Stat(agent); errors.Is(err, fs.ErrNotExist) {
@@ -318,6 +329,38 @@ func (w *planner) site() {
 			do: []action{{file: agent, content: w.agentText(), mode: 0o644}},
 		})
 	}
+}
+
+// remote gives the agent access to a repository elsewhere: by a deploy key, or by the token that the owner put on the host.
+func (w *planner) remote() {
+	server, port, ssh, err := source.SSHHost(w.Repository)
+	switch {
+	case err != nil:
+		w.refuse("%w", err)
+		return
+	case !ssh:
+		if _, err := os.Stat(w.path(tokenFile)); err == nil {
+			w.login.TokenFile = w.path(tokenFile)
+		}
+		return
+	}
+	key, known := w.path(deployKey), w.path(knownHosts)
+	w.login.KeyFile, w.login.KnownHostsFile = key, known
+	missing := func(name, file string, do ...action) {
+		if _, err := os.Stat(file); err == nil && !w.begun(name) {
+			return
+		}
+		w.add(step{name: name, look: look{Files: []string{file}}, do: do, undo: [][]string{{"rm", "-f", file, file + ".pub"}}})
+	}
+	missing(
+		"deploy key", key, action{argv: []string{"rm", "-f", key, key + ".pub"}},
+		action{argv: []string{"ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", unit + "@" + w.host.Name, "-f", key}},
+		action{argv: []string{"chmod", "400", key}}, action{argv: []string{"chown", unit, key}},
+	)
+	missing(
+		"host keys of "+server, known, action{argv: []string{"ssh-keyscan", "-p", port, server}, keep: "host_keys"},
+		action{file: known, content: "${host_keys}\n", mode: 0o644},
+	)
 }
 
 // service starts the agent, now and at boot. Undo also removes its data, if there was none before.

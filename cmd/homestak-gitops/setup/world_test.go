@@ -30,6 +30,8 @@ type world struct {
 	ran  []string // commands that change something
 	said []string
 	with setup.Setup
+
+	hostKeys string // of the git server
 }
 
 func begin(t testing.TB, cfg pve.Config) *world {
@@ -133,8 +135,10 @@ func (w *world) Run(ctx context.Context, argv []string) (string, error) {
 			return "", err
 		}
 		w.put("etc/passwd", lines(func(line string) bool { return !agents(line) })+"homestak-gitops:x:999:999::/var/lib/homestak-gitops:/usr/sbin/nologin\n")
-	case "usermod":
+	case "usermod", "chown", "true":
 		return "", nil
+	case "ssh-keyscan":
+		return w.hostKeys, nil
 	case "userdel":
 		w.put("etc/passwd", lines(func(line string) bool { return !agents(line) }))
 	case "systemctl":
@@ -148,11 +152,14 @@ func (w *world) Run(ctx context.Context, argv []string) (string, error) {
 			return "", os.RemoveAll(data)
 		}
 	case "ssh-keygen":
+		if w.hostKeys != "" { // a key that logs in
+			return setup.Programs{}.Run(ctx, argv)
+		}
 		file := argv[len(argv)-1]
 		return "", errors.Join(os.WriteFile(file, []byte("-----BEGIN KEY-----\nabc\n-----END KEY-----\n"), 0o600), os.WriteFile(file+".pub", []byte("ssh-ed25519 AAAA homestak-gitops\n"), 0o600))
 	case "openssl":
 		return strings.Repeat("5a", 32) + "\n", nil
-	case "install", "rm", "cat", "awk":
+	case "install", "rm", "cat", "awk", "chmod":
 		return setup.Programs{}.Run(ctx, argv)
 	default:
 		return "", fmt.Errorf("%s: not found", argv[0])
