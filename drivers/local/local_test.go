@@ -1,4 +1,4 @@
-package local_test
+package local
 
 import (
 	"context"
@@ -14,16 +14,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/drivertest"
-	"github.com/homestak/homestak-gitops/drivers/local"
 	"github.com/homestak/homestak-gitops/engine/guest"
 )
 
 func TestMachine(t *testing.T) {
-	drivertest.Machine(t, func(*testing.T) guest.Machine { return local.New() })
+	drivertest.Machine(t, func(*testing.T) guest.Machine { return New() })
 }
 
 func TestAddress(t *testing.T) {
-	at, err := local.New().Address(t.Context())
+	at, err := New().Address(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "127.0.0.1", at.IP.String())
 	require.True(t, at.Declared)
@@ -32,7 +31,7 @@ func TestAddress(t *testing.T) {
 // The environment of the program has sockets and credentials of the service manager.
 func TestEnvironmentIsNotInherited(t *testing.T) {
 	t.Setenv("CREDENTIALS_DIRECTORY", "/run/credentials/x")
-	out, err := local.New().Run(t.Context(), guest.Command{Args: []string{"env"}})
+	out, err := New().Run(t.Context(), guest.Command{Args: []string{"env"}})
 	require.NoError(t, err)
 	require.Equal(t, "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nHOME=/root\n", out.Out)
 }
@@ -58,7 +57,7 @@ func TestCancelEndsTheProcessGroup(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() {
-				_, err := local.NewWithGrace(1).Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", `exec 3>"$1"; ` + script, "sh", pipe}})
+				_, err := NewWithGrace(1).Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", `exec 3>"$1"; ` + script, "sh", pipe}})
 				done <- err
 			}()
 			f, err := os.Open(pipe)
@@ -79,16 +78,16 @@ func TestCancelEndsTheProcessGroup(t *testing.T) {
 // A service that a command has started keeps its outputs open: the command has ended all the
 // same.
 func TestOutputThatStaysOpen(t *testing.T) {
-	out, err := local.NewWithGrace(time.Second).Run(t.Context(), guest.Command{Args: []string{"/bin/sh", "-c", `sleep 600 & echo $!; exit 3`}})
+	out, err := NewWithGrace(time.Second).Run(t.Context(), guest.Command{Args: []string{"/bin/sh", "-c", `sleep 600 & echo $!; exit 3`}})
 	require.NoError(t, err)
 	require.Equal(t, 3, out.Code)
-	_, err = local.New().Run(t.Context(), guest.Command{Args: []string{"kill", strings.TrimSpace(out.Out)}})
+	_, err = New().Run(t.Context(), guest.Command{Args: []string{"kill", strings.TrimSpace(out.Out)}})
 	require.NoError(t, err)
 }
 
 // host is a Proxmox VE host: its pct runs commands on this machine, or answers.
 type host struct {
-	local.Machine
+	Machine
 	t       *testing.T
 	answers map[string]guest.Output // by program
 }
@@ -108,7 +107,7 @@ func (h host) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
 func TestContainer(t *testing.T) {
 	drivertest.Machine(t, func(t *testing.T) guest.Machine {
 		t.Helper()
-		return local.Container(host{Machine: local.New(), t: t}, 200)
+		return Container(host{Machine: New(), t: t}, 200)
 	})
 }
 
@@ -129,7 +128,7 @@ func TestContainerThatCannotBeReached(t *testing.T) {
 		{"no\n", 255, "", false},
 	} {
 		answer := guest.Output{Code: v.code, Err: v.said}
-		out, err := local.Container(host{answers: map[string]guest.Output{"pct": answer}}, 200).Run(t.Context(), guest.Command{Args: []string{"true"}})
+		out, err := Container(host{answers: map[string]guest.Output{"pct": answer}}, 200).Run(t.Context(), guest.Command{Args: []string{"true"}})
 		if v.want == "" {
 			require.NoError(t, err)
 			require.Equal(t, answer, out)
@@ -143,7 +142,7 @@ func TestContainerThatCannotBeReached(t *testing.T) {
 		require.Equal(t, strings.HasPrefix(v.said, "lxc-attach"), errors.Is(err, guest.ErrOutcomeLost))
 		drivertest.Hopeless(t, err, v.hopeless)
 	}
-	_, err := local.Container(host{t: t}, 200).Run(t.Context(), guest.Command{Args: []string{"echo", "\xff"}})
+	_, err := Container(host{t: t}, 200).Run(t.Context(), guest.Command{Args: []string{"echo", "\xff"}})
 	require.EqualError(t, err, "argument 1 of echo is not UTF-8, and pct would change it: pass it on standard input")
 	drivertest.Hopeless(t, err, true)
 }
@@ -162,7 +161,7 @@ func TestAContainerOfThisMachine(t *testing.T) {
 		{guest.Output{Out: "father\n", Err: "Configuration file 'nodes/father/lxc/200.conf' does not exist\n", Code: 2}, false},
 		{guest.Output{Out: "father\n", Err: "sh: exec: /usr/sbin/pct: not found\n", Code: 127}, false},
 	} {
-		err := local.IsHere(t.Context(), host{answers: map[string]guest.Output{"pct": c.said}}, 200, "father", "box")
+		err := IsHere(t.Context(), host{answers: map[string]guest.Output{"pct": c.said}}, 200, "father", "box")
 		if c.ok {
 			require.NoError(t, err)
 			continue
@@ -175,9 +174,9 @@ func TestAContainerOfThisMachine(t *testing.T) {
 
 func TestPush(t *testing.T) {
 	answers := map[string]guest.Output{"pct": {}}
-	require.NoError(t, local.Push(t.Context(), host{answers: answers}, 200, "/a", "/b", "0755"))
+	require.NoError(t, Push(t.Context(), host{answers: answers}, 200, "/a", "/b", "0755"))
 	answers["pct"] = guest.Output{Code: 255, Err: "failed to copy\n"}
-	require.EqualError(t, local.Push(t.Context(), host{answers: answers}, 200, "/a", "/b", "0755"), "copying /a into container 200: pct failed with exit code 255: failed to copy")
+	require.EqualError(t, Push(t.Context(), host{answers: answers}, 200, "/a", "/b", "0755"), "copying /a into container 200: pct failed with exit code 255: failed to copy")
 }
 
 // Who may enter containers is known before anything is tried.
@@ -187,7 +186,7 @@ func TestR9WhoMayEnterContainers(t *testing.T) {
 		"pct exec needs root, and this program runs as user 998, as the agent of the installed unit does": {Out: "998\n"},
 		"this machine has no pct: run the program on the node of the container, as root":                  {Out: "0\n", Code: 1},
 	} {
-		err := local.MayEnter(t.Context(), host{answers: map[string]guest.Output{"pct": answer}})
+		err := MayEnter(t.Context(), host{answers: map[string]guest.Output{"pct": answer}})
 		if says == "" {
 			require.NoError(t, err)
 			continue
@@ -205,7 +204,7 @@ func TestAddressOfAContainer(t *testing.T) {
 		"127.0.0.1\n":   "",
 		"":              "",
 	} {
-		at, err := local.Container(host{answers: map[string]guest.Output{"/usr/bin/lxc-info": {Out: said}}}, 200).Address(t.Context())
+		at, err := Container(host{answers: map[string]guest.Output{"/usr/bin/lxc-info": {Out: said}}}, 200).Address(t.Context())
 		if want == "" {
 			require.EqualError(t, err, "container 200 has no address yet")
 			continue
@@ -213,6 +212,6 @@ func TestAddressOfAContainer(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, at.Why)
 	}
-	_, err := local.Container(host{answers: map[string]guest.Output{"/usr/bin/lxc-info": {Code: 1, Err: "200 doesn't exist\n"}}}, 200).Address(t.Context())
+	_, err := Container(host{answers: map[string]guest.Output{"/usr/bin/lxc-info": {Code: 1, Err: "200 doesn't exist\n"}}}, 200).Address(t.Context())
 	require.EqualError(t, err, "the addresses of container 200: lxc-info failed with exit code 1: 200 doesn't exist")
 }

@@ -26,8 +26,8 @@ import (
 	"github.com/homestak/homestak-gitops/systemd"
 )
 
-// KindName is the first half of the address of the agent of a child: agent.inner.
-const KindName = "agent"
+// kindName is the first half of the address of the agent of a child: agent.inner.
+const kindName = "agent"
 
 // Agent is the agent of a child in words, so that what is compared and shown is the same whatever the parent's keys,
 // address and program are at the moment.
@@ -80,10 +80,10 @@ func reaches(found *Agent, identity string) bool {
 	return found.Identity == w.Identity && found.Parent == w.Parent && found.Pins == w.Pins && found.Token == w.Token && found.Service == w.Service
 }
 
-// Kind is the kind of the agents of children. Its Inside is nil: the driver that installs them sets it.
-func Kind() *model.Kind {
+// agentKind is the kind of the agents of children. Its Inside is nil: the driver that installs them sets it.
+func agentKind() *model.Kind {
 	return &model.Kind{
-		Name: KindName, Doc: "The agent of a child, which its parent installs.", Unspecified: true,
+		Name: kindName, Doc: "The agent of a child, which its parent installs.", Unspecified: true,
 		New:   func() any { return &Agent{} },
 		Brief: func(*model.Resource) string { return "the program, its units and its tokens" },
 	}

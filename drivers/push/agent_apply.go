@@ -80,9 +80,9 @@ func (f *FoundAgent) Change(ctx context.Context, m machine, given *wire.Parent, 
 	f.sshKey(&b)
 	switch {
 	case replace:
-		line("mv -fT %s %s; sync /usr/local/bin", newFile, ProgramFile)
+		line("mv -fT %s %s; sync /usr/local/bin", newFile, programFile)
 	case f.upgrade != "" && f.Outdated(): // it was cut off while the old one came back
-		line("if [ -f %[1]s ]; then mv -fT %[1]s %[2]s; fi; drop %[3]s", oldFile, ProgramFile, upgradeFile)
+		line("if [ -f %[1]s ]; then mv -fT %[1]s %[2]s; fi; drop %[3]s", oldFile, programFile, upgradeFile)
 	}
 	line("systemctl daemon-reload")
 	return runCommand(ctx, m, guest.Script(b.String()))
@@ -161,7 +161,7 @@ func (f *FoundAgent) keep(b *strings.Builder) {
 	if f.upgrade == "" { // else it is there, unless it came back
 		line("rm -f %s", oldFile)
 	}
-	line("[ -f %[1]s ] || { cp -p %[2]s %[1]s; sync %[1]s; }", oldFile, ProgramFile)
+	line("[ -f %[1]s ] || { cp -p %[2]s %[1]s; sync %[1]s; }", oldFile, programFile)
 	line("printf '%%s\\n' %s | put %s 0644 root root", f.want.Program.Sum, upgradeFile)
 }
 
@@ -201,7 +201,7 @@ func (f *FoundAgent) Back(ctx context.Context, m machine) error {
 		"printf '%s\\n' "+f.want.Program.Sum+" | put "+refusedFile+" 0644 root root\n"+
 		arm+"systemctl stop "+systemd.Service+" || :\n"+
 		"[ -f "+oldFile+" ] || die 'the program from before the upgrade is missing'\n"+
-		"mv -fT "+oldFile+" "+ProgramFile+"; sync /usr/local/bin\n"+
+		"mv -fT "+oldFile+" "+programFile+"; sync /usr/local/bin\n"+
 		"drop "+upgradeFile+"\n"+start))
 }
 

@@ -16,7 +16,7 @@ import (
 
 // Paths of a child's agent.
 const (
-	ProgramFile = "/usr/local/bin/homestak-gitops"
+	programFile = "/usr/local/bin/homestak-gitops"
 	newFile     = "/usr/local/bin/.homestak-gitops.new"     // the next program, as it was sent
 	oldFile     = "/usr/local/bin/.homestak-gitops.old"     // the one before, until the next one has reported
 	upgradeFile = "/usr/local/bin/.homestak-gitops.upgrade" // sum of the one that has to report; last to come, first to go
@@ -76,7 +76,7 @@ func probe() string {
 	var b strings.Builder
 	b.WriteString(heads + known + `printf %s "$(uname -s) $(uname -m)" | row machine
 date +%s | row now
-sum ` + ProgramFile + ` | row program
+sum ` + programFile + ` | row program
 `)
 	paths := []string{settingsFile}
 	for _, f := range shipped() {

@@ -34,7 +34,7 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 	if m == nil {
 		return fmt.Errorf("%s: no access to the guests of this host is configured", s.Address)
 	}
-	if s.Address.Kind == KindName {
+	if s.Address.Kind == kindName {
 		return outcome(d.applyAgent(ctx, m, s))
 	}
 	if d.isDelivery(s.Address) {

@@ -54,7 +54,7 @@ const (
 
 // AgentKind is that of the agents of children.
 func (c Config) AgentKind() *model.Kind {
-	k := Kind()
+	k := agentKind()
 	k.Inside = c.agentInside
 	return k
 }
@@ -340,7 +340,7 @@ func (d *Driver) hear(ctx context.Context, node, version string, within time.Dur
 
 // isInside reports whether an address is of something inside a guest.
 func isInside(addr model.Address) bool {
-	return addr.Kind == converge.KindName || addr.Kind == KindName
+	return addr.Kind == converge.KindName || addr.Kind == kindName
 }
 
 // wayOf returns how to reach the guest of a resource inside one; nil for other resources.

@@ -1,4 +1,4 @@
-package push_test
+package push
 
 import (
 	"bytes"
@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/drivertest"
-	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/guest"
@@ -22,16 +21,16 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/sim/debian"
-	"github.com/homestak/homestak-gitops/sim/machine"
+	simmachine "github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // The agent of a child is wanted in each node of type pve that can be entered by SSH, with and without a spec.
 func TestWhereAnAgentIsWanted(t *testing.T) {
-	served := push.Config{PrivateKeys: []string{"key"}, Children: func() push.Children { return nil }}
+	served := Config{PrivateKeys: []string{"key"}, Children: func() Children { return nil }}
 	machine := &enginetest.Box{}
-	of := func(c push.Config, kind, typ string, access *model.Access, withSpec bool) *model.Resource {
+	of := func(c Config, kind, typ string, access *model.Access, withSpec bool) *model.Resource {
 		s := &model.Site{Name: "home", Secrets: &model.Secrets{}, Specs: map[string]*model.Spec{"base": {Name: "base", Access: access}}}
 		n := &model.Node{Name: "inner", Type: typ, Mode: model.ModePush}
 		if withSpec {
@@ -44,24 +43,24 @@ func TestWhereAnAgentIsWanted(t *testing.T) {
 	for _, withSpec := range []bool{true, false} {
 		r := of(served, "box", model.PVEType, nil, withSpec)
 		require.Empty(t, r.Deferred)
-		require.Equal(t, push.WantedAgent("inner"), r.Spec)
+		require.Equal(t, WantedAgent("inner"), r.Spec)
 		require.True(t, r.Reports)
 		require.Equal(t, []model.Address{converge.Address("inner")}, r.Needs)
 	}
 	require.Nil(t, of(served, "vm", "vm", nil, true), "another type of node")
 
-	without := func(change func(*push.Config)) push.Config {
+	without := func(change func(*Config)) Config {
 		c := served
 		change(&c)
 		return c
 	}
 	for want, r := range map[string]*model.Resource{
-		"only the agent of father installs it":                               of(without(func(c *push.Config) { c.Children = nil }), "box", model.PVEType, nil, true),
-		"with --sim nothing does":                                            of(without(func(c *push.Config) { c.Children, c.Unserved = nil, "with --sim nothing does" }), "box", model.PVEType, nil, true),
-		"no SSH key to log in with":                                          of(without(func(c *push.Config) { c.PrivateKeys = nil }), "box", model.PVEType, nil, true),
+		"only the agent of father installs it":                               of(without(func(c *Config) { c.Children = nil }), "box", model.PVEType, nil, true),
+		"with --sim nothing does":                                            of(without(func(c *Config) { c.Children, c.Unserved = nil, "with --sim nothing does" }), "box", model.PVEType, nil, true),
+		"no SSH key to log in with":                                          of(without(func(c *Config) { c.PrivateKeys = nil }), "box", model.PVEType, nil, true),
 		`spec base says via = "exec"`:                                        of(served, "box", model.PVEType, &model.Access{Via: model.ViaExec}, true),
 		"no address is known: set ip in the first nic":                       of(served, model.PVEType, model.PVEType, nil, true),
-		"only guests from images of Debian 12 or 13 have a simulated system": of(without(func(c *push.Config) { c.Runs = func(string) bool { return false } }), "box", model.PVEType, nil, true),
+		"only guests from images of Debian 12 or 13 have a simulated system": of(without(func(c *Config) { c.Runs = func(string) bool { return false } }), "box", model.PVEType, nil, true),
 	} {
 		require.Contains(t, r.Deferred, "not installed, since "+want)
 	}
@@ -103,7 +102,7 @@ func TestANodeWithoutProxmoxVE(t *testing.T) {
 			n.Spec, s.Specs[c.spec.Name] = c.spec.Name, c.spec
 		}
 		of := &model.Resource{Addr: model.Address{Kind: "pve", Name: "inner"}, Spec: &machine{Image: c.image}, Ranges: []model.AttrRange{{Path: "image", At: diag.Range{File: "site.hcl", Start: diag.Pos{Line: 7, Column: 5}}}}}
-		_, found := push.Config{}.AgentKind().Inside(of, model.Scope{Site: s, Host: &model.Host{Name: "father"}, Node: n, Name: n.Name})
+		_, found := Config{}.AgentKind().Inside(of, model.Scope{Site: s, Host: &model.Host{Name: "father"}, Node: n, Name: n.Name})
 		if c.want == "" {
 			require.Empty(t, found)
 			continue
@@ -135,7 +134,7 @@ type childMachine struct {
 
 func begin(t *testing.T) *childMachine {
 	t.Helper()
-	run := func(_ *debian.Machine, p *machine.Process) int {
+	run := func(_ *debian.Machine, p *simmachine.Process) int {
 		p.Ready()
 		<-p.Killed()
 		return 0
@@ -185,38 +184,38 @@ func pins(t *testing.T, texts ...string) []wire.Pin {
 	return all
 }
 
-func want(t *testing.T) push.AgentWant {
+func want(t *testing.T) AgentWant {
 	t.Helper()
-	return push.AgentWant{
+	return AgentWant{
 		Identity: "inner", Server: "https://192.0.2.10:44443", Pins: pins(t, ownPin, otherPin),
-		Program: push.Program{Sum: sumOf(programOf("1")), System: "linux-amd64", Version: "1"},
+		Program: Program{Sum: sumOf(programOf("1")), System: "linux-amd64", Version: "1"},
 		Accepts: func(token string) error {
 			if !strings.HasPrefix(token, "good") {
 				return errors.New("the token was signed by a key that this server does not have")
 			}
 			return nil
 		},
-		Roles: []push.AgentRole{{Name: "R", Path: "/vms", Privs: []string{"VM.Audit", "VM.Allocate"}, Or: [][]string{{"VM.GuestAgent.Audit"}, {"VM.Monitor"}}}},
+		Roles: []AgentRole{{Name: "R", Path: "/vms", Privs: []string{"VM.Audit", "VM.Allocate"}, Or: [][]string{{"VM.GuestAgent.Audit"}, {"VM.Monitor"}}}},
 	}
 }
 
 // changes observes the machine, by one command, and lists what differs.
-func (m *childMachine) changes(w push.AgentWant) []string {
+func (m *childMachine) changes(w AgentWant) []string {
 	m.t.Helper()
 	runs := m.runs
-	f, err := push.ObserveAgent(m.t.Context(), m, w)
+	f, err := ObserveAgent(m.t.Context(), m, w)
 	require.NoError(m.t, err)
 	require.Equal(m.t, 1, m.runs-runs, "commands of an observation")
 	var out []string
-	for _, c := range plan.Differences(push.WantedAgent(w.Identity), f.Agent()) {
+	for _, c := range plan.Differences(WantedAgent(w.Identity), f.Agent()) {
 		out = append(out, fmt.Sprintf("%s: %v", c.Path, c.Before))
 	}
 	return out
 }
 
 // install makes the machine what it has to be, as a driver does.
-func (m *childMachine) install(w push.AgentWant, program []byte, token string) error {
-	f, err := push.ObserveAgent(m.t.Context(), m, w)
+func (m *childMachine) install(w AgentWant, program []byte, token string) error {
+	f, err := ObserveAgent(m.t.Context(), m, w)
 	if err != nil {
 		return err
 	}
@@ -224,7 +223,7 @@ func (m *childMachine) install(w push.AgentWant, program []byte, token string) e
 		return err
 	}
 	if f.Outdated() {
-		if err := push.SendProgram(m.t.Context(), m, w.Program.Sum, program); err != nil {
+		if err := SendProgram(m.t.Context(), m, w.Program.Sum, program); err != nil {
 			return err
 		}
 	}
@@ -236,21 +235,21 @@ func (m *childMachine) install(w push.AgentWant, program []byte, token string) e
 	if err := f.Change(m.t.Context(), m, given, f.Outdated()); err != nil {
 		return err
 	}
-	if err := push.StartAgent(m.t.Context(), m); err != nil || !upgrade {
+	if err := StartAgent(m.t.Context(), m); err != nil || !upgrade {
 		return err
 	}
-	return push.FinishAgent(m.t.Context(), m)
+	return FinishAgent(m.t.Context(), m)
 }
 
 func TestAnAgentIsInstalled(t *testing.T) {
 	m, w := begin(t), want(t)
-	f, err := push.ObserveAgent(t.Context(), m, w)
+	f, err := ObserveAgent(t.Context(), m, w)
 	require.NoError(t, err)
 	require.True(t, f.None())
 	require.NoError(t, m.install(w, programOf("1"), "good-1"))
 	require.Empty(t, m.changes(w))
 	m.sh("systemctl is-enabled homestak-gitops && systemctl is-active homestak-gitops && systemctl cat homestak-gitops >/dev/null || systemctl is-active homestak-gitops")
-	require.Equal(t, "755 root\n", m.sh("stat -c '%a %U' "+push.ProgramFile))
+	require.Equal(t, "755 root\n", m.sh("stat -c '%a %U' "+programFile))
 	require.Equal(t, "600 homestak-gitops\n600 homestak-gitops\n", m.sh("stat -c '%a %U' /etc/homestak-gitops/parent.token /etc/homestak-gitops/api.token"))
 	require.Equal(t, "644 root\n", m.sh("stat -c '%a %U' /etc/homestak-gitops/agent.hcl"))
 	require.Equal(t, "homestak@pve!agent=canary-1\n", m.sh("cat /etc/homestak-gitops/api.token"))
@@ -380,7 +379,7 @@ func TestCutOffAtEveryCommand(t *testing.T) {
 	next.Program.Sum, next.Program.Version = sumOf(programOf("2")), "2"
 	for name, c := range map[string]struct {
 		before bool
-		w      push.AgentWant
+		w      AgentWant
 		text   string
 		least  int
 	}{"install": {false, w, "1", 25}, "upgrade": {true, next, "2", 25}} {
@@ -420,20 +419,20 @@ func TestAProgramThatGoesBack(t *testing.T) {
 	require.NoError(t, m.install(w, programOf("1"), "good"))
 	next := w
 	next.Program.Sum, next.Program.Version = sumOf(programOf("2")), "2"
-	f, err := push.ObserveAgent(t.Context(), m, next)
+	f, err := ObserveAgent(t.Context(), m, next)
 	require.NoError(t, err)
 	require.True(t, f.Upgrades())
-	require.NoError(t, push.SendProgram(t.Context(), m, next.Program.Sum, programOf("2")))
+	require.NoError(t, SendProgram(t.Context(), m, next.Program.Sum, programOf("2")))
 	require.NoError(t, f.Change(t.Context(), m, nil, true))
-	require.NoError(t, push.StartAgent(t.Context(), m))
+	require.NoError(t, StartAgent(t.Context(), m))
 	require.Equal(t, []string{"upgrade: interrupted"}, m.changes(next))
 	require.NoError(t, f.Back(t.Context(), m))
 	require.Empty(t, m.changes(w))
-	f, err = push.ObserveAgent(t.Context(), m, next)
+	f, err = ObserveAgent(t.Context(), m, next)
 	require.NoError(t, err)
 	require.ErrorContains(t, f.Refused(), "version 2 of the program did not report")
 	m.sh("touch -d '2 hours ago' /usr/local/bin/.homestak-gitops.refused || rm /usr/local/bin/.homestak-gitops.refused")
-	f, err = push.ObserveAgent(t.Context(), m, next)
+	f, err = ObserveAgent(t.Context(), m, next)
 	require.NoError(t, err)
 	require.NoError(t, f.Refused())
 	require.NoError(t, m.install(next, programOf("2"), "good"))

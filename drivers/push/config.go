@@ -70,14 +70,14 @@ const (
 // inside compares a machine with its spec, and makes it that. It is package converge.
 type inside interface {
 	// Observe reads a machine and changes nothing there.
-	Observe(ctx context.Context, m guest.Machine, want *spec.Spec) (State, error)
+	Observe(ctx context.Context, m guest.Machine, want *spec.Spec) (state, error)
 	// Apply makes the machine what the spec says. After an error some of it may be done, and
 	// doing it again goes on.
 	Apply(ctx context.Context, m guest.Machine, want *spec.Spec, o converge.Options) error
 }
 
-// State is the observed state of a machine's inside.
-type State interface {
+// state is the observed state of a machine's inside.
+type state interface {
 	// Observed is it as a part of the observation of a host.
 	Observed() model.Observed
 	// Unplanned finds a difference that is not among the changes of a plan.
@@ -183,7 +183,7 @@ func (d *Driver) Release() {
 // converging is package converge.
 type converging struct{}
 
-func (converging) Observe(ctx context.Context, m guest.Machine, want *spec.Spec) (State, error) {
+func (converging) Observe(ctx context.Context, m guest.Machine, want *spec.Spec) (state, error) {
 	s, err := converge.Observe(ctx, m, want)
 	if err != nil {
 		return nil, err // a nil *State in an interface would not be nil
@@ -202,7 +202,7 @@ type lostError struct{ error }
 // Unwrap gives it.
 func (e *lostError) Unwrap() error { return e.error }
 
-// OutcomeUnknown is true; see apply.OutcomeUnknown.
+// OutcomeUnknown is true; see apply.Repeat.
 func (*lostError) OutcomeUnknown() bool { return true }
 
 // outcome says of an error of a machine what passes understand.

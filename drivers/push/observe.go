@@ -226,7 +226,7 @@ func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at mod
 
 // observeIt reads what is wanted inside a guest.
 func (d *Driver) observeIt(ctx context.Context, m guest.Machine, want *model.Resource) (model.Observed, error) {
-	if want.Addr.Kind == KindName {
+	if want.Addr.Kind == kindName {
 		return d.observeAgent(ctx, m, want)
 	}
 	s, err := d.cfg.Inside.Observe(ctx, m, want.Spec.(*spec.Spec))
@@ -299,7 +299,7 @@ func (d *Driver) stay(w *model.Want, have model.State) (diag.List, error) {
 		if n == nil || at == nil || at.Guest == nil || n.Spec != "" || n.Mode != model.ModePush {
 			continue
 		}
-		if w.State[converge.Address(n.Name)] != nil || w.State[model.Address{Kind: KindName, Name: n.Name}] != nil {
+		if w.State[converge.Address(n.Name)] != nil || w.State[model.Address{Kind: kindName, Name: n.Name}] != nil {
 			continue
 		}
 		known, err := d.cfg.HostKeys.Of((&way{guest: addr, site: d.site}).alias(d.host.Name))

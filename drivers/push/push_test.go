@@ -1,4 +1,4 @@
-package push_test
+package push
 
 import (
 	"cmp"
@@ -17,7 +17,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -41,7 +40,7 @@ type fleet struct {
 
 type found struct{ want, have *spec.Spec }
 
-func (f *fleet) Observe(_ context.Context, _ guest.Machine, want *spec.Spec) (push.State, error) {
+func (f *fleet) Observe(_ context.Context, _ guest.Machine, want *spec.Spec) (state, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.broken[want.Node]; err != nil {
@@ -81,7 +80,7 @@ type world struct {
 	*fleet
 	site *model.Site
 	host *enginetest.Inn
-	keys *push.KnownHosts
+	keys *KnownHosts
 }
 
 func newWorld(names ...string) *world {
@@ -89,16 +88,16 @@ func newWorld(names ...string) *world {
 	for _, name := range names {
 		sizes[name] = 1
 	}
-	w := &world{site: enginetest.InsideSite(sizes), host: enginetest.NewInn(), keys: &push.KnownHosts{}}
+	w := &world{site: enginetest.InsideSite(sizes), host: enginetest.NewInn(), keys: &KnownHosts{}}
 	w.fleet = &fleet{holds: map[string][]string{}, broken: map[string]error{}, lose: map[string]bool{}}
 	w.site.Specs["base"].Access = &model.Access{Via: model.ViaAgent}
-	w.site.Kinds = append(enginetest.Kinds(), push.Config{}.Kind())
+	w.site.Kinds = append(enginetest.Kinds(), Config{}.Kind())
 	return w
 }
 
 func (w *world) pass() *engine.Pass {
 	p := w.host.Pass(w.site)
-	cfg := push.Config{Inside: w.fleet, HostKeys: w.keys}
+	cfg := Config{Inside: w.fleet, HostKeys: w.keys}
 	p.Open = func(d engine.Desired, h *model.Host) (engine.Driver, error) { return cfg.Over(w.host, d.Site, h), nil }
 	return p
 }
@@ -138,7 +137,7 @@ func TestANodeThatLosesItsSpec(t *testing.T) {
 	require.Equal(t, engine.Done, w.run(t).Outcome)
 	was := w.site
 	const alias = "home/father/box.b"
-	enter := func() { require.NoError(t, w.keys.Learn(alias, push.Known{Keys: []string{"ssh-ed25519 AAAA"}})) }
+	enter := func() { require.NoError(t, w.keys.Learn(alias, Known{Keys: []string{"ssh-ed25519 AAAA"}})) }
 	enter()
 	lose := func() {
 		w.site = enginetest.InsideSite(map[string]int{"a": 1, "b": 1})
@@ -276,7 +275,7 @@ func TestAChangeThatWasNotPlanned(t *testing.T) {
 func TestHostKeysGoWithTheGuest(t *testing.T) {
 	w := newWorld("a", "b")
 	for _, name := range []string{"a", "b", "left"} {
-		require.NoError(t, w.keys.Learn("home/father/box."+name, push.Known{Keys: []string{"ssh-ed25519 OLD"}}))
+		require.NoError(t, w.keys.Learn("home/father/box."+name, Known{Keys: []string{"ssh-ed25519 OLD"}}))
 	}
 	w.host.Holds[enginetest.Addr("box", "b")] = &model.Resource{
 		Addr: enginetest.Addr("box", "b"), Spec: &enginetest.Box{Size: 1, IP: enginetest.IPOf("b")}, Manifest: "web", Node: "b",
@@ -299,7 +298,7 @@ func TestHostKeysGoWithTheGuest(t *testing.T) {
 const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHN0b3J5c3RvcnlzdG9yeXN0b3J5c3RvcnlzdG9yeXN0 ops@home"
 
 func TestWhatIsWantedInside(t *testing.T) {
-	kind, host := push.Config{}.Kind(), &model.Host{Name: "father"}
+	kind, host := Config{}.Kind(), &model.Host{Name: "father"}
 	of := func(s *model.Site, addr string) (*model.Resource, diag.List) {
 		a, err := model.ParseAddress(addr)
 		require.NoError(t, err)
@@ -315,7 +314,7 @@ func TestWhatIsWantedInside(t *testing.T) {
 		require.Equal(t, "not applied, no SSH key to log in with: set key in ssh of host father, or via in access of the spec", r.Deferred)
 	}
 	// Unset, a spec is applied by SSH where that can work.
-	kind = push.Config{PrivateKeys: []string{"key"}}.Kind()
+	kind = Config{PrivateKeys: []string{"key"}}.Kind()
 	r, l := of(site(nil), "ct.a")
 	require.Empty(t, l)
 	require.Empty(t, r.Deferred)
@@ -330,14 +329,14 @@ func TestWhatIsWantedInside(t *testing.T) {
 	r, l = of(all, "ct.a")
 	require.Empty(t, l)
 	require.Equal(t, `not applied, since secret.ssh_keys["ops"] is not a public key: put in the one line of the .pub file`, r.Deferred)
-	kind, host = push.Config{}.Kind(), &model.Host{Name: "father", SSH: &model.HostSSH{Key: "key"}}
+	kind, host = Config{}.Kind(), &model.Host{Name: "father", SSH: &model.HostSSH{Key: "key"}}
 	r, _ = of(site(nil), "ct.a")
 	require.Empty(t, r.Deferred, "the block of the host has a key")
 	host = &model.Host{Name: "father"}
-	kind = push.Config{AgentSocket: "/run/agent"}.Kind()
+	kind = Config{AgentSocket: "/run/agent"}.Kind()
 	r, _ = of(site(nil), "ct.a")
 	require.Empty(t, r.Deferred, "an ssh-agent has keys")
-	kind = push.Config{}.Kind()
+	kind = Config{}.Kind()
 	ssh := &model.Access{Via: model.ViaSSH}
 	r, l = of(site(ssh), "vm.a")
 	require.Empty(t, l)
@@ -384,15 +383,15 @@ func TestWhatIsWantedInside(t *testing.T) {
 
 func TestKnownHosts(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "state", "known_hosts")
-	for what, keys := range map[string]*push.KnownHosts{"file": {Path: name}, "memory": {}} {
+	for what, keys := range map[string]*KnownHosts{"file": {Path: name}, "memory": {}} {
 		t.Run(what, func(t *testing.T) {
 			got, err := keys.Of("home/father/vm.a")
 			require.NoError(t, err)
 			require.Empty(t, got)
 			require.NoError(t, keys.Forget("home/father/vm.a"))
-			require.NoError(t, keys.Learn("home/father/vm.a", push.Known{Keys: []string{"ssh-ed25519 AAAA comment"}}))
-			require.NoError(t, keys.Learn("home/father/vm.ab", push.Known{Keys: []string{"ssh-ed25519 CCCC"}}))
-			learned := push.Known{Keys: []string{"ssh-ed25519 AAAA", "ssh-rsa BBBB"}, Port: 2222, IP: netip.MustParseAddr("10.0.0.6")}
+			require.NoError(t, keys.Learn("home/father/vm.a", Known{Keys: []string{"ssh-ed25519 AAAA comment"}}))
+			require.NoError(t, keys.Learn("home/father/vm.ab", Known{Keys: []string{"ssh-ed25519 CCCC"}}))
+			learned := Known{Keys: []string{"ssh-ed25519 AAAA", "ssh-rsa BBBB"}, Port: 2222, IP: netip.MustParseAddr("10.0.0.6")}
 			require.NoError(t, keys.Learn("home/father/vm.a", learned))
 			got, err = keys.Of("home/father/vm.a")
 			require.NoError(t, err)
@@ -400,7 +399,7 @@ func TestKnownHosts(t *testing.T) {
 			require.NoError(t, keys.Forget("home/father/vm.a"))
 			got, err = keys.Of("home/father/vm.ab")
 			require.NoError(t, err)
-			require.Equal(t, push.Known{Keys: []string{"ssh-ed25519 CCCC"}}, got)
+			require.Equal(t, Known{Keys: []string{"ssh-ed25519 CCCC"}}, got)
 		})
 	}
 	text, err := os.ReadFile(name)
@@ -429,7 +428,7 @@ func (r *runs) Run(_ context.Context, c guest.Command) (guest.Output, error) {
 // A container of this machine is entered by pct, under the VMID that it has.
 func TestMachineByExec(t *testing.T) {
 	w, here := newWorld("a"), &runs{}
-	d := push.Config{Inside: w.fleet, Locally: here}.Over(w.host, nil, w.site.Hosts["father"])
+	d := Config{Inside: w.fleet, Locally: here}.Over(w.host, nil, w.site.Hosts["father"])
 	w.site.Specs["base"].Access.Via = model.ViaExec
 	want, found := w.site.Want("father")
 	require.Len(t, found, 1, "a box is no container, which is reported; here it does")
@@ -442,7 +441,7 @@ func TestMachineByExec(t *testing.T) {
 // Where this program may not run pct, the plan says so before there is a container.
 func TestR9ExecTakesRoot(t *testing.T) {
 	w := newWorld("a")
-	d := push.Config{Inside: w.fleet, Locally: &runs{uid: "998"}}.Over(w.host, nil, w.site.Hosts["father"])
+	d := Config{Inside: w.fleet, Locally: &runs{uid: "998"}}.Over(w.host, nil, w.site.Hosts["father"])
 	w.site.Specs["base"].Access.Via = model.ViaExec
 	want, _ := w.site.Want("father")
 	have, err := d.Observe(t.Context(), want)
@@ -457,8 +456,8 @@ func TestR9ExecTakesRoot(t *testing.T) {
 
 func TestMachine(t *testing.T) {
 	w := newWorld("a")
-	require.Equal(t, "guest", push.Config{}.Kinds()[0].Name)
-	d := push.Config{Inside: w.fleet}.Over(w.host, nil, w.site.Hosts["father"])
+	require.Equal(t, "guest", Config{}.Kinds()[0].Name)
+	d := Config{Inside: w.fleet}.Over(w.host, nil, w.site.Hosts["father"])
 	require.Nil(t, d.Machine(converge.Address("a"), model.Guest{VMID: 100}, nil), "nothing was observed yet")
 	want, _ := w.site.Want("father")
 	_, err := d.Observe(t.Context(), want)
@@ -482,7 +481,7 @@ func TestMachine(t *testing.T) {
 // sshd listen elsewhere.
 func TestOneConnectionForAllThatIsInside(t *testing.T) {
 	w := newWorld("a")
-	cfg := push.Config{Inside: w.fleet, PrivateKeys: []string{"key"}, Children: func() push.Children { return nil }}
+	cfg := Config{Inside: w.fleet, PrivateKeys: []string{"key"}, Children: func() Children { return nil }}
 	site := func(spec string) *model.Site {
 		s := enginetest.InsideSite(map[string]int{"a": 1})
 		s.Kinds = append(enginetest.Kinds(), cfg.Kinds()...)
@@ -501,7 +500,7 @@ func TestOneConnectionForAllThatIsInside(t *testing.T) {
 	_, err := d.Observe(t.Context(), &own)
 	require.NoError(t, err)
 	at := model.Guest{VMID: 100}
-	require.Same(t, d.Machine(converge.Address("a"), at, nil), d.Machine(model.Address{Kind: push.KindName, Name: "a"}, at, nil))
+	require.Same(t, d.Machine(converge.Address("a"), at, nil), d.Machine(model.Address{Kind: kindName, Name: "a"}, at, nil))
 }
 
 // A guest that nothing proves to be ours is not entered: it would get the secrets of the spec.

@@ -1,4 +1,4 @@
-package api_test
+package api
 
 import (
 	"context"
@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -25,48 +24,48 @@ func TestOneValueOfAProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := rapid.StringMatching(`([ab]?=?[ab= ]?,?){0,6}`).Draw(t, "property string")
 		key := rapid.SampledFrom([]string{"a", "b", ""}).Draw(t, "key")
-		whole := api.ParseProperty(s)
-		require.Equal(t, whole.Values[key], api.PropertyValue(s, key))
-		require.Equal(t, whole.First(key), api.PropertyFirst(s, key))
+		whole := ParseProperty(s)
+		require.Equal(t, whole.Values[key], PropertyValue(s, key))
+		require.Equal(t, whole.First(key), PropertyFirst(s, key))
 	})
 	const disk = "local-lvm:vm-100-disk-0,size=32G,iothread=1"
-	require.Zero(t, testing.AllocsPerRun(10, func() { api.PropertyValue(disk, "size") }))
-	require.Zero(t, testing.AllocsPerRun(10, func() { api.PropertyFirst(disk, "file") }))
+	require.Zero(t, testing.AllocsPerRun(10, func() { PropertyValue(disk, "size") }))
+	require.Zero(t, testing.AllocsPerRun(10, func() { PropertyFirst(disk, "file") }))
 }
 
 func TestProperties(t *testing.T) {
 	for text, want := range map[string]int{"32G": 32, "1T": 1024, "2252M": 2, "1M": 0, "1073741824": 1, "": 0, "x": 0, "4.5G": 4} {
-		require.Equal(t, want, api.ParseGiB(text), text)
+		require.Equal(t, want, ParseGiB(text), text)
 	}
 }
 
 func TestKeysGoAndComeBack(t *testing.T) {
 	keys := []string{"ssh-ed25519 AAAA+/= ops@site", "ssh-rsa BBBB"}
-	enc := api.EncodeSSHKeys(keys)
+	enc := EncodeSSHKeys(keys)
 	require.NotContains(t, enc, "+")
 	require.NotContains(t, enc, " ")
-	require.Equal(t, keys, api.DecodeSSHKeys(enc))
-	require.Equal(t, keys, api.DecodeSSHKeys(enc+"%0A"))
-	require.Equal(t, []string{}, api.DecodeSSHKeys(""))
+	require.Equal(t, keys, DecodeSSHKeys(enc))
+	require.Equal(t, keys, DecodeSSHKeys(enc+"%0A"))
+	require.Equal(t, []string{}, DecodeSSHKeys(""))
 }
 
 func TestMembersAreReplaced(t *testing.T) {
-	p := api.ParseProperty("ip6=auto,gw=192.0.2.1,ip=dhcp")
+	p := ParseProperty("ip6=auto,gw=192.0.2.1,ip=dhcp")
 	require.Equal(t, "ip=192.0.2.9/24,gw=192.0.2.1,ip6=auto", p.With(map[string]string{"ip": "192.0.2.9/24"}, ""))
 	require.Equal(t, "ip=dhcp,ip6=auto", p.With(map[string]string{"gw": ""}, ""), "the set itself stays")
-	require.Equal(t, "2048", api.ParseProperty("").With(map[string]string{"current": "2048"}, "current"))
+	require.Equal(t, "2048", ParseProperty("").With(map[string]string{"current": "2048"}, "current"))
 }
 
 func TestFlags(t *testing.T) {
-	require.Equal(t, []string{"mount=nfs", "nesting"}, api.PropertyFlags("nesting=1,fuse=0,mount=nfs"))
-	require.Equal(t, "fuse=1,nesting=1", api.EncodeFlags([]string{"fuse", "nesting"}))
+	require.Equal(t, []string{"mount=nfs", "nesting"}, PropertyFlags("nesting=1,fuse=0,mount=nfs"))
+	require.Equal(t, "fuse=1,nesting=1", EncodeFlags([]string{"fuse", "nesting"}))
 }
 
 func TestTrunksHaveOneForm(t *testing.T) {
-	require.Equal(t, []string{"10", "20-31"}, api.ParseTrunks("30-31;10;20-25;24-29;10"), "ranges that touch are one")
-	require.Equal(t, []string{"2", "3"}, api.ParseTrunks("3;2;3"), "a container has no ranges")
-	require.Equal(t, []string{"2", "all"}, api.ParseTrunks("2;all"), "what cannot be read stays")
-	require.Empty(t, api.ParseTrunks(""))
+	require.Equal(t, []string{"10", "20-31"}, ParseTrunks("30-31;10;20-25;24-29;10"), "ranges that touch are one")
+	require.Equal(t, []string{"2", "3"}, ParseTrunks("3;2;3"), "a container has no ranges")
+	require.Equal(t, []string{"2", "all"}, ParseTrunks("2;all"), "what cannot be read stays")
+	require.Empty(t, ParseTrunks(""))
 }
 
 // byLibrary reads a list as encoding/json does.
@@ -95,7 +94,7 @@ func FuzzRows(f *testing.F) {
 		f.Add([]byte(doc))
 	}
 	f.Fuzz(func(t *testing.T, doc []byte) {
-		list, there, err := api.ReadRows(doc)
+		list, there, err := ReadRows(doc)
 		want, isThere, wrong := byLibrary(doc)
 		if err != nil {
 			require.True(t, wrong != nil || there || strings.Count(string(doc), "\"")/2 > 1, "%s: %v", doc, err)
@@ -121,7 +120,7 @@ func TestEveryListIsRead(t *testing.T) {
 		list := rapid.SliceOf(rapid.MapOf(rapid.String(), value)).Draw(t, "list")
 		doc, err := json.MarshalIndent(map[string]any{"data": list, "total": len(list)}, "", strings.Repeat(" ", rapid.IntRange(0, 2).Draw(t, "indent")))
 		require.NoError(t, err)
-		got, there, err := api.ReadRows(doc)
+		got, there, err := ReadRows(doc)
 		require.NoError(t, err)
 		require.True(t, there)
 		want, _, err := byLibrary(doc)
@@ -144,7 +143,7 @@ func TestReadingAListMakesNoGarbage(t *testing.T) {
 		keys = append(keys, fmt.Sprintf(`{"key":"key%d","value":"value \"%d\"","pending":%d}`, i, i, i))
 	}
 	doc := []byte(`{"data":[` + strings.Join(slices.Repeat(keys, 10), ",") + `]}`)
-	require.LessOrEqual(t, testing.AllocsPerRun(10, func() { api.SkimRows(doc) }), 20.0, "for 400 rows")
+	require.LessOrEqual(t, testing.AllocsPerRun(10, func() { SkimRows(doc) }), 20.0, "for 400 rows")
 }
 
 // Text reads a string as the library does, whatever is in it.
@@ -153,7 +152,7 @@ func TestTextIsThatOfTheLibrary(t *testing.T) {
 	check := func(t require.TestingT, raw string) {
 		var want string
 		_ = json.Unmarshal([]byte(raw), &want)
-		require.Equal(t, want, api.Text(json.RawMessage(raw)), "%q", raw)
+		require.Equal(t, want, Text(json.RawMessage(raw)), "%q", raw)
 	}
 	for _, raw := range []string{
 		`""`, `"a"`, `"\""`, `"a\\"`, `"a\nb"`, `"\u00e9\/\ud83d\ude00"`, `"\ud83d"`, `"\ud83dx\n"`, `"\ude00\ud83d"`, "\"\xff\"", "\"\xff\\n\"", `"\u0000"`,
@@ -215,7 +214,7 @@ func TestR6DecisiveLines(t *testing.T) {
 		},
 		"nothing to read": {"start failed: QEMU exited with code 1", []string{"no content"}, ""},
 	} {
-		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, api.Decisive(c.log, c.status)) })
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, Decisive(c.log, c.status)) })
 	}
 }
 
@@ -224,13 +223,13 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-func answer(status int, reason, body string) *http.Response {
+func respond(status int, reason, body string) *http.Response {
 	return &http.Response{StatusCode: status, Status: reason, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}
 }
 
-func open(t *testing.T, rt http.RoundTripper) *api.Client {
+func open(t *testing.T, rt http.RoundTripper) *Client {
 	t.Helper()
-	d, err := api.Open(api.Config{
+	d, err := Open(Config{
 		Host:  &model.Host{Name: "father", API: "https://pve.test:8006"},
 		Token: "root@pam!t=s3cret", Transport: rt,
 	})
@@ -242,32 +241,32 @@ func TestEveryNonSuccessIsATypedError(t *testing.T) {
 	for name, c := range map[string]struct {
 		status       int
 		reason, body string
-		class        api.Class
+		class        Class
 		says         string
 	}{
-		"not found":         {500, "500 Configuration file 'nodes/a/qemu-server/1.conf' does not exist", `{"data":null,"message":"Configuration file 'nodes/a/qemu-server/1.conf' does not exist\n"}`, api.NotFound, "does not exist"},
-		"before 5.2.0":      {500, "500 VM 100 already exists", `{"data":null}`, api.Exists, "already exists"},
-		"locked":            {500, "500 x", `{"message":"VM is locked (backup)\n"}`, api.Busy, "locked"},
-		"digest":            {500, "500 x", `{"message":"checksum mismatch (file change by other user?)\n"}`, api.Changed, "checksum"},
-		"digest lxc":        {500, "500 x", `{"message":"detected modified configuration - file changed by other user? Try again.\n"}`, api.Changed, "modified"},
-		"parameters":        {400, "400 Parameter verification failed.", `{"errors":{"memory":"type check ('integer') failed"},"message":"Parameter verification failed.\n"}`, api.Invalid, "memory: type check"},
-		"forbidden":         {403, "403 Permission check failed (/vms/100, VM.Audit)", `{"data":null}`, api.Denied, "/vms/100, VM.Audit"},
-		"no login, no JSON": {401, "401 Authentication failed!", ``, api.NoLogin, "token"},
-		"596":               {596, "596 Broken pipe", ``, api.OutcomeUnknown, "Broken pipe"},
-		"595":               {595, "595 Errors during connection establishment", ``, api.OutcomeUnknown, "online"},
-		"gateway":           {502, "502 Bad Gateway", `<html>nginx</html>`, api.OutcomeUnknown, "proxy"},
-		"HTML with 200":     {200, "200 OK", `<html>login</html>`, api.OutcomeUnknown, "not JSON"},
-		"404":               {404, "404 Not Found", `<html>`, api.NotFound, "404"},
-		"501":               {501, "501 Method 'POST /x' not implemented", ``, api.Other, "not implemented"},
+		"not found":         {500, "500 Configuration file 'nodes/a/qemu-server/1.conf' does not exist", `{"data":null,"message":"Configuration file 'nodes/a/qemu-server/1.conf' does not exist\n"}`, NotFound, "does not exist"},
+		"before 5.2.0":      {500, "500 VM 100 already exists", `{"data":null}`, Exists, "already exists"},
+		"locked":            {500, "500 x", `{"message":"VM is locked (backup)\n"}`, Busy, "locked"},
+		"digest":            {500, "500 x", `{"message":"checksum mismatch (file change by other user?)\n"}`, Changed, "checksum"},
+		"digest lxc":        {500, "500 x", `{"message":"detected modified configuration - file changed by other user? Try again.\n"}`, Changed, "modified"},
+		"parameters":        {400, "400 Parameter verification failed.", `{"errors":{"memory":"type check ('integer') failed"},"message":"Parameter verification failed.\n"}`, Invalid, "memory: type check"},
+		"forbidden":         {403, "403 Permission check failed (/vms/100, VM.Audit)", `{"data":null}`, Denied, "/vms/100, VM.Audit"},
+		"no login, no JSON": {401, "401 Authentication failed!", ``, NoLogin, "token"},
+		"596":               {596, "596 Broken pipe", ``, OutcomeUnknown, "Broken pipe"},
+		"595":               {595, "595 Errors during connection establishment", ``, OutcomeUnknown, "online"},
+		"gateway":           {502, "502 Bad Gateway", `<html>nginx</html>`, OutcomeUnknown, "proxy"},
+		"HTML with 200":     {200, "200 OK", `<html>login</html>`, OutcomeUnknown, "not JSON"},
+		"404":               {404, "404 Not Found", `<html>`, NotFound, "404"},
+		"501":               {501, "501 Method 'POST /x' not implemented", ``, Other, "not implemented"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := open(t, roundTrip(func(*http.Request) (*http.Response, error) { return answer(c.status, c.reason, c.body), nil }))
+				d := open(t, roundTrip(func(*http.Request) (*http.Response, error) { return respond(c.status, c.reason, c.body), nil }))
 				_, err := d.Post(t.Context(), "/x", map[string]any{"a": 1})
 				require.ErrorContains(t, err, c.says)
-				require.Equal(t, c.class, api.ClassOf(err))
+				require.Equal(t, c.class, ClassOf(err))
 				require.Error(t, d.Get(t.Context(), "/x", nil))
-				require.Equal(t, c.status == 401 || c.status == 403, api.IsDenied(err))
+				require.Equal(t, c.status == 401 || c.status == 403, IsDenied(err))
 			})
 		})
 	}
@@ -277,11 +276,11 @@ func TestEveryNonSuccessIsATypedError(t *testing.T) {
 func TestN15WhatIsWrongWithAParameter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, roundTrip(func(*http.Request) (*http.Response, error) {
-			return answer(400, "400 Parameter verification failed.", `{"data":null,"errors":{"net0":"bridge 'vmbr7' does not exist\n"},"message":"Parameter verification failed.\n"}`), nil
+			return respond(400, "400 Parameter verification failed.", `{"data":null,"errors":{"net0":"bridge 'vmbr7' does not exist\n"},"message":"Parameter verification failed.\n"}`), nil
 		}))
 		_, err := d.Post(t.Context(), "/nodes/father/qemu", nil)
 		require.EqualError(t, err, "POST /nodes/father/qemu: 400 net0: bridge 'vmbr7' does not exist (make bridge vmbr7 on the node, in System → Network, or name another one in the nic)")
-		require.Equal(t, api.Invalid, api.ClassOf(err))
+		require.Equal(t, Invalid, ClassOf(err))
 	})
 }
 
@@ -293,7 +292,7 @@ func TestOnlyReadsAreSentTwice(t *testing.T) {
 			return nil, errors.New("connection reset by peer")
 		}))
 		_, err := d.Post(t.Context(), "/nodes/father/qemu", map[string]any{"vmid": 100})
-		require.Equal(t, api.OutcomeUnknown, api.ClassOf(err))
+		require.Equal(t, OutcomeUnknown, ClassOf(err))
 		require.EqualValues(t, 1, n.Load())
 		require.Error(t, d.Get(t.Context(), "/version", nil))
 		require.EqualValues(t, 1+3, n.Load())
@@ -305,7 +304,7 @@ func TestSentRequestsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sent []string
 		statuses := []int{0, 595, 200, 500, 0}
-		d, err := api.Open(api.Config{
+		d, err := Open(Config{
 			Host: &model.Host{Name: "father", API: "https://pve.test:8006"}, Token: "root@pam!t=s3cret",
 			Sent: func(method string, status int) { sent = append(sent, fmt.Sprint(method, " ", status)) },
 			Transport: roundTrip(func(*http.Request) (*http.Response, error) {
@@ -314,7 +313,7 @@ func TestSentRequestsAreCounted(t *testing.T) {
 				if status == 0 {
 					return nil, errors.New("connection reset by peer")
 				}
-				return answer(status, "x", `{"data":null}`), nil
+				return respond(status, "x", `{"data":null}`), nil
 			}),
 		})
 		require.NoError(t, err)
@@ -332,9 +331,9 @@ func TestReadSucceedsAfterAFault(t *testing.T) {
 		var n atomic.Int32
 		d := open(t, roundTrip(func(*http.Request) (*http.Response, error) {
 			if n.Add(1) == 1 {
-				return answer(595, "595 no route", ""), nil
+				return respond(595, "595 no route", ""), nil
 			}
-			return answer(200, "200 OK", `{"data":{"a":1}}`), nil
+			return respond(200, "200 OK", `{"data":{"a":1}}`), nil
 		}))
 		var got map[string]int
 		require.NoError(t, d.Get(t.Context(), "/x", &got))
@@ -350,19 +349,19 @@ func TestRequestsPerNodeAreBounded(t *testing.T) {
 			peak.Store(max(peak.Load(), now.Add(1)))
 			<-release
 			now.Add(-1)
-			return answer(200, "200 OK", `{"data":null}`), nil
+			return respond(200, "200 OK", `{"data":null}`), nil
 		}))
 		done := make(chan error)
 		for range 50 {
 			go func() { done <- d.Get(t.Context(), "/nodes/father/qemu/1/config", nil) }()
 		}
 		synctest.Wait()
-		require.EqualValues(t, api.DefaultConcurrency, now.Load())
+		require.EqualValues(t, DefaultConcurrency, now.Load())
 		close(release)
 		for range 50 {
 			require.NoError(t, <-done)
 		}
-		require.LessOrEqual(t, peak.Load(), int32(api.DefaultConcurrency))
+		require.LessOrEqual(t, peak.Load(), int32(DefaultConcurrency))
 	})
 }
 
@@ -387,11 +386,11 @@ func TestCancelEndsAWaitingRequest(t *testing.T) {
 
 func TestErrorsNeverShowTheToken(t *testing.T) {
 	for _, token := range []string{"", "nonsense-s3cret", "root@pam=s3cret", "root!x=s3cret", "root@pam!x="} {
-		_, err := api.Open(api.Config{Host: &model.Host{Name: "father", API: "https://pve.test:8006"}, Token: token})
+		_, err := Open(Config{Host: &model.Host{Name: "father", API: "https://pve.test:8006"}, Token: token})
 		require.Error(t, err)
 		require.NotContains(t, err.Error(), "s3cret")
-		require.True(t, api.IsDenied(err))
+		require.True(t, IsDenied(err))
 	}
-	_, err := api.Open(api.Config{Host: &model.Host{Name: "f", API: "http://pve.test"}, Token: "a@b!c=d"})
+	_, err := Open(Config{Host: &model.Host{Name: "f", API: "http://pve.test"}, Token: "a@b!c=d"})
 	require.ErrorContains(t, err, "https")
 }

@@ -66,7 +66,7 @@ func (e *Error) Error() string {
 func (e *Error) Temporary() bool { return e.Class() == Busy }
 
 // OutcomeUnknown reports that only observing the host shows whether it was done; see
-// apply.OutcomeUnknown.
+// apply.Repeat.
 func (e *Error) OutcomeUnknown() bool { return e.Class() == OutcomeUnknown }
 
 // noWorker are the texts of fork_worker (pve-common, PVE/RESTEnvironment.pm) when the
@@ -200,7 +200,7 @@ type NetError struct {
 // Error says what was attempted and what happened instead of an answer.
 func (e *NetError) Error() string { return fmt.Sprintf("%s %s: %v", e.Method, e.Path, e.Err) }
 
-// OutcomeUnknown is true: the host may have done it; see apply.OutcomeUnknown.
+// OutcomeUnknown is true: the host may have done it; see apply.Repeat.
 func (*NetError) OutcomeUnknown() bool { return true }
 
 // Unwrap returns the network's own error.

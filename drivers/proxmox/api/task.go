@@ -43,7 +43,7 @@ func (e *TaskError) Error() string {
 func (e *TaskError) Temporary() bool { return e.Class() == Busy }
 
 // OutcomeUnknown reports that how far it came can only be seen by observing the host; see
-// apply.OutcomeUnknown.
+// apply.Repeat.
 func (e *TaskError) OutcomeUnknown() bool { return e.Class() == OutcomeUnknown }
 
 // Class reads the exit status, which is the text that the task died with.

@@ -45,19 +45,19 @@ type Attribute struct {
 	declared  bool // the files set it
 	boolean   bool
 	defaulted bool // where they do not, its tag says what it is
-	format    Format
+	format    format
 }
 
-// Format translates between a field and the text of PVE.
-type Format struct {
+// format translates between a field and the text of PVE.
+type format struct {
 	read  func(field reflect.Value, text string)
 	write func(field reflect.Value) any
 }
 
-// FormatOf is the format of fields of a type, by what reads the text of a key, "" for a key
+// formatOf is the format of fields of a type, by what reads the text of a key, "" for a key
 // that is not there, and what gives the value to send.
-func FormatOf[T any](read func(text string) T, write func(T) any) Format {
-	return Format{
+func formatOf[T any](read func(text string) T, write func(T) any) format {
+	return format{
 		read:  func(f reflect.Value, text string) { *f.Addr().Interface().(*T) = read(text) },
 		write: func(f reflect.Value) any { return write(*f.Addr().Interface().(*T)) },
 	}
@@ -65,29 +65,29 @@ func FormatOf[T any](read func(text string) T, write func(T) any) Format {
 
 // formatFor is the format of a field, by its tag or else its type. Values that stand alone
 // are sent as JSON has them.
-func formatFor(t reflect.Type, as, unset string, further map[string]Format) Format {
+func formatFor(t reflect.Type, as, unset string, further map[string]format) format {
 	same := func(s string) string { return s }
 	switch cmp.Or(as, t.Kind().String()) {
 	case "string":
-		return FormatOf(same, func(s string) any { return s })
+		return formatOf(same, func(s string) any { return s })
 	case "bool":
-		return FormatOf(func(s string) bool { return s == "1" }, func(b bool) any { return b })
+		return formatOf(func(s string) bool { return s == "1" }, func(b bool) any { return b })
 	case "int":
 		otherwise, _ := strconv.Atoi(unset)
-		return FormatOf(func(s string) int {
+		return formatOf(func(s string) int {
 			if n, err := strconv.Atoi(s); err == nil {
 				return n
 			}
 			return otherwise
 		}, func(n int) any { return n })
 	case "list":
-		return FormatOf(api.SplitTags, func(list []string) any { return strings.Join(list, " ") })
+		return formatOf(api.SplitTags, func(list []string) any { return strings.Join(list, " ") })
 	case "tags":
-		return FormatOf(api.NormalTags, func(list []string) any { return strings.Join(list, ";") })
+		return formatOf(api.NormalTags, func(list []string) any { return strings.Join(list, ";") })
 	case "keys":
-		return FormatOf(readKeys, func(list []string) any { return api.EncodeSSHKeys(list) })
+		return formatOf(readKeys, func(list []string) any { return api.EncodeSSHKeys(list) })
 	case "flags":
-		return FormatOf(api.PropertyFlags, func(list []string) any { return api.EncodeFlags(list) })
+		return formatOf(api.PropertyFlags, func(list []string) any { return api.EncodeFlags(list) })
 	default:
 		f, known := further[as]
 		if !known {
@@ -116,9 +116,9 @@ func (as AttributeTable) ByName(name string) *Attribute { return as.byName[name]
 // ByKey gives an attribute of a key of Proxmox VE; nil for none.
 func (as AttributeTable) ByKey(key string) *Attribute { return as.byKey[key] }
 
-// AttributesOf reads the tags of a struct. formats are further forms of text that a tag may name. A
+// attributesOf reads the tags of a struct. formats are further forms of text that a tag may name. A
 // field without a form is a mistake of the program, and panics.
-func AttributesOf[S any](formats map[string]Format) AttributeTable {
+func attributesOf[S any](formats map[string]format) AttributeTable {
 	t := reflect.TypeFor[S]()
 	out := AttributeTable{byName: map[string]*Attribute{}, byKey: map[string]*Attribute{}}
 	for _, f := range model.Fields(t) {

@@ -137,4 +137,4 @@ func (c CTTarget) brief() string {
 
 // CTAttributes are the attributes of a container that are one key of its configuration, see package
 // attribute. Disks, network cards, power and notes have code.
-var CTAttributes = sync.OnceValue(func() AttributeTable { return AttributesOf[CT](startupFormat) })
+var CTAttributes = sync.OnceValue(func() AttributeTable { return attributesOf[CT](startupFormat) })

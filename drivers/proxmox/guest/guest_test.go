@@ -1,4 +1,4 @@
-package guest_test
+package guest
 
 import (
 	"bytes"
@@ -20,7 +20,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -37,13 +36,13 @@ type machine struct {
 	Disk     int      `hcl:"disk,optional"`
 }
 
-func table() guest.AttributeTable {
-	loud := guest.FormatOf(func(s string) string { return s }, func(s string) any { return s + "!" })
-	return guest.AttributesOf[machine](map[string]guest.Format{"loud": loud})
+func table() AttributeTable {
+	loud := formatOf(func(s string) string { return s }, func(s string) any { return s + "!" })
+	return attributesOf[machine](map[string]format{"loud": loud})
 }
 
 func TestFieldsBecomeKeys(t *testing.T) {
-	spec := guest.WithDefaults(new(machine))
+	spec := WithDefaults(new(machine))
 	require.Equal(t, &machine{Sockets: 1, Agent: true}, spec)
 
 	spec.Cores, spec.Tags, spec.Features, spec.Image, spec.Shout = 1, []string{"web", "prod"}, []string{"nesting"}, "debian", "hey"
@@ -72,15 +71,15 @@ func TestAMemberLeavesTheOthers(t *testing.T) {
 func TestRefusedValuesAreNamed(t *testing.T) {
 	spec := &machine{Cores: 4000, Shout: "hey"}
 	got := table().Refused(spec, func(key, _ string) string { return map[string]string{"cores": " at most 128\n"}[key] })
-	require.Equal(t, []guest.Refusal{{Name: "cores", Text: "4000", Why: "at most 128"}}, got)
+	require.Equal(t, []Refusal{{Name: "cores", Text: "4000", Why: "at most 128"}}, got)
 }
 
-// schemaOf is the kind of a guest.
-func schemaOf(r *model.Resource) model.Kind {
-	if _, ct := r.Spec.(*guest.CT); ct {
-		return guest.CTSchema()
+// kindOf is the kind of a guest.
+func kindOf(r *model.Resource) model.Kind {
+	if _, ct := r.Spec.(*CT); ct {
+		return CTSchema()
 	}
-	return guest.VMSchema()
+	return VMSchema()
 }
 
 // differing lists what a plan would change, as "path: class", in the order of the paths.
@@ -138,94 +137,94 @@ var (
 	}
 )
 
-func wantedVM(edit func(*guest.VM)) *model.Resource {
-	v := guest.VMSchema().New().(*guest.VM) // with defaults
+func wantedVM(edit func(*VM)) *model.Resource {
+	v := VMSchema().New().(*VM) // with defaults
 	v.Name, v.Image, v.Cores, v.Memory, v.Tags = "web-1", "debian-12", 2, 2048, []string{"homestak"}
-	v.Disks = []guest.Disk{{Name: "root", Size: 10, Storage: "local-lvm"}}
-	v.NICs = []guest.NIC{{Name: "lan", Bridge: "vmbr0", Model: "virtio", IP: "dhcp"}}
+	v.Disks = []Disk{{Name: "root", Size: 10, Storage: "local-lvm"}}
+	v.NICs = []NIC{{Name: "lan", Bridge: "vmbr0", Model: "virtio", IP: "dhcp"}}
 	v.Options, v.Terms = map[string]string{"cpu": "host"}, vmTag.Terms()
 	if edit != nil {
 		edit(v)
 	}
-	return &model.Resource{Addr: vmTag.Addr(), Spec: v, Private: &guest.Resolution{}, Guest: &model.Guest{VMID: 100, Node: "father"}}
+	return &model.Resource{Addr: vmTag.Addr(), Spec: v, Private: &Resolution{}, Guest: &model.Guest{VMID: 100, Node: "father"}}
 }
 
-func wantedCT(edit func(*guest.CT)) *model.Resource {
-	c := guest.CTSchema().New().(*guest.CT) // with defaults
+func wantedCT(edit func(*CT)) *model.Resource {
+	c := CTSchema().New().(*CT) // with defaults
 	c.Hostname, c.Template, c.Cores, c.Memory, c.Tags = "ct-1", "debian-12", 1, 512, []string{"homestak"}
-	c.Disks = []guest.CTDisk{{Name: "root", Storage: "local-lvm"}}
-	c.NICs = []guest.CTNIC{{Name: "lan", Bridge: "vmbr0", IP: "dhcp"}}
+	c.Disks = []CTDisk{{Name: "root", Storage: "local-lvm"}}
+	c.NICs = []CTNIC{{Name: "lan", Bridge: "vmbr0", IP: "dhcp"}}
 	c.Terms = ctTag.Terms()
 	if edit != nil {
 		edit(c)
 	}
-	return &model.Resource{Addr: ctTag.Addr(), Spec: c, Private: &guest.Resolution{}, Guest: &model.Guest{VMID: 100, Node: "father"}}
+	return &model.Resource{Addr: ctTag.Addr(), Spec: c, Private: &Resolution{}, Guest: &model.Guest{VMID: 100, Node: "father"}}
 }
 
-// observed is a running guest whose configuration somebody changed; the pending changes await a
+// running is a guest whose configuration somebody changed; the pending changes await a
 // restart.
-func observed(lxc bool, changed, pending change) *model.Resource {
+func running(lxc bool, changed, pending change) *model.Resource {
 	config, tag := vmConfig, vmTag
 	if lxc {
 		config, tag = ctConfig, ctTag
 	}
 	now := changed.of(config)
 	cfg := api.GuestConfig{Now: now, Next: pending.of(now), Pending: len(pending) > 0, Digest: "d"}
-	return guest.FromConfig(api.ListedGuest{VMID: 100, Node: "father", LXC: lxc, Running: true}, cfg, "", tag)
+	return FromConfig(api.ListedGuest{VMID: 100, Node: "father", LXC: lxc, Running: true}, cfg, "", tag)
 }
 
 // A guest differs from the files by what they decide, and by nothing that they leave open.
 func TestChangesOfAVM(t *testing.T) {
 	for name, c := range map[string]struct {
-		files            func(*guest.VM)
+		files            func(*VM)
 		changed, pending change
 		want             []string
 		reverts          []string
 	}{
 		"as the files say":                   {},
 		"other spellings":                    {changed: change{"agent": "1", "tags": "HOMESTAK", "memory": "current=2048"}},
-		"cores":                              {files: func(v *guest.VM) { v.Cores = 4 }, want: []string{"cores: pending"}},
-		"cores, with a restart":              {files: func(v *guest.VM) { v.Cores, v.Restart = 4, "allowed" }, want: []string{"cores: restart"}},
-		"weight of the CPU":                  {files: func(v *guest.VM) { v.Options["cpuunits"] = "200" }, want: []string{"options.cpuunits: hot"}},
+		"cores":                              {files: func(v *VM) { v.Cores = 4 }, want: []string{"cores: pending"}},
+		"cores, with a restart":              {files: func(v *VM) { v.Cores, v.Restart = 4, "allowed" }, want: []string{"cores: restart"}},
+		"weight of the CPU":                  {files: func(v *VM) { v.Options["cpuunits"] = "200" }, want: []string{"options.cpuunits: hot"}},
 		"option that no file has named":      {changed: change{"vga": "std"}},
-		"option that left the files":         {files: func(v *guest.VM) { v.Options = nil }, want: []string{"options.cpu: pending"}},
+		"option that left the files":         {files: func(v *VM) { v.Options = nil }, want: []string{"options.cpu: pending"}},
 		"MAC address that no file names":     {changed: change{"net0": "virtio=BC:24:11:00:00:99,bridge=vmbr0"}},
 		"bridge":                             {changed: change{"net0": "virtio=BC:24:11:00:00:01,bridge=vmbr9"}, want: []string{"nic.lan.bridge: hot"}},
 		"disk that was attached by hand":     {changed: change{"scsi1": "local-lvm:vm-100-disk-1,size=1G"}},
 		"disk grown by hand":                 {changed: change{"scsi0": "local-lvm:vm-100-disk-0,size=12G"}, want: []string{"disk.root.size: hot"}},
-		"size that no file names":            {files: func(v *guest.VM) { v.Disks[0].Size = 0 }, changed: change{"scsi0": "local-lvm:vm-100-disk-0,size=12G"}},
-		"storage":                            {files: func(v *guest.VM) { v.Disks[0].Storage = "fast" }, want: []string{"disk.root.storage: migrate"}},
-		"image":                              {files: func(v *guest.VM) { v.Image = "debian-13" }, want: []string{"image: data-loss"}},
-		"pending, and declared":              {files: func(v *guest.VM) { v.Cores = 4 }, pending: change{"cores": "4"}},
-		"pending, and declared with restart": {files: func(v *guest.VM) { v.Cores, v.Restart = 4, "allowed" }, pending: change{"cores": "4"}, want: []string{"pending: restart"}},
+		"size that no file names":            {files: func(v *VM) { v.Disks[0].Size = 0 }, changed: change{"scsi0": "local-lvm:vm-100-disk-0,size=12G"}},
+		"storage":                            {files: func(v *VM) { v.Disks[0].Storage = "fast" }, want: []string{"disk.root.storage: migrate"}},
+		"image":                              {files: func(v *VM) { v.Image = "debian-13" }, want: []string{"image: data-loss"}},
+		"pending, and declared":              {files: func(v *VM) { v.Cores = 4 }, pending: change{"cores": "4"}},
+		"pending, and declared with restart": {files: func(v *VM) { v.Cores, v.Restart = 4, "allowed" }, pending: change{"cores": "4"}, want: []string{"pending: restart"}},
 		"pending, and not declared":          {pending: change{"cores": "4"}, want: []string{"cores: none"}},
 		"pending undeclared option":          {pending: change{"vga": "std"}, reverts: []string{"options.vga"}},
 		"pending undeclared deletion":        {changed: change{"vga": "std"}, pending: change{"vga": ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			compare(t, wantedVM(c.files), observed(false, c.changed, c.pending), c.want, c.reverts)
+			compare(t, wantedVM(c.files), running(false, c.changed, c.pending), c.want, c.reverts)
 		})
 	}
 }
 
 func TestChangesOfAContainer(t *testing.T) {
 	for name, c := range map[string]struct {
-		files            func(*guest.CT)
+		files            func(*CT)
 		changed, pending change
 		want             []string
 	}{
 		"as the files say":                   {},
-		"memory":                             {files: func(c *guest.CT) { c.Memory = 1024 }, want: []string{"memory: hot"}},
-		"name servers":                       {files: func(c *guest.CT) { c.Nameserver = []string{"10.0.0.1"} }, want: []string{"nameserver: pending"}},
-		"name servers, with a restart":       {files: func(c *guest.CT) { c.Nameserver, c.Restart = []string{"10.0.0.1"}, "allowed" }, want: []string{"nameserver: restart"}},
-		"limit of the CPU":                   {files: func(c *guest.CT) { c.Options = map[string]string{"cpulimit": "2"} }, want: []string{"options.cpulimit: hot"}},
+		"memory":                             {files: func(c *CT) { c.Memory = 1024 }, want: []string{"memory: hot"}},
+		"name servers":                       {files: func(c *CT) { c.Nameserver = []string{"10.0.0.1"} }, want: []string{"nameserver: pending"}},
+		"name servers, with a restart":       {files: func(c *CT) { c.Nameserver, c.Restart = []string{"10.0.0.1"}, "allowed" }, want: []string{"nameserver: restart"}},
+		"limit of the CPU":                   {files: func(c *CT) { c.Options = map[string]string{"cpulimit": "2"} }, want: []string{"options.cpulimit: hot"}},
 		"further undeclared member":          {changed: change{"net0": ctConfig["net0"] + ",host-managed=1"}},
-		"privileges":                         {files: func(c *guest.CT) { c.Unprivileged = false }, want: []string{"unprivileged: data-loss"}},
+		"privileges":                         {files: func(c *CT) { c.Unprivileged = false }, want: []string{"unprivileged: data-loss"}},
 		"size that no file names":            {changed: change{"rootfs": "local-lvm:vm-100-disk-0,size=9G"}},
 		"pending, and not declared":          {pending: change{"nameserver": "10.0.0.9"}, want: []string{"nameserver: none"}},
-		"pending, and declared with restart": {files: func(c *guest.CT) { c.Nameserver, c.Restart = []string{"10.0.0.9"}, "allowed" }, pending: change{"nameserver": "10.0.0.9"}, want: []string{"pending: restart"}},
+		"pending, and declared with restart": {files: func(c *CT) { c.Nameserver, c.Restart = []string{"10.0.0.9"}, "allowed" }, pending: change{"nameserver": "10.0.0.9"}, want: []string{"pending: restart"}},
 	} {
-		t.Run(name, func(t *testing.T) { compare(t, wantedCT(c.files), observed(true, c.changed, c.pending), c.want, nil) })
+		t.Run(name, func(t *testing.T) { compare(t, wantedCT(c.files), running(true, c.changed, c.pending), c.want, nil) })
 	}
 }
 
@@ -233,46 +232,46 @@ func TestChangesOfAContainer(t *testing.T) {
 func compare(t *testing.T, want, have *model.Resource, changes, reverts []string) {
 	t.Helper()
 	var got []string
-	for _, r := range guest.Reverts(guest.TargetOf(want), guest.StateOf(have)) {
+	for _, r := range Reverts(TargetOf(want), StateOf(have)) {
 		got = append(got, r.Path)
 	}
 	require.Equal(t, reverts, got)
-	require.ElementsMatch(t, changes, differing(schemaOf(want), want, have))
+	require.ElementsMatch(t, changes, differing(kindOf(want), want, have))
 }
 
 // A guest needs something of the host only if it is not running, or a disk or card is to be elsewhere.
 func TestNeedsMore(t *testing.T) {
 	for name, c := range map[string]struct {
-		files func(*guest.VM)
+		files func(*VM)
 		more  bool
 	}{
 		"as the files say": {},
-		"other cores":      {files: func(v *guest.VM) { v.Cores = 8 }},
-		"another storage":  {files: func(v *guest.VM) { v.Disks[0].Storage = "fast" }, more: true},
-		"a further disk":   {files: func(v *guest.VM) { v.Disks = append(v.Disks, guest.Disk{Name: "data", Storage: "local-lvm", Size: 1}) }, more: true},
-		"another bridge":   {files: func(v *guest.VM) { v.NICs[0].Bridge = "vmbr9" }, more: true},
-		"another MAC":      {files: func(v *guest.VM) { v.NICs[0].MAC = "BC:24:11:00:00:99" }, more: true},
-		"an image in a CD": {files: func(v *guest.VM) { v.Options["ide0"] = "local:iso/x.iso,media=cdrom" }, more: true},
-		"an empty CD":      {files: func(v *guest.VM) { v.Options["ide0"] = "none,media=cdrom" }},
+		"other cores":      {files: func(v *VM) { v.Cores = 8 }},
+		"another storage":  {files: func(v *VM) { v.Disks[0].Storage = "fast" }, more: true},
+		"a further disk":   {files: func(v *VM) { v.Disks = append(v.Disks, Disk{Name: "data", Storage: "local-lvm", Size: 1}) }, more: true},
+		"another bridge":   {files: func(v *VM) { v.NICs[0].Bridge = "vmbr9" }, more: true},
+		"another MAC":      {files: func(v *VM) { v.NICs[0].MAC = "BC:24:11:00:00:99" }, more: true},
+		"an image in a CD": {files: func(v *VM) { v.Options["ide0"] = "local:iso/x.iso,media=cdrom" }, more: true},
+		"an empty CD":      {files: func(v *VM) { v.Options["ide0"] = "none,media=cdrom" }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Equal(t, c.more, guest.NeedsMore(wantedVM(c.files), observed(false, nil, nil)))
+			require.Equal(t, c.more, NeedsMore(wantedVM(c.files), running(false, nil, nil)))
 		})
 	}
 }
 
 // Devices keep their slots, and new ones get slots that nobody else has.
 func TestSlots(t *testing.T) {
-	want := guest.TargetOf(wantedVM(func(v *guest.VM) {
-		v.Disks = append(v.Disks, guest.Disk{Name: "data"}, guest.Disk{Name: "logs", Bus: "sata"})
+	want := TargetOf(wantedVM(func(v *VM) {
+		v.Disks = append(v.Disks, Disk{Name: "data"}, Disk{Name: "logs", Bus: "sata"})
 		v.Options["scsi1"] = "none,media=cdrom"
 	}))
 	byHand := change{"scsi2": "local-lvm:vm-100-disk-9,size=1G"}.of(vmConfig)
 	require.Equal(t, map[string]string{"disk.root": "scsi0", "disk.data": "scsi3", "disk.logs": "sata0", "nic.lan": "net0"},
 		want.Slots(api.GuestConfig{Now: byHand, Next: byHand}, vmTag.Slots))
-	ct := guest.TargetOf(wantedCT(func(c *guest.CT) { c.Disks = append(c.Disks, guest.CTDisk{Name: "data", Path: "/data"}) }))
+	ct := TargetOf(wantedCT(func(c *CT) { c.Disks = append(c.Disks, CTDisk{Name: "data", Path: "/data"}) }))
 	require.Equal(t, map[string]string{"disk.root": "rootfs", "disk.data": "mp0", "nic.lan": "net0"}, ct.Slots(api.GuestConfig{}, nil))
-	require.Equal(t, map[string]string{"disk.root": "virtio0", "nic.lan": "net0"}, guest.CloneSlots(want, "virtio0"))
+	require.Equal(t, map[string]string{"disk.root": "virtio0", "nic.lan": "net0"}, CloneSlots(want, "virtio0"))
 }
 
 // The machine finds an empty disk by its serial number, which is its name.
@@ -283,10 +282,10 @@ func TestTheNameOfADiskIsItsSerialNumber(t *testing.T) {
 		{"root", "scsi0", "local-lvm:8,discard=on,iothread=1,ssd=1"},
 		{"a-name-of-21-letters-", "sata1", "local-lvm:8,discard=on,ssd=1"},
 	} {
-		d := guest.Disk{Name: c.name, Storage: "local-lvm", Size: 8}
+		d := Disk{Name: c.name, Storage: "local-lvm", Size: 8}
 		require.Equal(t, c.want, d.NewValue(c.slot))
 	}
-	d := guest.Disk{Name: "data"}
+	d := Disk{Name: "data"}
 	require.Equal(t, "local-lvm:vm-100-disk-1,discard=on,iothread=1,ssd=1,serial=data", d.AttachValue("local-lvm:vm-100-disk-1", "scsi1"))
 	require.Equal(t, "local-lvm:vm-100-disk-1,ssd=1", d.KeepValue("local-lvm:vm-100-disk-1,ssd=1"), "one that is attached keeps what it has")
 }
@@ -296,7 +295,7 @@ func TestDecisionsChangeNoFacts(t *testing.T) {
 	for name, c := range map[string]struct {
 		running bool
 		ha      string
-		facts   guest.Facts
+		facts   Facts
 		power   string // that counts
 		says    string
 	}{
@@ -304,29 +303,29 @@ func TestDecisionsChangeNoFacts(t *testing.T) {
 		"the HA manager starts it":    {ha: "started", power: "running", says: "that is left to the HA manager, which has it (state started)"},
 		"the HA manager gave up":      {ha: "error", power: "running", says: "vm.web-1 does not run"},
 		"the HA manager leaves it":    {ha: "stopped", power: "stopped"},
-		"paused by hand":              {running: true, facts: guest.Facts{QMP: "paused"}, power: "paused"},
-		"a disk failed":               {running: true, facts: guest.Facts{QMP: "io-error"}, power: "running", says: "io-error"},
-		"a backup has its process":    {running: true, facts: guest.Facts{QMP: "prelaunch", Lock: &guest.Lock{Value: "backup", Tasks: []string{"UPID:x"}}}, power: "stopped"},
-		"a task that died locked it":  {running: true, facts: guest.Facts{Lock: &guest.Lock{Value: "backup"}}, power: "running", says: "is locked (backup) and cannot be changed"},
-		"its tasks cannot be listed":  {running: true, facts: guest.Facts{Lock: &guest.Lock{Value: "backup", NotListed: true}}, power: "running"},
-		"its lock ended meanwhile":    {running: true, facts: guest.Facts{Lock: &guest.Lock{}}, power: "running"},
-		"no restart is due, none bad": {running: true, facts: guest.Facts{UselessRestart: "it failed"}, power: "running"},
+		"paused by hand":              {running: true, facts: Facts{QMP: "paused"}, power: "paused"},
+		"a disk failed":               {running: true, facts: Facts{QMP: "io-error"}, power: "running", says: "io-error"},
+		"a backup has its process":    {running: true, facts: Facts{QMP: "prelaunch", Lock: &Lock{Value: "backup", Tasks: []string{"UPID:x"}}}, power: "stopped"},
+		"a task that died locked it":  {running: true, facts: Facts{Lock: &Lock{Value: "backup"}}, power: "running", says: "is locked (backup) and cannot be changed"},
+		"its tasks cannot be listed":  {running: true, facts: Facts{Lock: &Lock{Value: "backup", NotListed: true}}, power: "running"},
+		"its lock ended meanwhile":    {running: true, facts: Facts{Lock: &Lock{}}, power: "running"},
+		"no restart is due, none bad": {running: true, facts: Facts{UselessRestart: "it failed"}, power: "running"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := observed(false, nil, nil)
+			r := running(false, nil, nil)
 			if r.Guest.HA = c.ha; !c.running {
-				r.Guest.Running, r.Spec.(*guest.VM).Power = false, "stopped"
+				r.Guest.Running, r.Spec.(*VM).Power = false, "stopped"
 			}
-			before := r.Spec.(*guest.VM).Power
-			have := guest.WithFacts(r, c.facts)
-			require.Equal(t, before, r.Spec.(*guest.VM).Power)
+			before := r.Spec.(*VM).Power
+			have := WithFacts(r, c.facts)
+			require.Equal(t, before, r.Spec.(*VM).Power)
 
 			seen := model.Clone(have.Spec)
-			remarks := guest.Remarks(&model.Host{Name: "father"}, wantedVM(nil), have)
+			remarks := Remarks(&model.Host{Name: "father"}, wantedVM(nil), have)
 			aligned := *have
 			aligned.Spec = model.Clone(have.Spec)
-			guest.VMSchema().Align(wantedVM(nil), &aligned)
-			require.Equal(t, c.power, aligned.Spec.(*guest.VM).Power)
+			VMSchema().Align(wantedVM(nil), &aligned)
+			require.Equal(t, c.power, aligned.Spec.(*VM).Power)
 			require.Equal(t, seen, have.Spec, "the observation is only read")
 
 			var text string
@@ -348,15 +347,15 @@ func TestS7ClockDocumentsFromTheFuture(t *testing.T) {
 	for seeded, want := range map[time.Time]bool{
 		now: true, now.Add(-10 * time.Minute): true, now.Add(10 * time.Minute): true, now.Add(-2 * time.Hour): false, now.Add(year): false, now.Add(-year): false,
 	} {
-		require.Equal(t, want, guest.CloudInitPending(seeded.Unix(), 3600), "%s", seeded.Sub(now))
+		require.Equal(t, want, CloudInitPending(seeded.Unix(), 3600), "%s", seeded.Sub(now))
 	}
 }
 
 // A card keeps its MAC address, and what the files do not declare.
 func TestTextOfANIC(t *testing.T) {
-	n, other := guest.NIC{Bridge: "vmbr1", VLAN: 12, Rate: 5}, guest.NIC{Bridge: "vmbr1", MAC: "AA:BB:CC:00:00:02"}
+	n, other := NIC{Bridge: "vmbr1", VLAN: 12, Rate: 5}, NIC{Bridge: "vmbr1", MAC: "AA:BB:CC:00:00:02"}
 	for _, c := range []struct {
-		nic       guest.NIC
+		nic       NIC
 		old, want string
 	}{
 		{n, "", "virtio,bridge=vmbr1,rate=5,tag=12"},
@@ -365,7 +364,7 @@ func TestTextOfANIC(t *testing.T) {
 			"virtio=BC:24:11:00:00:01,bridge=vmbr1,host-tunnel=1,queues=0,rate=5.0,tag=12",
 		},
 		{other, "e1000=BC:24:11:00:00:01,bridge=vmbr0,tag=7", "e1000=AA:BB:CC:00:00:02,bridge=vmbr1"},
-		{guest.NIC{Bridge: "vmbr1"}, "model=rtl8139,macaddr=AA:BB:CC:00:00:03,bridge=vmbr0", "rtl8139=AA:BB:CC:00:00:03,bridge=vmbr1"},
+		{NIC{Bridge: "vmbr1"}, "model=rtl8139,macaddr=AA:BB:CC:00:00:03,bridge=vmbr0", "rtl8139=AA:BB:CC:00:00:03,bridge=vmbr1"},
 	} {
 		require.Equal(t, c.want, c.nic.Text(c.old))
 	}
@@ -398,7 +397,7 @@ func TestOtherSpellingsAreNoChange(t *testing.T) {
 		{"hostpci0", "mapping=gpu", "rombar=on,mapping=gpu"},
 		{"virtiofs0", "share", "cache=auto,dirid=share"},
 	} {
-		require.True(t, guest.VMKeys().Same(c[0], c[1], c[2]), "%v", c)
+		require.True(t, VMKeys().Same(c[0], c[1], c[2]), "%v", c)
 	}
 	for _, c := range [][3]string{
 		{"acpi", "", "0"},
@@ -412,7 +411,7 @@ func TestOtherSpellingsAreNoChange(t *testing.T) {
 		{"balloon", "0", ""},
 		{"cpu", "host,flags=+aes", "host,flags=-aes"},
 	} {
-		require.False(t, guest.VMKeys().Same(c[0], c[1], c[2]), "%v", c)
+		require.False(t, VMKeys().Same(c[0], c[1], c[2]), "%v", c)
 	}
 }
 
@@ -561,7 +560,7 @@ func readRecorded(t *testing.T, s shown) (*model.Resource, api.GuestConfig) {
 			tag.Slots["disk."+key] = key
 		}
 	}
-	return guest.FromConfig(api.ListedGuest{VMID: 100, Node: "father", LXC: s.lxc}, cfg, "", tag), cfg
+	return FromConfig(api.ListedGuest{VMID: 100, Node: "father", LXC: s.lxc}, cfg, "", tag), cfg
 }
 
 // A configuration that a real PVE answered is read as a guest, and has what was ordered: none of it
@@ -595,14 +594,14 @@ func TestRecordedConfigurationsAreRead(t *testing.T) {
 					continue
 				}
 				compared++
-				same := (&guest.VM{}).SameValue(key, val, next[key])
+				same := (&VM{}).SameValue(key, val, next[key])
 				if s.lxc {
-					same = guest.CTKeys().Same(key, val, next[key])
+					same = CTKeys().Same(key, val, next[key])
 				}
 				require.True(t, same, "%s: ordered %q, shown %q", key, val, next[key])
 			}
 			want, have := &model.Resource{Spec: model.Clone(seen.Spec)}, &model.Resource{Spec: model.Clone(seen.Spec), Private: seen.Private}
-			require.Empty(t, differing(schemaOf(seen), want, have), "a guest that is wanted exactly so")
+			require.Empty(t, differing(kindOf(seen), want, have), "a guest that is wanted exactly so")
 		})
 	}
 	require.Greater(t, len(all), 40)

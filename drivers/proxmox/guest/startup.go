@@ -57,6 +57,6 @@ func parseStartup(s string) *Startup {
 }
 
 // startupFormat reads and writes the attribute startup.
-var startupFormat = map[string]Format{
-	"startup": FormatOf(parseStartup, func(s *Startup) any { return s.text() }),
+var startupFormat = map[string]format{
+	"startup": formatOf(parseStartup, func(s *Startup) any { return s.text() }),
 }

@@ -79,7 +79,7 @@ type NIC struct {
 
 // VMAttributes are the attributes of a VM that are one key of its configuration, see package
 // attribute. Disks, network cards, power and notes have code.
-var VMAttributes = sync.OnceValue(func() AttributeTable { return AttributesOf[VM](startupFormat) })
+var VMAttributes = sync.OnceValue(func() AttributeTable { return attributesOf[VM](startupFormat) })
 
 // VMSchema is the kind vm.
 func VMSchema() model.Kind { return schemaOf[VM]("vm", "A virtual machine.", nil) }

@@ -27,23 +27,23 @@ const (
 	tableSize = 10 // a path table that holds only the root
 )
 
-// ImageFile is one file in the root folder of an image.
-type ImageFile struct {
+// imageFile is one file in the root folder of an image.
+type imageFile struct {
 	Name string
 	Data []byte
 }
 
-// NewImage builds an ISO 9660 image in memory with the files in its root folder, under their own names both as Rock
+// newImage builds an ISO 9660 image in memory with the files in its root folder, under their own names both as Rock
 // Ridge (which Linux prefers) and as Joliet. It has no dates: the same label and files always give the same bytes.
 // A name has 1 to 64 of the characters a-z, 0-9, dot and dash; no two may be equal in their ISO form (upper case,
 // with _ for dot and dash), and all must fit into one sector of records (about a dozen). Sources: ECMA-119, the
 // Joliet specification, RRIP 1.09 and SUSP 1.09.
-func NewImage(label string, files []ImageFile) ([]byte, error) {
+func newImage(label string, files []imageFile) ([]byte, error) {
 	if label == "" || len(label) > 16 || strings.ContainsFunc(label, func(c rune) bool { return c < ' ' || c > '~' }) {
 		return nil, fmt.Errorf("volume label %q is not possible: Joliet takes 1 to 16 characters of ASCII", label)
 	}
 	files = slices.Clone(files)
-	slices.SortFunc(files, func(a, b ImageFile) int { return strings.Compare(plainName(a.Name), plainName(b.Name)) })
+	slices.SortFunc(files, func(a, b imageFile) int { return strings.Compare(plainName(a.Name), plainName(b.Name)) })
 	size := filesAt
 	for i, f := range files {
 		if !validName(f.Name) {
@@ -159,7 +159,7 @@ type builder struct {
 func (b *builder) put(at int, data []byte) { copy(b.out[at*sector:], data) }
 
 // folders writes the files and the two root folders that name them.
-func (b *builder) folders(files []ImageFile) error {
+func (b *builder) folders(files []imageFile) error {
 	er := extension()
 	ce := []byte{'C', 'E', 28, 1}
 	for _, n := range []int{extraAt, 0, len(er)} {

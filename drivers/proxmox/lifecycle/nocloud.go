@@ -13,12 +13,12 @@ import (
 	"strings"
 )
 
-// Label is the name of the volume by which cloud-init knows a seed
+// label is the name of the volume by which cloud-init knows a seed
 // (cloudinit/sources/DataSourceNoCloud.py).
-const Label = "cidata"
+const label = "cidata"
 
-// MaxUserData bounds user-data, in bytes.
-const MaxUserData = 512 << 10
+// maxUserData bounds user-data, in bytes.
+const maxUserData = 512 << 10
 
 // headers are the first lines by which cloud-init tells what user-data is
 // (cloudinit/handlers/__init__.py, INCLUSION_TYPES_MAP); a script names any interpreter.
@@ -28,8 +28,8 @@ var headers = []string{"#cloud-config", "#cloud-config-archive", "#cloud-config-
 // in silence, or too much of it. The error holds nothing of the text, which may
 // have been made from secrets.
 func CheckUserData(userData string) error {
-	if len(userData) > MaxUserData {
-		return fmt.Errorf("it has %d bytes, more than the %d that fit: have the guest fetch the rest", len(userData), MaxUserData)
+	if len(userData) > maxUserData {
+		return fmt.Errorf("it has %d bytes, more than the %d that fit: have the guest fetch the rest", len(userData), maxUserData)
 	}
 	first, _, _ := strings.Cut(userData, "\n")
 	first = strings.TrimRight(first, " \t\r")
@@ -70,7 +70,7 @@ type NIC struct {
 
 // Image is the whole seed as an ISO image; errors are of its size alone.
 func (s Seed) Image() ([]byte, error) {
-	return NewImage(Label, []ImageFile{
+	return newImage(label, []imageFile{
 		{"meta-data", document("", map[string]any{"instance-id": s.Instance, "local-hostname": s.Name})},
 		{"network-config", document("", s.network())},
 		{"user-data", []byte(s.UserData)},
@@ -81,7 +81,7 @@ func (s Seed) Image() ([]byte, error) {
 // EmptyImage is an image of the same kind that says nothing; it is smaller than any
 // seed, by which the two can be told apart from outside.
 func EmptyImage() []byte {
-	b, err := NewImage("empty", nil)
+	b, err := newImage("empty", nil)
 	if err != nil {
 		panic(err) // a fixed label and no files
 	}

@@ -59,8 +59,8 @@ func (n SeedName) Volume(storage string) string {
 	return storage + ":iso/" + strings.Join([]string{owner.PVETag + "-seed", n.Site, n.Node, n.Owner, n.UUID, "iso"}, ".")
 }
 
-// ParseName reads the name of a volume; ok is false where it is not a seed image.
-func ParseName(volid string) (SeedName, bool) {
+// parseName reads the name of a volume; ok is false where it is not a seed image.
+func parseName(volid string) (SeedName, bool) {
 	m := seedFile.FindStringSubmatch(path.Base(volid))
 	if m == nil {
 		return SeedName{}, false
@@ -90,7 +90,7 @@ func SeedsAmong(h *kind.Host, list []map[string]json.RawMessage) []SeedFile {
 	empty := len(EmptyImage())
 	var out []SeedFile
 	for _, e := range list {
-		name, ok := ParseName(api.Text(e["volid"]))
+		name, ok := parseName(api.Text(e["volid"]))
 		if !ok || name.Site != h.ID.Site || name.Owner != OwnerSum(h.ID.Owner) {
 			continue
 		}
@@ -112,7 +112,7 @@ func UploadSeed(ctx context.Context, h *kind.Host, node, volid string, image []b
 // takes Datastore.Allocate; a token with no more than it took to upload overwrites
 // the image with an empty one instead: what must go is what is in it.
 func RemoveSeed(ctx context.Context, h *kind.Host, node, volid string) error {
-	name, ok := ParseName(volid)
+	name, ok := parseName(volid)
 	if !ok || name.Site != h.ID.Site || name.Owner != OwnerSum(h.ID.Owner) {
 		return fmt.Errorf("volume %s does not have a managed name: not changed", volid)
 	}

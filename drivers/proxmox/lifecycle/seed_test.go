@@ -1,4 +1,4 @@
-package lifecycle_test
+package lifecycle
 
 import (
 	"bytes"
@@ -17,7 +17,6 @@ import (
 	"go.yaml.in/yaml/v3"
 	"pgregory.net/rapid"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 )
 
@@ -51,11 +50,11 @@ func TestImageIsReadBack(t *testing.T) {
 	want := map[string]string{
 		"user-data": "#cloud-config\npackages: [nginx]\n", "meta-data": "{}", "network-config": strings.Repeat("x", 5000), "vendor-data": "",
 	}
-	var list []lifecycle.ImageFile
+	var list []imageFile
 	for _, name := range []string{"user-data", "meta-data", "network-config", "vendor-data"} {
-		list = append(list, lifecycle.ImageFile{Name: name, Data: []byte(want[name])})
+		list = append(list, imageFile{Name: name, Data: []byte(want[name])})
 	}
-	image, err := lifecycle.NewImage(lifecycle.Label, list)
+	image, err := newImage(label, list)
 	require.NoError(t, err)
 	label, files := read(t, t.TempDir(), image)
 	require.Equal(t, "cidata", label)
@@ -68,14 +67,14 @@ func TestImagesOfAllSortsAreReadBack(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
 		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z][a-z0-9]{0,10}(-[a-z0-9]{1,8})?`), 1, 6, func(s string) string { return strings.ReplaceAll(s, "-", "_") }).Draw(t, "names")
-		want, list := map[string]string{}, []lifecycle.ImageFile{}
+		want, list := map[string]string{}, []imageFile{}
 		for _, n := range names {
 			data := bytes.Repeat([]byte{byte(rapid.IntRange(1, 255).Draw(t, "byte"))}, rapid.IntRange(0, 5000).Draw(t, "size"))
-			want[n], list = string(data), append(list, lifecycle.ImageFile{Name: n, Data: data})
+			want[n], list = string(data), append(list, imageFile{Name: n, Data: data})
 		}
-		image, err := lifecycle.NewImage("cidata", list)
+		image, err := newImage("cidata", list)
 		require.NoError(t, err)
-		again, err := lifecycle.NewImage("cidata", rapid.Permutation(list).Draw(t, "order"))
+		again, err := newImage("cidata", rapid.Permutation(list).Draw(t, "order"))
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(image, again))
 		label, files := read(t, dir, image)
@@ -119,37 +118,37 @@ func TestOtherToolsReadIt(t *testing.T) {
 func TestImpossibleImages(t *testing.T) {
 	for name, c := range map[string]struct {
 		label string
-		files []lifecycle.ImageFile
+		files []imageFile
 		says  string
 	}{
 		"no label":       {"", nil, "volume label"},
 		"long label":     {strings.Repeat("a", 17), nil, "volume label"},
 		"odd label":      {"ä", nil, "volume label"},
-		"upper case":     {"cidata", []lifecycle.ImageFile{{Name: "User"}}, "is not possible on a seed image"},
-		"path":           {"cidata", []lifecycle.ImageFile{{Name: "a/b"}}, "is not possible on a seed image"},
-		"hidden":         {"cidata", []lifecycle.ImageFile{{Name: ".."}}, "is not possible on a seed image"},
-		"no name":        {"cidata", []lifecycle.ImageFile{{}}, "is not possible on a seed image"},
-		"twice":          {"cidata", []lifecycle.ImageFile{{Name: "a"}, {Name: "a"}}, "are one in ISO 9660"},
-		"one in capital": {"cidata", []lifecycle.ImageFile{{Name: "a-b"}, {Name: "a.b"}}, "are one in ISO 9660"},
+		"upper case":     {"cidata", []imageFile{{Name: "User"}}, "is not possible on a seed image"},
+		"path":           {"cidata", []imageFile{{Name: "a/b"}}, "is not possible on a seed image"},
+		"hidden":         {"cidata", []imageFile{{Name: ".."}}, "is not possible on a seed image"},
+		"no name":        {"cidata", []imageFile{{}}, "is not possible on a seed image"},
+		"twice":          {"cidata", []imageFile{{Name: "a"}, {Name: "a"}}, "are one in ISO 9660"},
+		"one in capital": {"cidata", []imageFile{{Name: "a-b"}, {Name: "a.b"}}, "are one in ISO 9660"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := lifecycle.NewImage(c.label, c.files)
+			_, err := newImage(c.label, c.files)
 			require.ErrorContains(t, err, c.says)
 		})
 	}
-	var many []lifecycle.ImageFile
+	var many []imageFile
 	for i := range 40 {
-		many = append(many, lifecycle.ImageFile{Name: fmt.Sprintf("file-%d", i)})
+		many = append(many, imageFile{Name: fmt.Sprintf("file-%d", i)})
 	}
-	_, err := lifecycle.NewImage("cidata", many)
+	_, err := newImage("cidata", many)
 	require.ErrorContains(t, err, "too many")
 }
 
 func TestAnEmptyImageIsSmallerThanAnySeed(t *testing.T) {
-	image, err := lifecycle.Seed{}.Image()
+	image, err := Seed{}.Image()
 	require.NoError(t, err)
-	require.Less(t, len(lifecycle.EmptyImage()), len(image))
-	label, files := read(t, t.TempDir(), lifecycle.EmptyImage())
+	require.Less(t, len(EmptyImage()), len(image))
+	label, files := read(t, t.TempDir(), EmptyImage())
 	require.Equal(t, "empty", label)
 	require.Empty(t, files)
 }
@@ -161,7 +160,7 @@ func FuzzNames(f *testing.F) {
 	}
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, name, data string) {
-		image, err := lifecycle.NewImage("cidata", []lifecycle.ImageFile{{Name: name, Data: []byte(data)}})
+		image, err := newImage("cidata", []imageFile{{Name: name, Data: []byte(data)}})
 		if err != nil {
 			return
 		}
@@ -171,11 +170,11 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
-func seed() lifecycle.Seed {
-	return lifecycle.Seed{
+func seed() Seed {
+	return Seed{
 		Instance: "homestak-1", Name: "web-1", Domain: "home.test", UserData: "#cloud-config\nruncmd: [echo ü]\n", User: "homestak",
 		Keys: []string{`ssh-ed25519 AAAA "me" <x@y>`}, DNS: []string{"10.0.0.1"},
-		NICs: []lifecycle.NIC{{Name: "lan", MAC: "BC:24:11:00:00:01", IP: "10.0.0.5/24", Gateway: "10.0.0.1"}, {Name: "dmz", MAC: "BC:24:11:00:00:02", IP: "dhcp"}, {Name: "bare", MAC: "BC:24:11:00:00:03"}},
+		NICs: []NIC{{Name: "lan", MAC: "BC:24:11:00:00:01", IP: "10.0.0.5/24", Gateway: "10.0.0.1"}, {Name: "dmz", MAC: "BC:24:11:00:00:02", IP: "dhcp"}, {Name: "bare", MAC: "BC:24:11:00:00:03"}},
 	}
 }
 
@@ -206,7 +205,7 @@ func TestDocumentsOfTheSeed(t *testing.T) {
 
 func TestIPv6Gateway(t *testing.T) {
 	s := seed()
-	s.NICs = []lifecycle.NIC{{Name: "lan", MAC: "BC:24:11:00:00:01", IP: "2001:db8::5/64", Gateway: "2001:db8::1"}}
+	s.NICs = []NIC{{Name: "lan", MAC: "BC:24:11:00:00:01", IP: "2001:db8::5/64", Gateway: "2001:db8::1"}}
 	image, err := s.Image()
 	require.NoError(t, err)
 	_, files := read(t, t.TempDir(), image)
@@ -216,7 +215,7 @@ func TestIPv6Gateway(t *testing.T) {
 func TestBothFamiliesAndMTU(t *testing.T) {
 	s := seed()
 	s.DNS, s.Domain = nil, ""
-	s.NICs = []lifecycle.NIC{
+	s.NICs = []NIC{
 		{Name: "lan", MAC: "BC:24:11:00:00:01", IP: "10.0.0.5/24", Gateway: "10.0.0.1", IP6: "fd00::5/64", Gateway6: "fd00::1", MTU: 1400},
 		{Name: "dmz", MAC: "BC:24:11:00:00:02", IP: "dhcp", IP6: "dhcp"},
 		{Name: "san", MAC: "BC:24:11:00:00:03", IP6: "auto"},
@@ -236,19 +235,19 @@ func TestUserDataIsKnownByItsFirstLine(t *testing.T) {
 		"#cloud-config\n{}": true, "#cloud-config  \r\n{}": true, "#!/bin/sh\ntrue": true, "#include\nhttps://a.test": true,
 		"Content-Type: multipart/mixed; boundary=\"x\"\n": true, "## template: jinja\n#cloud-config\n": true,
 		"packages: [nginx]": false, "": false, "#cloud-configuration": false, "\n#cloud-config": false, "#!sh": false,
-		"#cloud-config\n" + strings.Repeat("x", lifecycle.MaxUserData): false,
+		"#cloud-config\n" + strings.Repeat("x", maxUserData): false,
 	} {
-		err := lifecycle.CheckUserData(text)
+		err := CheckUserData(text)
 		require.Equal(t, ok, err == nil, "%.40q: %v", text, err)
 	}
-	require.NotContains(t, lifecycle.CheckUserData("hunter2: yes").Error(), "hunter2")
+	require.NotContains(t, CheckUserData("hunter2: yes").Error(), "hunter2")
 }
 
 func TestAddressesOfCardsAreStable(t *testing.T) {
-	require.Equal(t, "BC:24:11:DE:69:E4", lifecycle.MACFor("a", "lan"), "for ever the same")
-	require.NotEqual(t, lifecycle.MACFor("a", "lan"), lifecycle.MACFor("b", "lan"))
-	require.NotEqual(t, lifecycle.MACFor("a", "lan"), lifecycle.MACFor("a", "dmz"))
-	require.Regexp(t, `^BC:24:11(:[0-9A-F]{2}){3}$`, lifecycle.MACFor("a", "lan"))
+	require.Equal(t, "BC:24:11:DE:69:E4", MACFor("a", "lan"), "for ever the same")
+	require.NotEqual(t, MACFor("a", "lan"), MACFor("b", "lan"))
+	require.NotEqual(t, MACFor("a", "lan"), MACFor("a", "dmz"))
+	require.Regexp(t, `^BC:24:11(:[0-9A-F]{2}){3}$`, MACFor("a", "lan"))
 }
 
 // FuzzSeedNames: a name that is taken for ours is written back as it was.
@@ -260,7 +259,7 @@ func FuzzSeedNames(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, volid string) {
-		name, ok := lifecycle.ParseName(volid)
+		name, ok := parseName(volid)
 		if !ok {
 			return
 		}

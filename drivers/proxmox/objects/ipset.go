@@ -20,34 +20,34 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// IPSet is a set of addresses in the cluster's firewall. Rules name it as +dc/NAME. It has no
+// ipSet is a set of addresses in the cluster's firewall. Rules name it as +dc/NAME. It has no
 // comment of its own: PVE keeps one line of it, which is the ownership tag.
-type IPSet struct {
+type ipSet struct {
 	Host    string   `hcl:"host" ref:"host" plan:"-" doc:"Host or cluster it is on."`
 	Entries []string `hcl:"entries,optional" doc:"Addresses, networks and aliases of the cluster (dc/NAME); ! before one excludes it."`
 }
 
 // IPSetKind is the kind ipset.
-var IPSetKind = kind.Of[IPSet]{
+var IPSetKind = kind.Of[ipSet]{
 	Model: model.Kind{
 		Name: "ipset", Block: "ipset", Doc: "A set of addresses in the firewall of the cluster, for its rules.",
-		New:     func() any { return &IPSet{} },
+		New:     func() any { return &ipSet{} },
 		Resolve: resolveIPSet,
-		Brief:   func(r *model.Resource) string { return strings.Join(r.Spec.(*IPSet).Entries, " ") },
+		Brief:   func(r *model.Resource) string { return strings.Join(r.Spec.(*ipSet).Entries, " ") },
 	},
 	List: listIPSets,
-	Privileges: func(_ *IPSet, n *kind.Needs) {
+	Privileges: func(_ *ipSet, n *kind.Needs) {
 		n.Add(kind.Need{Grant: kind.Grant{Path: "/", Priv: "Sys.Audit"}, Role: kind.RoleCluster, For: "reading the sets of the firewall"}, "")
 		n.Add(kind.Need{Grant: kind.Grant{Path: "/", Priv: "Sys.Modify"}, Role: kind.RoleStartup, For: "creating, changing and removing them"}, "")
 	},
-	Create: func(ctx context.Context, h *kind.Host, s plan.Step, want *IPSet) error {
+	Create: func(ctx context.Context, h *kind.Host, s plan.Step, want *ipSet) error {
 		_, err := h.API.Post(ctx, ipsetsPath, api.Params{"name": s.Address.Name, "comment": ipsetTag(h, s.Address.Name).Line()})
 		if c := api.ClassOf(err); err != nil && c != api.Exists && c != api.OutcomeUnknown {
 			return attempt("creating ipset "+s.Address.Name, err)
 		}
 		return setEntries(ctx, h, s.Address.Name, want.Entries) // verifies that the set is managed
 	},
-	Update: func(ctx context.Context, h *kind.Host, s plan.Step, want, _ *IPSet) error {
+	Update: func(ctx context.Context, h *kind.Host, s plan.Step, want, _ *ipSet) error {
 		return setEntries(ctx, h, s.Address.Name, want.Entries)
 	},
 	Remove: func(ctx context.Context, h *kind.Host, s plan.Step) error {
@@ -80,7 +80,7 @@ func resolveIPSet(r *model.Resource, scope model.Scope) []model.Problem {
 	if !ipsetName().MatchString(scope.Name) {
 		problems = append(problems, model.Problem{Summary: "invalid name of an ipset", Detail: "Use 2 to 64 lower-case letters, digits, - and _, with a letter first."})
 	}
-	s := r.Spec.(*IPSet)
+	s := r.Spec.(*ipSet)
 	for i, entry := range s.Entries {
 		e, err := parseEntry(entry)
 		if err != nil {
@@ -242,7 +242,7 @@ func listIPSets(ctx context.Context, obs *kind.Observation) (model.Observed, err
 			if err != nil {
 				return unknown(addr.String(), err)
 			}
-			out.State[addr] = &model.Resource{Addr: addr, Spec: &IPSet{Entries: slices.Sorted(maps.Keys(entries))}}
+			out.State[addr] = &model.Resource{Addr: addr, Spec: &ipSet{Entries: slices.Sorted(maps.Keys(entries))}}
 		case obs.Want.State[addr] != nil:
 			out.Unmanaged = append(out.Unmanaged, model.Unmanaged{
 				Name: name, Kind: "ipset", Why: "no ownership tag in its comment", Claims: addr,

@@ -38,18 +38,18 @@ var running = [2][]string{
 	},
 }
 
-// State is the content of the files at one moment.
-type State struct {
+// state is the content of the files at one moment.
+type state struct {
 	Began   uint64        // when the file system started, Unix seconds: versions are counted from then
 	List    uint64        // version of the list of guests
-	Guests  map[int]Guest // of the whole cluster
+	Guests  map[int]guest // of the whole cluster
 	Running map[int]bool  // guests of this node
 
 	ran uint64 // grows with each other Running
 }
 
-// Guest is an entry of the list of guests.
-type Guest struct {
+// guest is an entry of the list of guests.
+type guest struct {
 	Node    string
 	Version uint64 // of its configuration
 }
@@ -58,11 +58,11 @@ type Guest struct {
 // them, and knows no time of the last change. One guest that stops while another one starts, between two readings, is found then.
 const listEvery = 7
 
-// Reader reads the files below the root of a node. The zero value is for this machine. It keeps what it
+// reader reads the files below the root of a node. The zero value is for this machine. It keeps what it
 // read last, and is for one goroutine.
-type Reader struct {
+type reader struct {
 	Root   string // "" for /
-	last   State
+	last   state
 	text   []byte // of the file of versions, as it was read last
 	buffer []byte
 	groups [2]groups
@@ -80,33 +80,33 @@ type groups struct {
 
 // Read reads the files. It reads their content and the folders only if a change shows, and States share them until
 // then.
-func (r *Reader) Read() (State, error) {
+func (r *reader) Read() (state, error) {
 	now, err := r.read()
 	if err != nil {
 		r.text, r.groups = nil, [2]groups{} // so that all of it is read again
-		return State{}, err
+		return state{}, err
 	}
 	r.last = now
 	return now, nil
 }
 
-func (r *Reader) read() (State, error) {
+func (r *reader) read() (state, error) {
 	now, err := r.versions()
 	if err != nil {
-		return State{}, err
+		return state{}, err
 	}
 	if now.Guests == nil || now.Began != r.last.Began || now.List != r.last.List {
 		if now.Guests, err = r.guests(); err != nil {
-			return State{}, err
+			return state{}, err
 		}
 	}
 	return r.running(now)
 }
 
 // guests reads the list of guests.
-func (r *Reader) guests() (map[int]Guest, error) {
+func (r *reader) guests() (map[int]guest, error) {
 	var list struct {
-		IDs map[int]Guest `json:"ids"`
+		IDs map[int]guest `json:"ids"`
 	}
 	name := r.path(guestsFile)
 	data, err := readFresh(name, nil)
@@ -117,17 +117,17 @@ func (r *Reader) guests() (map[int]Guest, error) {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
 	if list.IDs == nil { // without guests
-		return map[int]Guest{}, nil
+		return map[int]guest{}, nil
 	}
 	return list.IDs, nil
 }
 
-// versions reads the file of versions. Its State has the guests of the last one.
-func (r *Reader) versions() (State, error) {
+// versions reads the file of versions. Its state has the guests of the last one.
+func (r *reader) versions() (state, error) {
 	name := r.path(versionFile)
 	text, err := readFresh(name, r.buffer[:0])
 	if err != nil {
-		return State{}, err
+		return state{}, err
 	}
 	if r.text != nil && bytes.Equal(text, r.text) {
 		r.buffer = text
@@ -139,9 +139,9 @@ func (r *Reader) versions() (State, error) {
 	}
 	switch err := json.Unmarshal(text, &versions); {
 	case err != nil:
-		return State{}, fmt.Errorf("read %s: %w", name, err)
+		return state{}, fmt.Errorf("read %s: %w", name, err)
 	case versions.Began == 0 || versions.List == 0:
-		return State{}, fmt.Errorf("%s has no version of the list of guests", name)
+		return state{}, fmt.Errorf("%s has no version of the list of guests", name)
 	}
 	r.text, r.buffer = text, r.text
 	now := r.last
@@ -149,9 +149,9 @@ func (r *Reader) versions() (State, error) {
 	return now, nil
 }
 
-// running lists the guests that run, in a State that has everything else. As long as the folders are as before it has the
+// running lists the guests that run, in a state that has everything else. As long as the folders are as before it has the
 // same map.
-func (r *Reader) running(now State) (State, error) {
+func (r *reader) running(now state) (state, error) {
 	again := r.reads%listEvery == 0
 	r.reads++
 	same := r.last.Running != nil
@@ -160,7 +160,7 @@ func (r *Reader) running(now State) (State, error) {
 		name, is, err := r.first(running[i])
 		switch {
 		case err != nil:
-			return State{}, err
+			return state{}, err
 		case name == "": // as long as none runs
 			same = same && !g.there
 			*g = groups{}
@@ -174,7 +174,7 @@ func (r *Reader) running(now State) (State, error) {
 		}
 		list, err := listing(name, g.buffer[:0])
 		if err != nil {
-			return State{}, err
+			return state{}, err
 		}
 		same = same && g.there && bytes.Equal(list, g.list)
 		g.seen, g.there, g.list, g.buffer = is, true, list, g.list
@@ -195,7 +195,7 @@ func (r *Reader) running(now State) (State, error) {
 }
 
 // first finds the first of some folders that is there; "" for none.
-func (r *Reader) first(folders []string) (name string, is stamp, err error) {
+func (r *reader) first(folders []string) (name string, is stamp, err error) {
 	for _, folder := range folders {
 		name = r.path(folder)
 		if is, err = stampOf(name); !errors.Is(err, fs.ErrNotExist) {
@@ -205,11 +205,11 @@ func (r *Reader) first(folders []string) (name string, is stamp, err error) {
 	return "", stamp{}, nil
 }
 
-func (r *Reader) path(name string) string { return filepath.Join("/", r.Root, name) }
+func (r *reader) path(name string) string { return filepath.Join("/", r.Root, name) }
 
 // Since lists the guests that are not as they were: their configuration was written, they were created, removed, moved,
 // started or stopped. All reports that it cannot be said, since the versions start again.
-func (s State) Since(before State) (guests []int, all bool) {
+func (s state) Since(before state) (guests []int, all bool) {
 	if s.Began != before.Began {
 		return nil, true
 	}

@@ -1,4 +1,4 @@
-package pmxcfs_test
+package pmxcfs
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pmxcfs"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
@@ -31,7 +30,7 @@ const (
 
 func TestReadsWhatANodeWrites(t *testing.T) {
 	root := t.TempDir()
-	r := &pmxcfs.Reader{Root: root}
+	r := &reader{Root: root}
 	_, err := r.Read()
 	require.ErrorIs(t, err, os.ErrNotExist)
 	write(t, root, "etc/pve/.version", version)
@@ -40,7 +39,7 @@ func TestReadsWhatANodeWrites(t *testing.T) {
 	write(t, root, "etc/pve/.vmlist", list)
 	before, err := r.Read()
 	require.NoError(t, err)
-	require.Equal(t, map[int]pmxcfs.Guest{100: {Node: "father", Version: 3}, 101: {Node: "mother", Version: 5}}, before.Guests)
+	require.Equal(t, map[int]guest{100: {Node: "father", Version: 3}, 101: {Node: "mother", Version: 5}}, before.Guests)
 	require.Empty(t, before.Running)
 
 	since := func() []int {
@@ -119,7 +118,7 @@ func TestR7NoticesStopsWithControlGroupsOfVersion1(t *testing.T) {
 		write(t, root, "run/qemu-server/"+name, "")
 	}
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "sys/fs/cgroup/systemd/lxc/101"), 0o700))
-	r := &pmxcfs.Reader{Root: root}
+	r := &reader{Root: root}
 	before, err := r.Read()
 	require.NoError(t, err)
 	require.Equal(t, map[int]bool{100: true, 101: true}, before.Running)
@@ -158,14 +157,14 @@ func TestNoticesChanges(t *testing.T) {
 			})
 		}
 		noticed := make(chan []int, 10)
-		w := &pmxcfs.Watcher{Root: root, Changed: func(guests []int) { noticed <- slices.Clone(guests) }}
+		w := &Watcher{Root: root, Changed: func(guests []int) { noticed <- slices.Clone(guests) }}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		w.Ignore([]int{101})
 		go w.Run(ctx)
 		after := func() []int {
 			t.Helper()
-			<-time.After(pmxcfs.Every)
+			<-time.After(every)
 			synctest.Wait()
 			select {
 			case guests := <-noticed:
@@ -196,7 +195,7 @@ func TestMissingFoldersAreCheckedSeldom(t *testing.T) {
 	root := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		noticed := make(chan []int, 1)
-		w := &pmxcfs.Watcher{Root: root, Changed: func(guests []int) { noticed <- slices.Clone(guests) }}
+		w := &Watcher{Root: root, Changed: func(guests []int) { noticed <- slices.Clone(guests) }}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go w.Run(ctx)
@@ -208,13 +207,13 @@ func TestMissingFoldersAreCheckedSeldom(t *testing.T) {
 		require.ErrorIs(t, w.Err(), os.ErrNotExist)
 		write(t, root, "etc/pve/.version", version)
 		write(t, root, "etc/pve/.vmlist", list)
-		pass(2 * pmxcfs.Every)
+		pass(2 * every)
 		require.ErrorIs(t, w.Err(), os.ErrNotExist, "it sleeps")
-		pass(pmxcfs.Absent)
+		pass(absent)
 		require.NoError(t, w.Err())
 		write(t, root, "etc/pve/.vmlist", strings.Replace(list, `"version": 3`, `"version": 8`, 1))
 		write(t, root, "etc/pve/.version", strings.Replace(version, "vmlist\": 7", "vmlist\": 8", 1))
-		pass(pmxcfs.Every)
+		pass(every)
 		require.Equal(t, []int{100}, <-noticed)
 	})
 }
@@ -228,7 +227,7 @@ func BenchmarkRead(b *testing.B) {
 			e.Add(pve.Guest{VMID: 100 + id, Running: true})
 		}
 	})
-	r := &pmxcfs.Reader{Root: root}
+	r := &reader{Root: root}
 	for b.Loop() {
 		if _, err := r.Read(); err != nil {
 			b.Fatal(err)

@@ -6,17 +6,17 @@ import (
 	"sync"
 )
 
-// Accepted remembers requests that ValidateRequest found nothing wrong with. A test that
+// acceptedRequests remembers requests that ValidateRequest found nothing wrong with. A test that
 // tells its story a thousand times sends the same ones again and again, and checks each
 // once. The zero value remembers nothing yet; many goroutines may use it.
-type Accepted struct {
+type acceptedRequests struct {
 	seed sync.Once
 	hash maphash.Seed
 	sums sync.Map
 }
 
 // Validate is ValidateRequest.
-func (a *Accepted) Validate(r *http.Request) error {
+func (a *acceptedRequests) Validate(r *http.Request) error {
 	body, err := peek(r)
 	if err != nil {
 		return err

@@ -53,7 +53,7 @@ type World struct {
 var kept pve.KeptPromises
 
 // accepted are the requests of all of them, which PVE would take.
-var accepted Accepted
+var accepted acceptedRequests
 
 // New is a site with one host, which has an image and a template.
 func New(t *testing.T, c pve.Config) *World {

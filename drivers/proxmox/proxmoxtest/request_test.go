@@ -1,4 +1,4 @@
-package proxmoxtest_test
+package proxmoxtest
 
 import (
 	"bytes"
@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 )
 
@@ -65,7 +64,7 @@ func TestValidateRequest(t *testing.T) {
 			if test.contentType != "" {
 				r.Header.Set("Content-Type", test.contentType)
 			}
-			err = proxmoxtest.ValidateRequest(r)
+			err = ValidateRequest(r)
 			if test.want == nil {
 				require.NoError(t, err)
 			}
@@ -106,7 +105,7 @@ func TestValidateUpload(t *testing.T) {
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/nodes/pve1/storage/local/upload", &body)
 			require.NoError(t, err)
 			r.Header.Set("Content-Type", w.FormDataContentType())
-			err = proxmoxtest.ValidateRequest(r)
+			err = ValidateRequest(r)
 			if test.want == "" {
 				require.NoError(t, err)
 				return
@@ -119,14 +118,14 @@ func TestValidateUpload(t *testing.T) {
 func TestValidateRequestFor(t *testing.T) {
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, base+"/nodes/pve1/qemu/100/config?allow-ksm=0", http.NoBody)
 	require.NoError(t, err)
-	require.NoError(t, proxmoxtest.ValidateRequest(r))
-	require.NoError(t, proxmoxtest.ValidateRequestFor("9.1", r))
-	require.ErrorContains(t, proxmoxtest.ValidateRequestFor("8.4", r), "allow-ksm: property is not defined")
+	require.NoError(t, ValidateRequest(r))
+	require.NoError(t, ValidateRequestFor("9.1", r))
+	require.ErrorContains(t, ValidateRequestFor("8.4", r), "allow-ksm: property is not defined")
 
 	r, err = http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/cluster/ha/rules", http.NoBody)
 	require.NoError(t, err)
-	require.NoError(t, proxmoxtest.ValidateRequestFor("9.0", r))
-	require.EqualError(t, proxmoxtest.ValidateRequestFor("8.4", r), "GET /cluster/ha/rules: not in version 8.4, only since 9.0")
+	require.NoError(t, ValidateRequestFor("9.0", r))
+	require.EqualError(t, ValidateRequestFor("8.4", r), "GET /cluster/ha/rules: not in version 8.4, only since 9.0")
 }
 
 // failingClose is a body that cannot be closed.
@@ -137,9 +136,9 @@ func (failingClose) Close() error { return errors.New("stuck") }
 func TestValidateRequestBrokenBody(t *testing.T) {
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, base+"/nodes/pve1/qemu/100/config", iotest.ErrReader(errors.New("gone")))
 	require.NoError(t, err)
-	require.ErrorContains(t, proxmoxtest.ValidateRequest(r), "read the body: gone")
+	require.ErrorContains(t, ValidateRequest(r), "read the body: gone")
 	r.Body = failingClose{strings.NewReader("memory=512")}
-	require.ErrorContains(t, proxmoxtest.ValidateRequest(r), "close the body: stuck")
+	require.ErrorContains(t, ValidateRequest(r), "close the body: stuck")
 }
 
 func TestDecodeForm(t *testing.T) {
@@ -158,7 +157,7 @@ func TestDecodeForm(t *testing.T) {
 
 // TestAccepted: a request that was found good is not checked again, one that differs is.
 func TestAccepted(t *testing.T) {
-	var accepted proxmoxtest.Accepted
+	var accepted acceptedRequests
 	for range 2 {
 		for path, good := range map[string]bool{"/nodes/a/qemu/100/config": true, "/nodes/a/qemu/100/config?current=1": true, "/nodes/a/qemu/100/config?current=2": false} {
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://pve.test:8006/api2/json"+path, http.NoBody)
