@@ -522,7 +522,7 @@ func (p *Pass) options(s *model.Site, w *model.Want) apply.Options {
 			if m := s.Manifests[manifest]; m != nil {
 				return m.OnError
 			}
-			return apply.Stop
+			return "" // as "stop"
 		},
 		Deadline: func(st plan.Step) time.Duration { return limit(s, w, st, p.Health, p.Unattended) },
 	}

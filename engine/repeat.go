@@ -170,7 +170,7 @@ func (e *notObservedError) Error() string { return e.err.Error() }
 // Unwrap returns the cause.
 func (e *notObservedError) Unwrap() error { return e.err }
 
-// OutcomeUnknown means that another observation may show it; see apply.OutcomeUnknown.
+// OutcomeUnknown means that another observation may show it; see apply.Repeat.
 func (*notObservedError) OutcomeUnknown() bool { return true }
 
 // unknownTo returns what could not be observed and may matter to a step. That excludes the guests

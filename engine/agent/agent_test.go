@@ -1,4 +1,4 @@
-package agent_test
+package agent
 
 import (
 	"context"
@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine"
-	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
@@ -29,11 +28,11 @@ func TestAPushIsAllThatIsNeeded(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
 		s := w.start().Status()
-		require.Equal(t, agent.Idle, s.State)
+		require.Equal(t, Idle, s.State)
 		require.Equal(t, "a=1", w.holds())
 		require.Equal(t, "in sync at c1", s.Summary)
 		require.True(t, s.Healthy)
-		require.Equal(t, agent.CommitStatus{ID: "c1", Subject: "about c1", Author: "Ada", Since: s.Started}, *s.Head)
+		require.Equal(t, CommitStatus{ID: "c1", Subject: "about c1", Author: "Ada", Since: s.Started}, *s.Head)
 		require.Equal(t, s.Head, s.InForce)
 		require.Equal(t, s.Head, s.Converged)
 		require.Nil(t, s.Refused)
@@ -103,7 +102,7 @@ func TestOnceIsOneCycle(t *testing.T) {
 		require.Equal(t, "a:completed", enginetest.Statuses(r))
 		require.Equal(t, 1, w.looks())
 		require.Equal(t, 1, w.repo.asked())
-		require.Equal(t, agent.Stopping, w.agent.Status().State)
+		require.Equal(t, Stopping, w.agent.Status().State)
 		require.Zero(t, w.agent.Stuck())
 
 		w.repo.push("bad", engine.Desired{Findings: diag.List{diag.Errorf(diag.Range{}, "no good", "")}})
@@ -146,11 +145,11 @@ func TestOnceWithoutARepository(t *testing.T) {
 
 func TestOnceWithAnUnknownIdentity(t *testing.T) {
 	live(t, func(w *world) {
-		w.options = func(o *agent.Options) { o.Identity = "fahter" }
+		w.options = func(o *Options) { o.Identity = "fahter" }
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
 		r := w.once()
 		require.Equal(t, engine.Invalid, r.Outcome)
-		require.ErrorIs(t, r.Err, agent.ErrUnknownIdentity)
+		require.ErrorIs(t, r.Err, ErrUnknownIdentity)
 		require.True(t, r.Denied)
 		require.Zero(t, w.looks())
 		b, err := json.Marshal(r)
@@ -192,7 +191,7 @@ func TestOnceMayBeStopped(t *testing.T) {
 }
 
 func TestAnAgentNeedsItsParts(t *testing.T) {
-	_, err := agent.New(agent.Options{Identity: "father"})
+	_, err := New(Options{Identity: "father"})
 	require.ErrorContains(t, err, "must be set")
 }
 
@@ -352,7 +351,7 @@ func TestAPanicRefusesTheCommit(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			live(t, func(w *world) {
-				w.options = func(o *agent.Options) {
+				w.options = func(o *Options) {
 					o.Open = func(_ engine.Desired, h *model.Host) (engine.Driver, error) {
 						if h.API == "panic" {
 							panic("nil map")
@@ -401,8 +400,8 @@ func TestInForce(t *testing.T) {
 	live(t, func(w *world) {
 		var seen []string
 		var converged string
-		w.options = func(o *agent.Options) {
-			o.InForce = func(_ context.Context, d engine.Desired, host agent.HostState) {
+		w.options = func(o *Options) {
+			o.InForce = func(_ context.Context, d engine.Desired, host HostState) {
 				require.False(t, d.Findings.HasErrors())
 				require.NotNil(t, d.Site)
 				seen, converged = append(seen, d.Commit), host.Converged
@@ -456,7 +455,7 @@ func TestInForce(t *testing.T) {
 // A repository that does not answer three polls in a row makes the agent unhealthy, and one answer makes it healthy again.
 func TestN4ARepositoryThatDoesNotAnswer(t *testing.T) {
 	live(t, func(w *world) {
-		w.options = func(o *agent.Options) { o.Poll = time.Minute }
+		w.options = func(o *Options) { o.Poll = time.Minute }
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
 		w.start()
 		require.True(t, w.pass(time.Second).Healthy)
@@ -471,7 +470,7 @@ func TestN4ARepositoryThatDoesNotAnswer(t *testing.T) {
 		}
 		s := w.agent.Status()
 		require.False(t, s.Healthy)
-		require.Equal(t, agent.NotAnswering, s.Repository.Condition)
+		require.Equal(t, NotAnswering, s.Repository.Condition)
 		require.Equal(t, "c1", s.InForce.ID, "the last good commit stays in force")
 		w.repo.fault(nil)
 		s = w.look()
@@ -487,7 +486,7 @@ func TestN4ABranchThatIsGone(t *testing.T) {
 			w.repo.fault(fmt.Errorf("https://git.example/site.git: %w; push a first commit", kind))
 			w.start()
 			s := w.pass(time.Second)
-			require.NotEqual(t, agent.BranchMissing, s.Repository.Condition, "it was never there")
+			require.NotEqual(t, BranchMissing, s.Repository.Condition, "it was never there")
 			require.NotContains(t, s.Summary, "is gone")
 
 			w.repo.fault(nil)
@@ -496,7 +495,7 @@ func TestN4ABranchThatIsGone(t *testing.T) {
 			w.repo.fault(fmt.Errorf("https://git.example/site.git: %w; push a first commit", kind))
 			s = w.look()
 			require.False(t, s.Healthy)
-			require.Equal(t, agent.BranchMissing, s.Repository.Condition)
+			require.Equal(t, BranchMissing, s.Repository.Condition)
 			require.Contains(t, s.Summary, "branch main is gone: it was deleted or renamed there. Push it again, or name the new one in agent.hcl")
 			require.Contains(t, s.Summary, "c1 stays in force")
 			require.Equal(t, "a=1", w.holds())
@@ -514,7 +513,7 @@ func TestN4ARewrittenHistory(t *testing.T) {
 
 		w.repo.rewrite("x1", boxes(map[string]int{"a": 3}))
 		s := w.pass(time.Hour)
-		require.Equal(t, agent.HistoryRewritten, s.Repository.Condition)
+		require.Equal(t, HistoryRewritten, s.Repository.Condition)
 		require.Equal(t, "history of main was rewritten: c2 is not an ancestor of x1", s.Repository.Rewritten)
 		require.Contains(t, s.Summary, s.Repository.Rewritten)
 		require.True(t, s.Healthy)
@@ -547,7 +546,7 @@ func TestR4ASlowGuestDelaysNoCommit(t *testing.T) {
 				}
 			}
 		})
-		w.options = func(o *agent.Options) { o.Width = 1 }
+		w.options = func(o *Options) { o.Width = 1 }
 		w.end()
 		w.start()
 		w.repo.push("c2", boxes(map[string]int{"a": 2, "b": 2}))
@@ -887,7 +886,7 @@ func TestReadsOfAStepKeepItsDeadline(t *testing.T) {
 func TestAnAgentForgetsChecksThatLeftTheFiles(t *testing.T) {
 	live(t, func(w *world) {
 		i := enginetest.NewInn()
-		w.options = func(o *agent.Options) {
+		w.options = func(o *Options) {
 			o.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { return i, nil }
 		}
 		i.Set("lone", true)
@@ -914,7 +913,7 @@ func TestAnAgentForgetsChecksThatLeftTheFiles(t *testing.T) {
 func TestTheAgentRemembersFailingChecks(t *testing.T) {
 	live(t, func(w *world) {
 		i := enginetest.NewInn()
-		w.options = func(o *agent.Options) {
+		w.options = func(o *Options) {
 			o.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { return i, nil }
 		}
 		i.Set("lone", true)
@@ -947,7 +946,7 @@ func TestTheAgentRemembersFailingChecks(t *testing.T) {
 	})
 }
 
-func ready(s agent.Status) string {
+func ready(s Status) string {
 	var out []string
 	for _, n := range s.Nodes {
 		out = append(out, fmt.Sprintf("%s:%v", n.Address, n.Ready))
@@ -989,7 +988,7 @@ func TestAPassKnowsWhatTheLastOneLeft(t *testing.T) {
 	live(t, func(w *world) {
 		var told [][]string
 		leaves := []string{"seeds father local"}
-		w.options = func(o *agent.Options) {
+		w.options = func(o *Options) {
 			o.Open = func(engine.Desired, *model.Host) (engine.Driver, error) {
 				return recalling{w.host, &told, &leaves}, nil
 			}
@@ -1055,7 +1054,7 @@ func TestS2ACommitThatTakesTooMuchIsTriedOnce(t *testing.T) {
 		require.Equal(t, "a=3", w.holds())
 
 		w.end()
-		w.options = func(o *agent.Options) { o.Program = "1.1" }
+		w.options = func(o *Options) { o.Program = "1.1" }
 		w.set(func() { w.repo.head = "bomb" })
 		w.start()
 		w.pass(time.Minute)
@@ -1073,7 +1072,7 @@ func TestAReceiptListsWhatWasDone(t *testing.T) {
 	p := enginetest.Pass(s, h)
 	p.Commit = &model.Commit{ID: "c0ffee", Subject: "more boxes", Author: model.Person{Name: "Ada", Email: "ada@example.org"}}
 	r := p.Run(t.Context())
-	got, ok := agent.Receipt(&r, "cli:ops@pve", true)
+	got, ok := receipt(&r, "cli:ops@pve", true)
 	require.True(t, ok)
 	require.Equal(t, "partly", got.Outcome)
 	for i := range got.Steps {
@@ -1098,10 +1097,10 @@ func TestAReceiptListsWhatWasDone(t *testing.T) {
 	}, got)
 
 	r = enginetest.Pass(s, &enginetest.Host{}).Run(t.Context())
-	_, ok = agent.Receipt(&r, "x", false)
+	_, ok = receipt(&r, "x", false)
 	require.True(t, ok)
 	r = engine.Failure("apply", "c0ffee", nil)
-	_, ok = agent.Receipt(&r, "x", false)
+	_, ok = receipt(&r, "x", false)
 	require.False(t, ok, "nothing was begun")
 }
 
@@ -1119,7 +1118,7 @@ func TestAReceiptHoldsNoSecret(t *testing.T) {
 	}
 	r := p.Run(t.Context())
 	require.Equal(t, engine.Done, r.Outcome)
-	got, ok := agent.Receipt(&r, "father", false)
+	got, ok := receipt(&r, "father", false)
 	require.True(t, ok)
 	b, err := json.Marshal(got)
 	require.NoError(t, err)

@@ -1,4 +1,4 @@
-package agent_test
+package agent
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine"
-	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
@@ -23,7 +22,7 @@ import (
 
 // parent is a world in which box inner is a child with a box below it.
 func parent(w *world, reports map[string]model.Child) {
-	w.options = func(o *agent.Options) {
+	w.options = func(o *Options) {
 		o.Children = func() map[string]model.Child {
 			w.repo.mu.Lock()
 			defer w.repo.mu.Unlock()
@@ -47,9 +46,9 @@ func TestAChildGoesAfterItsReport(t *testing.T) {
 		parent(w, reports)
 		before := w.options
 		w.end()
-		w.options = func(o *agent.Options) {
+		w.options = func(o *Options) {
 			before(o)
-			o.InForce = func(_ context.Context, d engine.Desired, host agent.HostState) {
+			o.InForce = func(_ context.Context, d engine.Desired, host HostState) {
 				w.set(func() { shown = append(shown, d.Commit+" without "+strings.Join(host.Removed, " ")) })
 			}
 			o.Forget = func(child string) { w.set(func() { forgotten = append(forgotten, child) }) }
@@ -100,9 +99,9 @@ func TestAChildIsNotRemovedWhileAllIsSuspended(t *testing.T) {
 		parent(w, map[string]model.Child{})
 		before := w.options
 		w.end()
-		w.options = func(o *agent.Options) {
+		w.options = func(o *Options) {
 			before(o)
-			o.InForce = func(_ context.Context, d engine.Desired, host agent.HostState) {
+			o.InForce = func(_ context.Context, d engine.Desired, host HostState) {
 				w.set(func() { shown = append(shown, d.Commit+" without "+strings.Join(host.Removed, " ")) })
 			}
 		}
@@ -128,7 +127,7 @@ func TestAChildIsNotRemovedWhileAllIsSuspended(t *testing.T) {
 func TestARecreatedChildIsForgotten(t *testing.T) {
 	live(t, func(w *world) {
 		var events []string
-		w.options = func(o *agent.Options) {
+		w.options = func(o *Options) {
 			o.Forget = func(node string) { w.set(func() { events = append(events, "forget "+node) }) }
 		}
 		w.host.During = func(_ context.Context, s plan.Step) error {
@@ -234,46 +233,46 @@ func TestATrailerLetsAChildGo(t *testing.T) {
 
 // All cases: one of the parts of what is known after the other is not as it must be.
 func TestWhetherAnAgentLeavesTheSite(t *testing.T) {
-	removed := func(change func(*agent.Membership)) agent.Membership {
-		m := agent.Membership{Identity: "inner", Commit: "b", Child: true, Before: "a", WasIn: true, Order: agent.After, Bundle: &agent.Bundle{Removed: true, Commit: "b"}}
+	removed := func(change func(*membershipFacts)) membershipFacts {
+		m := membershipFacts{Identity: "inner", Commit: "b", Child: true, Before: "a", WasIn: true, Order: orderAfter, Bundle: &Bundle{Removed: true, Commit: "b"}}
 		change(&m)
 		return m
 	}
 	for name, c := range map[string]struct {
-		m      agent.Membership
-		course agent.Course
+		m      membershipFacts
+		course course
 		says   string
 	}{
-		"it left the site":         {removed(func(*agent.Membership) {}), agent.Empty, ""},
-		"it did already":           {removed(func(m *agent.Membership) { m.Commit, m.Bundle.Commit = "c", "c" }), agent.Empty, ""},
-		"a host":                   {removed(func(m *agent.Membership) { m.Child = false }), agent.Hold, "declare it again"},
-		"the data folder was lost": {removed(func(m *agent.Membership) { m.Before, m.WasIn, m.Order = "", false, agent.Same }), agent.Vacant, "nothing is removed"},
-		"it never had this name":   {removed(func(m *agent.Membership) { m.WasIn = false }), agent.Vacant, "nothing is removed"},
-		"lost, and its parent does not say that it left":  {removed(func(m *agent.Membership) { m.Before, m.WasIn, m.Order, m.Bundle.Removed = "", false, agent.Same, false }), agent.Hold, "no commit is known that was in force here"},
-		"lost, and its parent is behind":                  {removed(func(m *agent.Membership) { m.Before, m.WasIn, m.Order, m.Bundle.Commit = "", false, agent.Same, "a" }), agent.Hold, "no commit is known that was in force here"},
-		"lost, and its parent did not answer":             {removed(func(m *agent.Membership) { m.Before, m.WasIn, m.Order, m.Bundle = "", false, agent.Same, nil }), agent.Hold, "no commit is known that was in force here"},
-		"never this name, and its parent does not say it": {removed(func(m *agent.Membership) { m.WasIn, m.Bundle.Removed = false, false }), agent.Hold, "nor did a"},
-		"a branch that was rewritten":                     {removed(func(m *agent.Membership) { m.Order = agent.Unrelated }), agent.Hold, "does not come after a"},
-		"a parent from an old backup":                     {removed(func(m *agent.Membership) { m.Order, m.Newer = agent.Unrelated, "a" }), agent.Stay, "is older than a"},
-		"the parent did not answer":                       {removed(func(m *agent.Membership) { m.Bundle = nil }), agent.Hold, "its parent did not say yet"},
-		"a typo in agent.hcl":                             {removed(func(m *agent.Membership) { m.Bundle.Removed = false }), agent.Hold, "its parent does not say that it left"},
-		"the parent is behind":                            {removed(func(m *agent.Membership) { m.Bundle.Commit = "a" }), agent.Hold, "but works from a"},
-		"it is in the commit":                             {removed(func(m *agent.Membership) { m.In, m.Bundle.Removed = true, false }), agent.Converge, ""},
-		"it comes back":                                   {removed(func(m *agent.Membership) { m.In, m.Bundle.Commit = true, "a" }), agent.Converge, ""},
-		"the first commit": {removed(func(m *agent.Membership) {
-			*m = agent.Membership{Identity: "inner", Commit: "b", Child: true, In: true, Bundle: &agent.Bundle{Commit: "b"}}
-		}), agent.Converge, ""},
-		"the name of another child in agent.hcl": {removed(func(m *agent.Membership) {
-			*m = agent.Membership{Identity: "inner", Commit: "b", Child: true, In: true}
-		}), agent.Stay, "no parent confirmed that this is inner"},
-		"the same commit":                                {removed(func(m *agent.Membership) { m.In, m.Order, m.Bundle = true, agent.Same, nil }), agent.Converge, ""},
-		"a rewritten branch that has it":                 {removed(func(m *agent.Membership) { m.In, m.Order, m.Bundle = true, agent.Unrelated, nil }), agent.Converge, ""},
-		"history goes backward":                          {removed(func(m *agent.Membership) { m.In, m.Order, m.Newer, m.Bundle = true, agent.Unrelated, "a", nil }), agent.Stay, "is older than a"},
-		"history of a host goes backward":                {removed(func(m *agent.Membership) { m.In, m.Order, m.Bundle, m.Child = true, agent.Unrelated, nil, false }), agent.Converge, ""},
-		"it is empty, and its parent came from a backup": {removed(func(m *agent.Membership) { m.In, m.Order, m.Newer, m.Commit = true, agent.Same, "c", "a" }), agent.Stay, "is older than c"},
-		"it moved": {removed(func(m *agent.Membership) { m.Moved, m.Bundle.Way = "mother", "father" }), agent.Empty, ""},
-		"it moved, and its parent does not know that": {removed(func(m *agent.Membership) { m.Moved, m.Bundle.Way, m.Bundle.Removed = "mother", "father", false }), agent.Hold, "has inner on mother, and this is the agent of the one on father"},
-		"the parent contradicts the commit":           {removed(func(m *agent.Membership) { m.In = true }), agent.Hold, "says of the same commit"},
+		"it left the site":         {removed(func(*membershipFacts) {}), courseEmpty, ""},
+		"it did already":           {removed(func(m *membershipFacts) { m.Commit, m.Bundle.Commit = "c", "c" }), courseEmpty, ""},
+		"a host":                   {removed(func(m *membershipFacts) { m.Child = false }), courseHold, "declare it again"},
+		"the data folder was lost": {removed(func(m *membershipFacts) { m.Before, m.WasIn, m.Order = "", false, orderSame }), courseVacant, "nothing is removed"},
+		"it never had this name":   {removed(func(m *membershipFacts) { m.WasIn = false }), courseVacant, "nothing is removed"},
+		"lost, and its parent does not say that it left":  {removed(func(m *membershipFacts) { m.Before, m.WasIn, m.Order, m.Bundle.Removed = "", false, orderSame, false }), courseHold, "no commit is known that was in force here"},
+		"lost, and its parent is behind":                  {removed(func(m *membershipFacts) { m.Before, m.WasIn, m.Order, m.Bundle.Commit = "", false, orderSame, "a" }), courseHold, "no commit is known that was in force here"},
+		"lost, and its parent did not answer":             {removed(func(m *membershipFacts) { m.Before, m.WasIn, m.Order, m.Bundle = "", false, orderSame, nil }), courseHold, "no commit is known that was in force here"},
+		"never this name, and its parent does not say it": {removed(func(m *membershipFacts) { m.WasIn, m.Bundle.Removed = false, false }), courseHold, "nor did a"},
+		"a branch that was rewritten":                     {removed(func(m *membershipFacts) { m.Order = orderUnrelated }), courseHold, "does not come after a"},
+		"a parent from an old backup":                     {removed(func(m *membershipFacts) { m.Order, m.Newer = orderUnrelated, "a" }), courseStay, "is older than a"},
+		"the parent did not answer":                       {removed(func(m *membershipFacts) { m.Bundle = nil }), courseHold, "its parent did not say yet"},
+		"a typo in agent.hcl":                             {removed(func(m *membershipFacts) { m.Bundle.Removed = false }), courseHold, "its parent does not say that it left"},
+		"the parent is behind":                            {removed(func(m *membershipFacts) { m.Bundle.Commit = "a" }), courseHold, "but works from a"},
+		"it is in the commit":                             {removed(func(m *membershipFacts) { m.In, m.Bundle.Removed = true, false }), courseConverge, ""},
+		"it comes back":                                   {removed(func(m *membershipFacts) { m.In, m.Bundle.Commit = true, "a" }), courseConverge, ""},
+		"the first commit": {removed(func(m *membershipFacts) {
+			*m = membershipFacts{Identity: "inner", Commit: "b", Child: true, In: true, Bundle: &Bundle{Commit: "b"}}
+		}), courseConverge, ""},
+		"the name of another child in agent.hcl": {removed(func(m *membershipFacts) {
+			*m = membershipFacts{Identity: "inner", Commit: "b", Child: true, In: true}
+		}), courseStay, "no parent confirmed that this is inner"},
+		"the same commit":                                {removed(func(m *membershipFacts) { m.In, m.Order, m.Bundle = true, orderSame, nil }), courseConverge, ""},
+		"a rewritten branch that has it":                 {removed(func(m *membershipFacts) { m.In, m.Order, m.Bundle = true, orderUnrelated, nil }), courseConverge, ""},
+		"history goes backward":                          {removed(func(m *membershipFacts) { m.In, m.Order, m.Newer, m.Bundle = true, orderUnrelated, "a", nil }), courseStay, "is older than a"},
+		"history of a host goes backward":                {removed(func(m *membershipFacts) { m.In, m.Order, m.Bundle, m.Child = true, orderUnrelated, nil, false }), courseConverge, ""},
+		"it is empty, and its parent came from a backup": {removed(func(m *membershipFacts) { m.In, m.Order, m.Newer, m.Commit = true, orderSame, "c", "a" }), courseStay, "is older than c"},
+		"it moved": {removed(func(m *membershipFacts) { m.Moved, m.Bundle.Way = "mother", "father" }), courseEmpty, ""},
+		"it moved, and its parent does not know that": {removed(func(m *membershipFacts) { m.Moved, m.Bundle.Way, m.Bundle.Removed = "mother", "father", false }), courseHold, "has inner on mother, and this is the agent of the one on father"},
+		"the parent contradicts the commit":           {removed(func(m *membershipFacts) { m.In = true }), courseHold, "says of the same commit"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			course, why := c.m.Course()
@@ -305,9 +304,9 @@ func childSite(sizes map[string]int) engine.Desired {
 }
 
 // inner makes the agent one of a child. The test changes what its parent says, with set.
-func (w *world) inner(first agent.Bundle) *agent.Bundle {
-	w.options = func(o *agent.Options) {
-		o.Identity, o.Parent = "inner", func() *agent.Bundle {
+func (w *world) inner(first Bundle) *Bundle {
+	w.options = func(o *Options) {
+		o.Identity, o.Parent = "inner", func() *Bundle {
 			w.repo.mu.Lock()
 			defer w.repo.mu.Unlock()
 			b := first
@@ -320,7 +319,7 @@ func (w *world) inner(first agent.Bundle) *agent.Bundle {
 // A child empties itself when its parent says so, and not before; a bad commit after that brings nothing back.
 func TestAChildThatLeftTheSiteEmptiesItself(t *testing.T) {
 	live(t, func(w *world) {
-		bundle := w.inner(agent.Bundle{Commit: "c1"})
+		bundle := w.inner(Bundle{Commit: "c1"})
 		w.repo.push("c1", childSite(map[string]int{"a": 1, "b": 1}))
 		w.start()
 		require.Equal(t, "a=1 b=1", w.holds())
@@ -330,7 +329,7 @@ func TestAChildThatLeftTheSiteEmptiesItself(t *testing.T) {
 		require.Equal(t, "a=1 b=1", w.holds(), "it may be a mistake")
 		require.Contains(t, s.Last.Error, "its parent does not say that it left the site")
 
-		w.set(func() { *bundle = agent.Bundle{Removed: true, Commit: "c2"} })
+		w.set(func() { *bundle = Bundle{Removed: true, Commit: "c2"} })
 		s = w.look()
 		require.Empty(t, w.holds())
 		require.Equal(t, engine.Done, s.Last.Outcome)
@@ -347,7 +346,7 @@ func TestAChildThatLeftTheSiteEmptiesItself(t *testing.T) {
 		require.Empty(t, w.holds())
 
 		w.repo.push("c4", childSite(map[string]int{"a": 2}))
-		w.set(func() { *bundle = agent.Bundle{Commit: "c4"} })
+		w.set(func() { *bundle = Bundle{Commit: "c4"} })
 		w.look()
 		require.Equal(t, "a=2", w.holds(), "it is in the site again")
 	})
@@ -357,7 +356,7 @@ func TestAChildThatLeftTheSiteEmptiesItself(t *testing.T) {
 // in the site. What it heard before a restart does not count.
 func TestAChildThatMovedEmptiesItself(t *testing.T) {
 	live(t, func(w *world) {
-		bundle := w.inner(agent.Bundle{Commit: "c1", Way: "father"})
+		bundle := w.inner(Bundle{Commit: "c1", Way: "father"})
 		w.repo.push("c1", childSite(map[string]int{"a": 1}))
 		w.start()
 		require.Equal(t, "a=1", w.holds())
@@ -368,7 +367,7 @@ func TestAChildThatMovedEmptiesItself(t *testing.T) {
 		s := w.look()
 		require.Equal(t, "a=1", w.holds())
 		require.Contains(t, s.Last.Error, "commit c2 has inner on mother, and this is the agent of the one on father, but its parent does not say that it left the site")
-		w.set(func() { *bundle = agent.Bundle{Removed: true, Commit: "c2", Way: "father"} })
+		w.set(func() { *bundle = Bundle{Removed: true, Commit: "c2", Way: "father"} })
 		s = w.look()
 		require.Empty(t, w.holds())
 		require.Equal(t, engine.Done, s.Last.Outcome)
@@ -387,12 +386,12 @@ func TestAChildBelowOneThatMovedEmptiesItself(t *testing.T) {
 		return d
 	}
 	live(t, func(w *world) {
-		bundle := w.inner(agent.Bundle{Commit: "c1", Way: "father/outer"})
+		bundle := w.inner(Bundle{Commit: "c1", Way: "father/outer"})
 		w.repo.push("c1", deep("father"))
 		w.start()
 		require.Equal(t, "a=1", w.holds())
 		w.repo.push("c2", deep("mother"))
-		w.set(func() { *bundle = agent.Bundle{Removed: true, Commit: "c2", Way: "father/outer"} })
+		w.set(func() { *bundle = Bundle{Removed: true, Commit: "c2", Way: "father/outer"} })
 		s := w.look()
 		require.Empty(t, w.holds())
 		require.Equal(t, engine.Done, s.Last.Outcome)
@@ -403,15 +402,15 @@ func TestAChildBelowOneThatMovedEmptiesItself(t *testing.T) {
 // whoever manages that.
 func TestAChildWithoutAPastLeaves(t *testing.T) {
 	live(t, func(w *world) {
-		bundle := w.inner(agent.Bundle{Commit: "c1", Removed: true})
-		empty := func(s agent.Status, commit string) {
+		bundle := w.inner(Bundle{Commit: "c1", Removed: true})
+		empty := func(s Status, commit string) {
 			t.Helper()
 			require.Equal(t, engine.Done, s.Last.Outcome, s.Last.Error)
 			require.Equal(t, "inner left the site: nothing is on it", s.Last.Findings[0].Summary)
 			require.Equal(t, []string{commit, commit, commit}, []string{s.InForce.ID, s.Converged.ID, s.Last.Commit})
 			require.Nil(t, s.Refused)
 		}
-		holds := func(s agent.Status, why string) {
+		holds := func(s Status, why string) {
 			t.Helper()
 			require.NotEqual(t, engine.Done, s.Last.Outcome)
 			require.Contains(t, s.Last.Error, "so nothing is removed")
@@ -447,13 +446,13 @@ func TestAChildWithoutAPastLeaves(t *testing.T) {
 
 		// It comes back, has nodes, loses its data folder, and leaves.
 		w.repo.push("c3", childSite(map[string]int{"a": 1}))
-		w.set(func() { *bundle = agent.Bundle{Commit: "c3"} })
+		w.set(func() { *bundle = Bundle{Commit: "c3"} })
 		w.look()
 		require.Equal(t, "a=1", w.holds())
 		w.end()
 		require.NoError(t, os.RemoveAll(w.dir))
 		w.repo.push("c4", childSite(nil))
-		w.set(func() { *bundle = agent.Bundle{Commit: "c4", Removed: true} })
+		w.set(func() { *bundle = Bundle{Commit: "c4", Removed: true} })
 		w.start()
 		holds(w.look(), "box.a is on it")
 		require.Equal(t, "a=1", w.holds())
@@ -463,7 +462,7 @@ func TestAChildWithoutAPastLeaves(t *testing.T) {
 // A child whose commit never converged as a whole leaves by what was in force.
 func TestAChildThatNeverConvergedLeaves(t *testing.T) {
 	live(t, func(w *world) {
-		bundle := w.inner(agent.Bundle{Commit: "c1"})
+		bundle := w.inner(Bundle{Commit: "c1"})
 		w.host.During = func(_ context.Context, s plan.Step) error {
 			if s.Address.Name == "b" && s.Action == plan.Create {
 				return errors.New("b is stuck")
@@ -475,7 +474,7 @@ func TestAChildThatNeverConvergedLeaves(t *testing.T) {
 		require.Equal(t, "a=1", w.holds())
 		require.Empty(t, w.state().Converged.ID)
 		w.repo.push("c2", childSite(nil))
-		w.set(func() { *bundle = agent.Bundle{Removed: true, Commit: "c2"} })
+		w.set(func() { *bundle = Bundle{Removed: true, Commit: "c2"} })
 		w.look()
 		require.Empty(t, w.holds())
 	})
@@ -484,8 +483,8 @@ func TestAChildThatNeverConvergedLeaves(t *testing.T) {
 // A child does not go back to an older commit: its parent may come from a backup.
 func TestAChildDoesNotGoBack(t *testing.T) {
 	live(t, func(w *world) {
-		w.options = func(o *agent.Options) {
-			o.Identity, o.Parent = "inner", func() *agent.Bundle { return &agent.Bundle{} }
+		w.options = func(o *Options) {
+			o.Identity, o.Parent = "inner", func() *Bundle { return &Bundle{} }
 		}
 		w.repo.push("c1", childSite(map[string]int{"a": 1}))
 		w.start()
@@ -506,7 +505,7 @@ func TestAChildDoesNotGoBack(t *testing.T) {
 func TestAnAgentWithdrawsALostSpec(t *testing.T) {
 	live(t, func(w *world) {
 		i := enginetest.NewInn()
-		w.options = func(o *agent.Options) {
+		w.options = func(o *Options) {
 			o.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { return i, nil }
 		}
 		w.repo.push("c1", engine.Desired{Site: enginetest.InsideSite(map[string]int{"a": 1})})
@@ -590,7 +589,7 @@ func TestALostSpecIsWithdrawnLater(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			live(t, func(w *world) {
 				i := enginetest.NewInn()
-				w.options = func(o *agent.Options) {
+				w.options = func(o *Options) {
 					o.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { return i, nil }
 				}
 				full := &enginetest.Room{Packages: []string{"nginx"}}
@@ -633,7 +632,7 @@ func TestALostSpecOfAGuestWithoutANote(t *testing.T) {
 	}
 	live(t, func(w *world) {
 		i := enginetest.NewInn()
-		w.options = func(o *agent.Options) {
+		w.options = func(o *Options) {
 			o.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { return i, nil }
 		}
 		w.repo.push("c1", site(map[string]string{"a": "base", "b": "base"}))
@@ -660,7 +659,7 @@ func TestALostSpecOfAGuestWithoutANote(t *testing.T) {
 func TestALostSpecOfACommitThatNeverConverged(t *testing.T) {
 	live(t, func(w *world) {
 		i := enginetest.NewInn()
-		w.options = func(o *agent.Options) {
+		w.options = func(o *Options) {
 			o.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { return i, nil }
 		}
 		site := func(spec string) engine.Desired {

@@ -45,7 +45,7 @@ type loop struct {
 	lockedBy        string // who holds the write lock, as Exclusive reports
 	unknownIdentity string // the sentence about an identity that is not in the site
 	trouble         string // why the last pass was not completed
-	course          Course // of the last pass
+	course          course // of the last pass
 	withheld        int    // steps that were planned while everything is suspended
 	stopping        bool
 

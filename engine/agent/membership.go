@@ -24,30 +24,30 @@ type Bundle struct {
 	Way     string // what the child lives on, down to the parent: father/inner; "" from a parent that does not say it
 }
 
-// Course is the agent's action for a commit.
-type Course int
+// course is the agent's action for a commit.
+type course int
 
 // The courses.
 const (
-	Converge Course = iota // the commit has the agent: make it so
-	Empty                  // the child left the site: remove all that it manages
-	Vacant                 // the same, and nothing shows that the child was ever in it: report that it is empty, if it is
-	Hold                   // the agent is not in it, and it is not sure that this is meant: converge nothing
-	Stay                   // the commit is older than the one in force: keep that
+	courseConverge course = iota // the commit has the agent: make it so
+	courseEmpty                  // the child left the site: remove all that it manages
+	courseVacant                 // the same, and nothing shows that the child was ever in it: report that it is empty, if it is
+	courseHold                   // the agent is not in it, and it is not sure that this is meant: converge nothing
+	courseStay                   // the commit is older than the one in force: keep that
 )
 
-// Order is the relation of a commit to another one.
-type Order int
+// order is the relation of a commit to another one.
+type order int
 
 // The orders.
 const (
-	Same Order = iota
-	After
-	Unrelated // it does not come after the other, or that is not known
+	orderSame order = iota
+	orderAfter
+	orderUnrelated // it does not come after the other, or that is not known
 )
 
-// Membership has everything that decides about a commit.
-type Membership struct {
+// membershipFacts has everything that decides about a commit.
+type membershipFacts struct {
 	Identity string
 	Commit   string
 	In       bool    // the commit has the identity, and a child on its parent
@@ -55,14 +55,14 @@ type Membership struct {
 	Child    bool    // the agent has a parent; only children leave a site
 	Before   string  // the last commit with the identity that was in force here; "": none is known
 	WasIn    bool    // that had the identity, on this parent
-	Order    Order   // of Commit to Before; Same without one
+	Order    order   // of Commit to Before; orderSame without one
 	Newer    string  // a commit that was in force here and comes after Commit; "": none is known
 	Bundle   *Bundle // nil: the parent did not say anything yet
 }
 
-// Course decides. The text says why a commit is not converged to, and what to do; it is empty for Converge and Empty. That of Vacant
+// Course decides. The text says why a commit is not converged to, and what to do; it is empty for courseConverge and courseEmpty. That of courseVacant
 // is for a host that is not.
-func (m Membership) Course() (c Course, why string) {
+func (m membershipFacts) Course() (c course, why string) {
 	short := model.Commit{ID: m.Commit}.Short()
 	before := model.Commit{ID: m.Before}.Short()
 	lacks := fmt.Sprintf("commit %s does not have %s", short, m.Identity)
@@ -71,50 +71,50 @@ func (m Membership) Course() (c Course, why string) {
 	}
 	switch {
 	case m.Child && m.Newer != "":
-		return Stay, fmt.Sprintf("commit %s is older than %s, which was in force on %s, so that one stays\nif the parent came back from an old backup, let it fetch its repository; if the older state is meant, push it as a new commit", short, model.Commit{ID: m.Newer}.Short(), m.Identity)
+		return courseStay, fmt.Sprintf("commit %s is older than %s, which was in force on %s, so that one stays\nif the parent came back from an old backup, let it fetch its repository; if the older state is meant, push it as a new commit", short, model.Commit{ID: m.Newer}.Short(), m.Identity)
 	case m.In && m.Bundle != nil && m.Bundle.Removed && m.Bundle.Commit == m.Commit:
-		return Hold, fmt.Sprintf("commit %s has %s, and its parent says of the same commit that it left the site\nrun reconcile on the parent, and see there with status which commit is in force", short, m.Identity)
+		return courseHold, fmt.Sprintf("commit %s has %s, and its parent says of the same commit that it left the site\nrun reconcile on the parent, and see there with status which commit is in force", short, m.Identity)
 	case m.In && m.Child && m.Before == "" && m.Bundle == nil:
-		return Stay, fmt.Sprintf("commit %s has %s, but nothing was in force here yet, and no parent confirmed that this is %[2]s\nsee with status how the parent answers: if it says that the credentials are of another node (E302), fix the identity in agent.hcl", short, m.Identity)
+		return courseStay, fmt.Sprintf("commit %s has %s, but nothing was in force here yet, and no parent confirmed that this is %[2]s\nsee with status how the parent answers: if it says that the credentials are of another node (E302), fix the identity in agent.hcl", short, m.Identity)
 	case m.In:
-		return Converge, ""
+		return courseConverge, ""
 	case !m.Child:
-		return Hold, lacks + "\ndeclare it again, or fix the identity in agent.hcl"
+		return courseHold, lacks + "\ndeclare it again, or fix the identity in agent.hcl"
 	case (m.Before == "" || !m.WasIn) && m.Bundle != nil && m.Bundle.Removed && m.Bundle.Commit == m.Commit:
-		return Vacant, fmt.Sprintf("%s, and its parent says that it left the site, but no commit is known that had it and was in force here, so nothing is removed\nmove or remove what is on it, or let it go at its parent with --allow-orphans %s", lacks, m.Identity)
+		return courseVacant, fmt.Sprintf("%s, and its parent says that it left the site, but no commit is known that had it and was in force here, so nothing is removed\nmove or remove what is on it, or let it go at its parent with --allow-orphans %s", lacks, m.Identity)
 	case m.Before == "":
-		return Hold, lacks + ", and no commit is known that was in force here, so nothing shows that it ever had this name\nfix the identity in agent.hcl; if the node left the site, let it go at its parent with --allow-orphans " + m.Identity
+		return courseHold, lacks + ", and no commit is known that was in force here, so nothing shows that it ever had this name\nfix the identity in agent.hcl; if the node left the site, let it go at its parent with --allow-orphans " + m.Identity
 	case !m.WasIn:
-		return Hold, fmt.Sprintf("%s, nor did %s, which was in force here\nfix the identity in agent.hcl; if the node left the site, let it go at its parent with --allow-orphans %s", lacks, before, m.Identity)
-	case m.Order != After:
-		return Hold, fmt.Sprintf("%s, and it does not come after %s, which was in force here\nthe parent has another history: compare its repository; nothing is removed before a commit after %s lacks it", lacks, before, before)
+		return courseHold, fmt.Sprintf("%s, nor did %s, which was in force here\nfix the identity in agent.hcl; if the node left the site, let it go at its parent with --allow-orphans %s", lacks, before, m.Identity)
+	case m.Order != orderAfter:
+		return courseHold, fmt.Sprintf("%s, and it does not come after %s, which was in force here\nthe parent has another history: compare its repository; nothing is removed before a commit after %s lacks it", lacks, before, before)
 	case m.Bundle == nil:
-		return Hold, lacks + ", and its parent did not say yet that it left the site\nsee with status whether the parent answers"
+		return courseHold, lacks + ", and its parent did not say yet that it left the site\nsee with status whether the parent answers"
 	case !m.Bundle.Removed:
-		return Hold, lacks + ", but its parent does not say that it left the site\nthe parent may work from another commit, keep the node (orphan = \"abandon\"), or know it by another name: see there with tree and status"
+		return courseHold, lacks + ", but its parent does not say that it left the site\nthe parent may work from another commit, keep the node (orphan = \"abandon\"), or know it by another name: see there with tree and status"
 	case m.Bundle.Commit != m.Commit:
-		return Hold, fmt.Sprintf("%s, and its parent says that it left the site, but works from %s\nwait until both have the same commit", lacks, model.Commit{ID: m.Bundle.Commit}.Short())
+		return courseHold, fmt.Sprintf("%s, and its parent says that it left the site, but works from %s\nwait until both have the same commit", lacks, model.Commit{ID: m.Bundle.Commit}.Short())
 	default:
-		return Empty, ""
+		return courseEmpty, ""
 	}
 }
 
 // orderOf says how a commit stands to one before.
-func (u *upstream) orderOf(ctx context.Context, commit, before string) Order {
+func (u *upstream) orderOf(ctx context.Context, commit, before string) order {
 	switch {
 	case commit == before, before == "":
-		return Same
+		return orderSame
 	case u.descends(ctx, before, commit):
-		return After
+		return orderAfter
 	default:
-		return Unrelated
+		return orderUnrelated
 	}
 }
 
 // membership returns what is known before the site of a commit is read; the rest is asked for by decide.
-func membership(ctx context.Context, l *loop, c model.Commit) Membership {
+func membership(ctx context.Context, l *loop, c model.Commit) membershipFacts {
 	known := &l.memory.State
-	m := Membership{Identity: l.o.Identity, Commit: c.ID, Child: l.o.Parent != nil, Before: cmp.Or(known.Member, known.Converged.ID, known.Good.ID)}
+	m := membershipFacts{Identity: l.o.Identity, Commit: c.ID, Child: l.o.Parent != nil, Before: cmp.Or(known.Member, known.Converged.ID, known.Good.ID)}
 	if !m.Child {
 		return m
 	}
@@ -178,7 +178,7 @@ var errNotVacant = errors.New("a guest was added to this host after the host was
 
 // decide makes of the site of a commit the one to converge to. It loads the site of the commit before only where the
 // new one lacks the identity, and observes the host only where nothing else says whether anything is on it.
-func (m *Membership) decide(s *model.Site, before func() *model.Site, observe func(*model.Site, *model.Host) (model.Observed, error)) (*model.Site, Course, error) {
+func (m *membershipFacts) decide(s *model.Site, before func() *model.Site, observe func(*model.Site, *model.Host) (model.Observed, error)) (*model.Site, course, error) {
 	way := ""
 	if m.Child && m.Bundle != nil {
 		way = m.Bundle.Way
@@ -198,11 +198,11 @@ func (m *Membership) decide(s *model.Site, before func() *model.Site, observe fu
 	}
 	course, why := m.Course()
 	switch course {
-	case Converge:
+	case courseConverge:
 		return s, course, nil
-	case Empty:
+	case courseEmpty:
 		return s.Leave(own), course, nil
-	case Vacant:
+	case courseVacant:
 		own = s.ChildHost(m.Identity)
 		left := s.Leave(own)
 		have, err := observe(left, own)
@@ -211,10 +211,10 @@ func (m *Membership) decide(s *model.Site, before func() *model.Site, observe fu
 		}
 		if err != nil {
 			what, next, _ := strings.Cut(why, "\n")
-			return nil, Hold, fmt.Errorf("%w: %s: %w\n%s", ErrUnknownIdentity, what, err, next)
+			return nil, courseHold, fmt.Errorf("%w: %s: %w\n%s", ErrUnknownIdentity, what, err, next)
 		}
 		return left, course, nil
-	case Hold:
+	case courseHold:
 		hint := diag.DidYouMean(m.Identity, s.Identities())
 		if hint == "" {
 			hint = "it declares no host"

@@ -32,15 +32,15 @@ type pass struct {
 	harm   diag.List // why the commit must not be loaded; empty if it may
 	good   bool      // the commit is the last good one
 
-	member    Membership
-	before    *model.Commit // Membership.Before; nil if it is not available
+	member    membershipFacts
+	before    *model.Commit // membershipFacts.Before; nil if it is not available
 	converged *model.Commit // of the host; nil if it is not available
 	granted   int           // removals allowed since converged
 	specs     specSites
 
 	phase   engine.Phase
 	desired engine.Desired
-	course  Course
+	course  course
 	unknown error // why the site does not have the agent
 	host    HostState
 	shown   bool   // host was reported
@@ -102,7 +102,7 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	defer p.unlock() // after the pass is recorded
 	r := l.run(ctx, p)
 	l.memory.noteHarmful(p.desired, l.o.Program)
-	if l.course = p.course; p.unknown != nil && r.Denied && p.course == Hold {
+	if l.course = p.course; p.unknown != nil && r.Denied && p.course == courseHold {
 		r.Err = p.unknown
 	}
 	if now := stillThere(&r, p.host.Removed); len(now) < len(p.host.Removed) {
@@ -164,7 +164,7 @@ func (p *pass) load(ctx context.Context) engine.Desired {
 	d.Commit, d.Findings = p.commit.ID, slices.Concat(d.Findings, p.warned)
 	if p.desired = d; d.Site != nil && !d.Findings.HasErrors() {
 		p.course, p.unknown = p.prepare(ctx)
-		if p.course == Empty {
+		if p.course == courseEmpty {
 			p.params.AllowDeletes = max(p.params.AllowDeletes, countedByParent)
 		}
 	}
@@ -176,7 +176,7 @@ func (p *pass) load(ctx context.Context) engine.Desired {
 
 // prepare reduces the site to what this pass is about: without what is suspended, and for a child that left the site
 // nothing at all. It refuses a site that does not have the identity.
-func (p *pass) prepare(ctx context.Context) (Course, error) {
+func (p *pass) prepare(ctx context.Context) (course, error) {
 	before := func() *model.Site {
 		if p.before == nil {
 			return nil
@@ -192,9 +192,9 @@ func (p *pass) prepare(ctx context.Context) (Course, error) {
 		return course, err
 	}
 	switch course {
-	case Vacant:
+	case courseVacant:
 		d.Findings = append(slices.Clone(d.Findings), diag.Warnf(diag.Range{}, p.member.Identity+" left the site: nothing is on it", "its parent says that it left; no commit is known that had it and was in force here, and no guest is on the host"))
-	case Empty:
+	case courseEmpty:
 		d.Findings = append(slices.Clone(d.Findings), diag.Warnf(diag.Range{}, p.member.Identity+" left the site: all that it manages is removed", "its parent says so for this commit, which it lacks, and the last one that converged had it"))
 	default: // there is nothing to say
 	}
@@ -232,7 +232,7 @@ func (p *pass) unlock() {
 // verdict accepts every plan that no policy denies. An agent whose host is vacant makes no steps. Before the first step, nodes
 // get this commit: those that the pass creates fetch their specs from it, and the pass waits for them.
 func (p *pass) verdict(ctx context.Context, made *plan.Plan) (bool, error) {
-	if p.course == Vacant {
+	if p.course == courseVacant {
 		if slices.ContainsFunc(made.Steps, func(s plan.Step) bool { return s.Have != nil && s.Have.Guest != nil }) {
 			return false, errNotVacant
 		}

@@ -7,10 +7,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Receipt returns the ledger's record of a pass that changed something, or tried to; false if
+// receipt returns the ledger's record of a pass that changed something, or tried to; false if
 // no step was begun. By is the identity of the agent, or cli:USER@HOST. It holds nothing
 // of what is unmanaged, of a sensitive change its name only, and no lines of the files.
-func Receipt(r *engine.Report, by string, drift bool) (ledger.Receipt, bool) {
+func receipt(r *engine.Report, by string, drift bool) (ledger.Receipt, bool) {
 	begun := false
 	steps := make([]ledger.Step, len(r.Results))
 	for i := range r.Results {

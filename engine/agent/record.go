@@ -23,8 +23,8 @@ func (l *loop) recordUnknownIdentity(c model.Commit, r engine.Report) {
 
 // noteMembership records whether a commit has the agent. After the agent left the site, no older commit is applied
 // again: it would recreate what was removed.
-func (m *memory) noteMembership(c model.Commit, course Course) {
-	if course == Empty || course == Vacant {
+func (m *memory) noteMembership(c model.Commit, course course) {
+	if course == courseEmpty || course == courseVacant {
 		m.setIdentityUnknown(c.ID)
 		return
 	}
@@ -70,7 +70,7 @@ func (l *loop) recordAccepted(c model.Commit, r engine.Report) {
 // suspended in it.
 func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspension) {
 	drift := l.memory.drifted(c.ID, r.Plan)
-	if receipt, ok := Receipt(&r, l.o.Identity, drift); ok {
+	if receipt, ok := receipt(&r, l.o.Identity, drift); ok {
 		written, err := l.o.Ledger.Write(receipt)
 		if err != nil {
 			l.o.Log.Warn("the receipt was not saved", "error", err)
@@ -89,7 +89,7 @@ func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspen
 	if r.Accepted && m.Good.ID != c.ID {
 		m.Good = refNow(c.ID)
 	}
-	if r.Accepted && l.course == Converge {
+	if r.Accepted && l.course == courseConverge {
 		m.Member = c.ID
 	}
 	m.noteSpecs(&r, c.ID)

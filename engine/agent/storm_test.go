@@ -1,4 +1,4 @@
-package agent_test
+package agent
 
 import (
 	"context"
@@ -20,7 +20,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine"
-	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
@@ -236,9 +235,9 @@ func (h *mortalHost) Apply(ctx context.Context, s plan.Step) error {
 // that lives through it, and stands at its end if nobody died.
 func (w *world) story(d *death, h *mortalHost) {
 	w.set(func() { w.repo.before = func(context.Context, string) { d.point() } })
-	w.options = func(o *agent.Options) {
+	w.options = func(o *Options) {
 		o.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { d.point(); return h, nil }
-		o.Notify = func(agent.Status) { d.point() }
+		o.Notify = func(Status) { d.point() }
 		o.Log = slog.New(d)
 	}
 	gone, stop := make(chan struct{}), make(chan struct{})
@@ -291,7 +290,7 @@ func TestAnAgentMayDieAnywhere(t *testing.T) {
 			}
 
 			w.dir, w.repo.before, h.d = saved, nil, &death{}
-			w.options = func(o *agent.Options) {
+			w.options = func(o *Options) {
 				o.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { return h, nil }
 			}
 			w.start()
@@ -451,7 +450,7 @@ func TestADay(t *testing.T) {
 					require.Equal(t, text(d.force), w.holds(), told)
 				}
 				require.Equal(t, d.away, s.Repository.Failing != nil, told)
-				require.Equal(t, agent.Idle, s.State, told)
+				require.Equal(t, Idle, s.State, told)
 				require.Zero(t, w.agent.Stuck(), told)
 			}
 			require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+2, "the runtime has some of its own")
@@ -523,7 +522,7 @@ func TestNothingLargeIsKept(t *testing.T) {
 	live(t, func(w *world) {
 		var sites []weak.Pointer[model.Site]
 		var plans []weak.Pointer[plan.Plan]
-		w.options = func(o *agent.Options) {
+		w.options = func(o *Options) {
 			o.Load = func(context.Context, model.Commit) engine.Desired {
 				d := boxes(map[string]int{"a": 1})
 				d.PolicyCheck = func(_ context.Context, q engine.Question) diag.List {

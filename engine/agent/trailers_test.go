@@ -1,4 +1,4 @@
-package agent_test
+package agent
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine"
-	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
@@ -289,9 +288,9 @@ func TestTheFirstCommitGrantsNothingLater(t *testing.T) {
 func TestRemovalsAreBookedOneByOne(t *testing.T) {
 	live(t, func(w *world) {
 		var booked []int
-		w.options = func(o *agent.Options) {
+		w.options = func(o *Options) {
 			o.Width = 1
-			o.Notify = func(s agent.Status) {
+			o.Notify = func(s Status) {
 				if s.Running != nil && s.Running.Done > 0 {
 					booked = append(booked, w.state().Consumed)
 				}
@@ -451,7 +450,7 @@ func TestASuspensionStopsThePassUnderWay(t *testing.T) {
 				require.Len(t, w.receipts(), 1)
 				require.Equal(t, "interrupted", w.receipts()[0].Outcome)
 				require.Nil(t, s.Running)
-				require.Equal(t, agent.Idle, s.State)
+				require.Equal(t, Idle, s.State)
 				_, err := w.agent.Resume(manifest)
 				require.NoError(t, err)
 				w.pass(2 * time.Minute)
@@ -468,7 +467,7 @@ func TestASuspensionHoldsWhenItReturns(t *testing.T) {
 			w.repo.push("c1", boxes(map[string]int{"a": 1, "b": 2, "c": 3}))
 			w.set(func() { w.host.During = slow(time.Second) })
 			w.set(func() { w.host.look = func(context.Context) { <-time.After(500 * time.Millisecond) } })
-			w.options = func(o *agent.Options) { o.Width = 1 }
+			w.options = func(o *Options) { o.Width = 1 }
 			w.start()
 			<-time.After(time.Duration(at)*125*time.Millisecond + time.Millisecond) // never at the moment of an end
 			require.NoError(t, w.agent.Suspend(ledger.Suspension{}))

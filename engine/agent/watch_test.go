@@ -1,4 +1,4 @@
-package agent_test
+package agent
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine"
-	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
@@ -73,7 +72,7 @@ func TestWhatHangsIsStuckAfterItsTime(t *testing.T) {
 			w.repo.sites["c1"] = d
 		}, 12 * time.Minute},
 		"a lock that tells nothing": {func(w *world, gate chan struct{}) {
-			w.options = func(o *agent.Options) {
+			w.options = func(o *Options) {
 				o.Exclusive = func(context.Context, *model.Host, func(string)) (func(), error) { <-gate; return func() {}, nil }
 			}
 		}, 12 * time.Minute},
@@ -101,11 +100,11 @@ func TestWhatHangsIsStuckAfterItsTime(t *testing.T) {
 
 func TestProgressSaysWhatRunsAndHowLongItTakes(t *testing.T) {
 	live(t, func(w *world) {
-		w.options = func(o *agent.Options) { o.Width = 2 }
+		w.options = func(o *Options) { o.Width = 2 }
 		w.set(func() { w.host.During = slow(40 * time.Second) })
 		w.repo.push("c1", boxes(map[string]int{"a": 1, "b": 1}))
 		s := w.start().Status()
-		require.Equal(t, agent.Converging, s.State)
+		require.Equal(t, Converging, s.State)
 		require.Equal(t, "converging c1: 0 of 3 steps done", s.Summary, "nobody knows how long yet")
 		require.Zero(t, s.Running.Seconds)
 		w.pass(10 * time.Minute)
@@ -133,8 +132,8 @@ func TestProgressSaysWhatRunsAndHowLongItTakes(t *testing.T) {
 func TestEveryChangeOfStateIsReported(t *testing.T) {
 	live(t, func(w *world) {
 		var told []string
-		w.options = func(o *agent.Options) {
-			o.Notify = func(s agent.Status) {
+		w.options = func(o *Options) {
+			o.Notify = func(s Status) {
 				n := 0
 				if s.Running != nil {
 					n = len(s.Running.Now)
@@ -167,16 +166,16 @@ func TestAnotherProcessHasTheWriteLock(t *testing.T) {
 		}()
 		s := w.pass(90 * time.Second)
 		require.Empty(t, held, "the pass under way comes to its end first")
-		require.Equal(t, agent.Converging, s.State)
+		require.Equal(t, Converging, s.State)
 		s = w.pass(time.Minute)
 		release := <-held
-		require.Equal(t, agent.Waiting, s.State)
+		require.Equal(t, Waiting, s.State)
 		require.Equal(t, "ops@pve (destroy) holds the write lock of the host; in sync at c1", s.Summary)
 
 		w.repo.push("c2", boxes(map[string]int{"a": 2}))
 		s = w.pass(24 * time.Hour)
 		require.Equal(t, "a=1", w.holds())
-		require.Equal(t, agent.Waiting, s.State)
+		require.Equal(t, Waiting, s.State)
 		require.Zero(t, w.agent.Stuck(), "it is not its fault")
 		release()
 		release()
@@ -186,14 +185,14 @@ func TestAnotherProcessHasTheWriteLock(t *testing.T) {
 		ctx, cancel := context.WithCancel(w.t.Context())
 		_, err := w.agent.Pause(ctx, "somebody who dies")
 		require.NoError(t, err)
-		require.Equal(t, agent.Waiting, w.agent.Status().State)
+		require.Equal(t, Waiting, w.agent.Status().State)
 		gone, cause := context.WithCancelCause(w.t.Context())
 		cause(errors.New("no patience"))
 		_, err = w.agent.Pause(gone, "another")
 		require.EqualError(t, err, "no patience")
 		cancel()
 		synctest.Wait()
-		require.Equal(t, agent.Idle, w.agent.Status().State)
+		require.Equal(t, Idle, w.agent.Status().State)
 		w.byHand(func(h model.State) { delete(h, enginetest.Addr("box", "a")) })
 		w.look()
 		w.pass(2 * time.Minute)
@@ -205,7 +204,7 @@ func TestAPassThatMayWriteTakesTheLock(t *testing.T) {
 	live(t, func(w *world) {
 		var calls []string
 		free := make(chan struct{})
-		w.options = func(o *agent.Options) {
+		w.options = func(o *Options) {
 			o.Exclusive = func(ctx context.Context, _ *model.Host, blocked func(string)) (func(), error) {
 				calls = append(calls, "lock")
 				select {
@@ -223,7 +222,7 @@ func TestAPassThatMayWriteTakesTheLock(t *testing.T) {
 		}
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
 		s := w.start().Status()
-		require.Equal(t, agent.Waiting, s.State)
+		require.Equal(t, Waiting, s.State)
 		require.Equal(t, "waiting for the write lock of the host, which is changed by ops: pid 7, destroy; nothing is known yet", s.Summary)
 		w.pass(time.Hour)
 		require.Zero(t, w.agent.Stuck())
@@ -248,7 +247,7 @@ func TestReconcileWaitsForAPassThatBeganAfterIt(t *testing.T) {
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
 		w.start()
 		type answer struct {
-			s   agent.PassStatus
+			s   PassStatus
 			err error
 		}
 		answers := make(chan answer, 10)
@@ -308,7 +307,7 @@ func TestAStopFinishesWhatRunsAndACancelLeaves(t *testing.T) {
 		w.start()
 		close(w.halt)
 		s := w.pass(0)
-		require.Equal(t, agent.Stopping, s.State)
+		require.Equal(t, Stopping, s.State)
 		require.True(t, strings.HasPrefix(s.Summary, "stopping"))
 		w.pass(30 * time.Second)
 		require.Empty(t, w.ended)
@@ -383,7 +382,7 @@ func TestR10AFullCheckStartsGuestsFirst(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		live(t, func(w *world) {
 			h := &slowInside{Driver: w.host}
-			w.options = func(o *agent.Options) {
+			w.options = func(o *Options) {
 				o.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { return h, nil }
 			}
 			w.repo.push("c1", boxes(map[string]int{"a": 1, "b": 1}))

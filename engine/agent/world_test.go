@@ -1,4 +1,4 @@
-package agent_test
+package agent
 
 import (
 	"context"
@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine"
-	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -169,10 +168,10 @@ type world struct {
 	host    *eye
 	dir     string
 	log     *enginetest.Log
-	options func(*agent.Options)
+	options func(*Options)
 
 	shut  atomic.Bool // what denied commits ask
-	agent *agent.Agent
+	agent *Agent
 	halt  chan struct{}
 	ended chan error
 }
@@ -188,11 +187,11 @@ func live(t *testing.T, story func(w *world)) {
 	})
 }
 
-func (w *world) new() *agent.Agent {
+func (w *world) new() *Agent {
 	w.t.Helper()
 	l, err := ledger.Open(w.dir)
 	require.NoError(w.t, err)
-	o := agent.Options{
+	o := Options{
 		Identity: "father", Program: "1.0", URL: "https://git.example/site.git", Branch: "main",
 		Source: w.repo, Load: w.repo.load, Ledger: l,
 		Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil },
@@ -201,16 +200,16 @@ func (w *world) new() *agent.Agent {
 	if w.options != nil {
 		w.options(&o)
 	}
-	a, err := agent.New(o)
+	a, err := New(o)
 	require.NoError(w.t, err)
 	return a
 }
 
 // start runs an agent until end.
-func (w *world) start() *agent.Agent {
+func (w *world) start() *Agent {
 	w.t.Helper()
 	w.agent, w.halt, w.ended = w.new(), make(chan struct{}), make(chan error, 1)
-	go func(a *agent.Agent, halt chan struct{}, ended chan error) {
+	go func(a *Agent, halt chan struct{}, ended chan error) {
 		ended <- a.Run(context.Background(), halt)
 	}(w.agent, w.halt, w.ended)
 	synctest.Wait()
@@ -227,14 +226,14 @@ func (w *world) end() {
 }
 
 // pass lets time pass, and waits until everybody waits again.
-func (w *world) pass(d time.Duration) agent.Status {
+func (w *world) pass(d time.Duration) Status {
 	<-time.After(d)
 	synctest.Wait()
 	return w.agent.Status()
 }
 
 // look asks for a look, and waits until everybody waits again.
-func (w *world) look() agent.Status {
+func (w *world) look() Status {
 	w.agent.CheckNow()
 	synctest.Wait()
 	return w.agent.Status()

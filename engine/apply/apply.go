@@ -55,16 +55,16 @@ type Result struct {
 
 // Values of on_error.
 const (
-	Stop     = "stop"     // nothing new of it is started
-	Rollback = "rollback" // the same, and what this run created of it is removed again
-	Continue = "continue" // only what depends on the step is not done
+	onErrorStop     = "stop"     // nothing new of it is started
+	onErrorRollback = "rollback" // the same, and what this run created of it is removed again
+	onErrorContinue = "continue" // only what depends on the step is not done
 )
 
 // Options are the options of Run. The zero value is ready for use.
 type Options struct {
 	Width    int                           // how many steps work at once; 10 unless set. See YieldForever
 	Deadline func(plan.Step) time.Duration // how long a step may take, 0 for ever; nil: all for ever
-	OnError  func(manifest string) string  // Stop, Rollback or Continue; nil, and every other answer: Stop
+	OnError  func(manifest string) string  // "stop", "rollback" or "continue"; nil, and every other answer: "stop"
 	Stop     <-chan struct{}               // closed: start nothing new, finish what runs
 	Notify   func(Event)                   // called for every event, from the goroutine of Run; it must be fast
 }
@@ -289,7 +289,7 @@ func (r *run) start(ctx context.Context, t *task) {
 func attempt(ctx context.Context, limit time.Duration, do Do, s plan.Step) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &PanicError{s.Address, v, debug.Stack()}
+			err = &panicError{s.Address, v, debug.Stack()}
 		}
 	}()
 	if limit <= 0 {
@@ -304,17 +304,17 @@ func attempt(ctx context.Context, limit time.Duration, do Do, s plan.Step) (err 
 	return err
 }
 
-// PanicError is a panic of Do: a defect of this program, not of the host.
-type PanicError struct {
+// panicError is a panic of Do: a defect of this program, not of the host.
+type panicError struct {
 	Address model.Address
 	Value   any
 	Stack   []byte
 }
 
-func (e *PanicError) Error() string { return fmt.Sprintf("%s: panic: %v", e.Address, e.Value) }
+func (e *panicError) Error() string { return fmt.Sprintf("%s: panic: %v", e.Address, e.Value) }
 
 // Unwrap returns the value if it was an error.
-func (e *PanicError) Unwrap() error {
+func (e *panicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
 }

@@ -1,4 +1,4 @@
-package apply_test
+package apply
 
 import (
 	"context"
@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -56,7 +55,7 @@ func always(policy string) func(string) string { return func(string) string { re
 var errFull = errors.New("storage is full")
 
 // failing makes a Do that fails for some addresses, at any action but a removal.
-func failing(names ...string) apply.Do {
+func failing(names ...string) Do {
 	return func(_ context.Context, s plan.Step) error {
 		if slices.Contains(names, s.Address.String()) && s.Action != plan.Delete {
 			return errFull
@@ -66,7 +65,7 @@ func failing(names ...string) apply.Do {
 }
 
 // told lists what became of steps: "vm.a failed: storage is full".
-func told(results []apply.Result) []string {
+func told(results []Result) []string {
 	var out []string
 	for _, r := range results {
 		text := r.Step.Address.String() + " " + string(r.Status)
@@ -81,12 +80,12 @@ func told(results []apply.Result) []string {
 // tape records events as one line each.
 type tape []string
 
-func (l *tape) notify(e apply.Event) {
+func (l *tape) notify(e Event) {
 	text := string(e.What)
 	switch e.What {
-	case apply.Started:
+	case Started:
 		text += fmt.Sprintf(" %s %s", e.Step.Action, e.Step.Address)
-	case apply.Finished:
+	case Finished:
 		text += fmt.Sprintf(" %s %s: %s", e.Step.Action, e.Step.Address, e.Result.Status)
 	default:
 		text += " " + e.Text
@@ -97,14 +96,14 @@ func (l *tape) notify(e apply.Event) {
 func TestOneAfterTheOther(t *testing.T) {
 	var seen tape
 	steps := []plan.Step{create("vm.a"), create("vm.b", "vm.a"), create("vm.c", "vm.b", "vm.elsewhere")}
-	got := apply.Run(t.Context(), steps, apply.Options{Width: 1, Notify: seen.notify}, failing())
+	got := Run(t.Context(), steps, Options{Width: 1, Notify: seen.notify}, failing())
 	require.Equal(t, []string{"vm.a done", "vm.b done", "vm.c done"}, told(got))
 	require.Equal(t, tape{
 		"started create vm.a (1 running, 2 left)", "finished create vm.a: done (0 running, 2 left)",
 		"started create vm.b (1 running, 1 left)", "finished create vm.b: done (0 running, 1 left)",
 		"started create vm.c (1 running, 0 left)", "finished create vm.c: done (0 running, 0 left)",
 	}, seen)
-	require.Empty(t, apply.Run(t.Context(), nil, apply.Options{}, failing()))
+	require.Empty(t, Run(t.Context(), nil, Options{}, failing()))
 }
 
 // Peers run side by side, as many as allowed; what waits runs as soon as it may.
@@ -116,11 +115,11 @@ func TestWidth(t *testing.T) {
 				steps = append(steps, create(fmt.Sprintf("vm.w-%d", i)))
 			}
 			begun := time.Now()
-			got := apply.Run(t.Context(), steps, apply.Options{Width: width}, lasting(time.Second))
+			got := Run(t.Context(), steps, Options{Width: width}, lasting(time.Second))
 			require.Equal(t, expect, time.Since(begun))
 			for i, r := range got {
 				require.Equal(t, steps[i].Address, r.Step.Address)
-				require.Equal(t, []any{apply.Done, time.Second}, []any{r.Status, r.Duration})
+				require.Equal(t, []any{Done, time.Second}, []any{r.Status, r.Duration})
 				require.False(t, r.Started.IsZero())
 			}
 		})
@@ -128,7 +127,7 @@ func TestWidth(t *testing.T) {
 }
 
 // lasting makes a Do that takes a while, and lets go when told so.
-func lasting(d time.Duration) apply.Do {
+func lasting(d time.Duration) Do {
 	return func(ctx context.Context, _ plan.Step) error {
 		select {
 		case <-ctx.Done():
@@ -160,11 +159,11 @@ func TestFailures(t *testing.T) {
 			expect: []string{"vm.a failed: storage is full", "vm.peer skipped: manifest web stopped when vm.a failed", "vm.other done"},
 		},
 		"continue": {
-			steps: []plan.Step{create("vm.a"), create("vm.b", "vm.a"), create("vm.peer")}, fails: []string{"vm.a"}, width: 1, policy: apply.Continue,
+			steps: []plan.Step{create("vm.a"), create("vm.b", "vm.a"), create("vm.peer")}, fails: []string{"vm.a"}, width: 1, policy: onErrorContinue,
 			expect: []string{"vm.a failed: storage is full", "vm.b skipped: it depends on vm.a, which failed", "vm.peer done"},
 		},
 		"rollback": {
-			steps: append(slices.Clone(chain), create("vm.late"), of("db", create("vm.other"))), fails: []string{"vm.c"}, width: 2, policy: apply.Rollback,
+			steps: append(slices.Clone(chain), create("vm.late"), of("db", create("vm.other"))), fails: []string{"vm.c"}, width: 2, policy: onErrorRollback,
 			expect: []string{
 				"vm.a rolled-back", "vm.peer rolled-back", "vm.b rolled-back", "vm.c failed: storage is full",
 				"vm.d skipped: it depends on vm.c, which failed", "vm.late rolled-back", "vm.other done",
@@ -172,22 +171,22 @@ func TestFailures(t *testing.T) {
 		},
 		"rollback removes only what it made": {
 			steps: []plan.Step{with(plan.Update, create("vm.a")), create("vm.b"), with(plan.Replace, create("vm.c")), create("image.a"), create("vm.d", "image.a")},
-			fails: []string{"vm.d"}, width: 1, policy: apply.Rollback,
+			fails: []string{"vm.d"}, width: 1, policy: onErrorRollback,
 			expect: []string{"vm.a done", "vm.b rolled-back", "vm.c done", "image.a done", "vm.d failed: storage is full"},
 		},
 		"rollback spares what others live on": {
 			steps: []plan.Step{create("vm.a"), create("vm.b", "vm.a"), of("db", create("vm.db", "vm.b")), create("vm.c"), create("vm.d", "vm.c", "vm.db")},
-			fails: []string{"vm.d"}, width: 4, policy: apply.Rollback,
+			fails: []string{"vm.d"}, width: 4, policy: onErrorRollback,
 			expect: []string{"vm.a done", "vm.b done", "vm.db done", "vm.c rolled-back", "vm.d failed: storage is full"},
 		},
 		"rollback spares them in whatever order they are listed": {
 			steps: []plan.Step{of("db", create("vm.db", "vm.b")), create("vm.d", "vm.c", "vm.db"), create("vm.b", "vm.a"), create("vm.a"), create("vm.c")},
-			fails: []string{"vm.d"}, width: 4, policy: apply.Rollback,
+			fails: []string{"vm.d"}, width: 4, policy: onErrorRollback,
 			expect: []string{"vm.db done", "vm.d failed: storage is full", "vm.b done", "vm.a done", "vm.c rolled-back"},
 		},
 		"rollback skips what would live on it": {
 			steps: []plan.Step{create("vm.a"), create("vm.b"), of("db", create("vm.db", "vm.a", "vm.slow")), of("db", create("vm.slow"))},
-			fails: []string{"vm.b"}, width: 1, policy: apply.Rollback,
+			fails: []string{"vm.b"}, width: 1, policy: onErrorRollback,
 			expect: []string{
 				"vm.a rolled-back", "vm.b failed: storage is full", "vm.db skipped: it depends on vm.a, which is rolled back", "vm.slow done",
 			},
@@ -219,7 +218,7 @@ func TestFailures(t *testing.T) {
 			if c.policy == "" {
 				policy = nil
 			}
-			got := apply.Run(t.Context(), c.steps, apply.Options{Width: c.width, OnError: policy}, failing(c.fails...))
+			got := Run(t.Context(), c.steps, Options{Width: c.width, OnError: policy}, failing(c.fails...))
 			require.Equal(t, c.expect, told(got))
 		})
 	}
@@ -247,7 +246,7 @@ func TestRollback(t *testing.T) {
 			}
 			return failing("vm.c")(ctx, s)
 		}
-		got := apply.Run(t.Context(), steps, apply.Options{OnError: always(apply.Rollback), Notify: seen.notify}, do)
+		got := Run(t.Context(), steps, Options{OnError: always(onErrorRollback), Notify: seen.notify}, do)
 		require.Equal(t, []string{"vm.a rolled-back", "vm.b rolled-back", "vm.c failed: storage is full", "vm.slow rolled-back", "vm.other done", "vm.later done"}, told(got))
 		require.Equal(t, 61*time.Second, got[3].Duration, "the removal does not count")
 		require.Contains(t, seen, "note vm.c failed: rolling back manifest web, 4 created by this run to remove (1 running, 1 left)")
@@ -277,7 +276,7 @@ func TestRollbackThatFails(t *testing.T) {
 		return nil
 	}
 	steps := []plan.Step{create("vm.a"), create("vm.b", "vm.a"), create("vm.c", "vm.b"), create("vm.d", "vm.c"), create("vm.e")}
-	got := apply.Run(t.Context(), steps, apply.Options{Width: 1, OnError: always(apply.Rollback), Notify: seen.notify}, do)
+	got := Run(t.Context(), steps, Options{Width: 1, OnError: always(onErrorRollback), Notify: seen.notify}, do)
 	require.Equal(t, []string{
 		"vm.a done", "vm.b failed: roll back vm.b: storage is full", "vm.c rolled-back", "vm.d failed: storage is full", "vm.e failed: roll back vm.e: storage is full",
 	}, told(got))
@@ -292,7 +291,7 @@ func BenchmarkRun(b *testing.B) {
 				steps = append(steps, create(fmt.Sprintf("vm.w-%d", i), "image.a"))
 			}
 			for b.Loop() {
-				apply.Run(b.Context(), steps, apply.Options{}, failing())
+				Run(b.Context(), steps, Options{}, failing())
 			}
 		})
 	}
@@ -398,14 +397,14 @@ func TestRunKeepsItsWord(t *testing.T) {
 		steps = rapid.Permutation(steps).Draw(t, "order")
 		policies := map[string]string{}
 		for _, m := range []string{"web", "db", "mail"} {
-			policies[m] = rapid.SampledFrom([]string{apply.Stop, apply.Rollback, apply.Continue, ""}).Draw(t, m)
+			policies[m] = rapid.SampledFrom([]string{onErrorStop, onErrorRollback, onErrorContinue, ""}).Draw(t, m)
 		}
 		width := rapid.IntRange(1, 5).Draw(t, "width")
 		ended := rapid.IntRange(0, 3).Draw(t, "ended") == 0
 		after := time.Duration(rapid.IntRange(0, 20).Draw(t, "stop after"))*time.Second + time.Millisecond
 
-		var events []apply.Event
-		var got []apply.Result
+		var events []Event
+		var got []Result
 		synctest.Test(outer, func(inner *testing.T) { // nothing in here may fail: rapid must not
 			ctx, cancel := context.WithCancel(inner.Context())
 			defer cancel()
@@ -414,8 +413,8 @@ func TestRunKeepsItsWord(t *testing.T) {
 				time.AfterFunc(after, func() { close(stop) })
 				time.AfterFunc(after+2*time.Second, cancel)
 			}
-			got = apply.Run(ctx, steps, apply.Options{
-				Width: width, Stop: stop, Notify: func(e apply.Event) { events = append(events, e) },
+			got = Run(ctx, steps, Options{
+				Width: width, Stop: stop, Notify: func(e Event) { events = append(events, e) },
 				OnError: func(m string) string { return policies[m] },
 			}, h.do)
 		})
@@ -425,21 +424,21 @@ func TestRunKeepsItsWord(t *testing.T) {
 		require.Zero(t, h.running)
 		require.Len(t, got, len(steps))
 		failed := map[string]bool{}
-		status := map[model.Address]apply.Status{}
+		status := map[model.Address]Status{}
 		for i, r := range got {
 			a := r.Step.Address
 			require.Equal(t, steps[i], r.Step)
 			require.LessOrEqual(t, h.begun[a], 1)
-			require.Equal(t, r.Status == apply.Skipped, h.begun[a] == 0, a)
-			require.Equal(t, r.Status == apply.Done || r.Status == apply.RolledBack, r.Err == nil, a)
+			require.Equal(t, r.Status == Skipped, h.begun[a] == 0, a)
+			require.Equal(t, r.Status == Done || r.Status == RolledBack, r.Err == nil, a)
 			switch r.Status {
-			case apply.Done:
+			case Done:
 				require.True(t, h.done[a])
 				require.Equal(t, r.Step.Action != plan.Delete, h.there[a], a)
-			case apply.RolledBack:
+			case RolledBack:
 				require.False(t, h.there[a], a)
-				require.Equal(t, apply.Rollback, policies[r.Step.Manifest])
-			case apply.Failed:
+				require.Equal(t, onErrorRollback, policies[r.Step.Manifest])
+			case Failed:
 				failed[r.Step.Manifest] = true
 			default:
 				require.Equal(t, r.Step.Action != plan.Create, h.there[a], a)
@@ -447,13 +446,13 @@ func TestRunKeepsItsWord(t *testing.T) {
 			status[a] = r.Status
 		}
 		for _, r := range got {
-			if r.Status == apply.Skipped && !ended && policies[r.Step.Manifest] == apply.Continue {
+			if r.Status == Skipped && !ended && policies[r.Step.Manifest] == onErrorContinue {
 				require.True(t, slices.ContainsFunc(r.Step.After, func(a model.Address) bool {
 					s, among := status[a]
-					return among && s != apply.Done
+					return among && s != Done
 				}), "%s was skipped although all it waits for was done", r.Step.Address)
 			}
-			if r.Status == apply.Skipped && !ended && len(failed) == 0 {
+			if r.Status == Skipped && !ended && len(failed) == 0 {
 				t.Fatalf("%s was skipped although nothing failed", r.Step.Address)
 			}
 		}
@@ -463,22 +462,22 @@ func TestRunKeepsItsWord(t *testing.T) {
 
 // checkEvents: as many ends as beginnings, one end a step, and after a failure
 // nothing new of a manifest that wants none.
-func checkEvents(t *rapid.T, events []apply.Event, policies map[string]string, steps int) {
+func checkEvents(t *rapid.T, events []Event, policies map[string]string, steps int) {
 	begun, finished, over := 0, 0, map[string]bool{}
 	for _, e := range events {
 		undo := e.Step.Have != nil
 		switch e.What {
-		case apply.Started:
+		case Started:
 			begun++
 			require.False(t, over[e.Step.Manifest] && !undo, "%s begun after its manifest failed", e.Step.Address)
-		case apply.Finished:
+		case Finished:
 			if !undo {
 				finished++
 			}
-			if e.Result.Status != apply.Skipped {
+			if e.Result.Status != Skipped {
 				begun--
 			}
-			if p := policies[e.Step.Manifest]; e.Result.Status == apply.Failed && e.Step.Manifest != "" && p != apply.Continue {
+			if p := policies[e.Step.Manifest]; e.Result.Status == Failed && e.Step.Manifest != "" && p != onErrorContinue {
 				over[e.Step.Manifest] = true
 			}
 		default:
@@ -508,7 +507,7 @@ func TestAnErrorDoesNotRepeatSecrets(t *testing.T) {
 		},
 		Changes: []plan.Change{{Path: "keys", Before: "older-secret", After: []string{"newer-secret", "x"}, Sensitive: true}},
 	}
-	results := apply.Run(t.Context(), []plan.Step{step}, apply.Options{}, func(context.Context, plan.Step) error {
+	results := Run(t.Context(), []plan.Step{step}, Options{}, func(context.Context, plan.Step) error {
 		return fmt.Errorf("400: bad 'hunter2 & more' or 'hunter2+%%26+more' of plain comment, t0ken!, older-secret, newer-secret, x: %w", cause)
 	})
 	require.Equal(t, "400: bad '(sensitive)' or '(sensitive)' of plain comment, (sensitive), (sensitive), (sensitive), x: cause", results[0].Err.Error())
@@ -526,10 +525,10 @@ func TestOutcomeUnknown(t *testing.T) {
 		lost("x"), fmt.Errorf("starting: %w", lost("x")), errors.Join(errors.New("one"), lost("x")),
 		fmt.Errorf("%w; and %w", locked(true), fmt.Errorf("again: %w", lost("x"))),
 	} {
-		require.True(t, apply.OutcomeUnknown(err), err.Error())
+		require.True(t, outcomeUnknown(err), err.Error())
 	}
 	for _, err := range []error{nil, errors.New("no"), fmt.Errorf("starting: %w", locked(true)), errors.Join(errors.New("one"), errors.New("two"))} {
-		require.False(t, apply.OutcomeUnknown(err))
+		require.False(t, outcomeUnknown(err))
 	}
 }
 
@@ -586,7 +585,7 @@ func TestRepeat(t *testing.T) {
 					}
 				}
 				began := time.Now()
-				err := apply.Repeat(do, look, apply.Backoff{}, nil)(t.Context(), web)
+				err := Repeat(do, look, Backoff{}, nil)(t.Context(), web)
 				if c.err == "" {
 					require.NoError(t, err)
 				} else {
@@ -613,7 +612,7 @@ func TestRepeatIsLeft(t *testing.T) {
 			return lost("596: password hunter22")
 		}
 		look := func(_ context.Context, s plan.Step, _ time.Time) (*plan.Step, error) { return &s, nil }
-		again := apply.Repeat(do, look, apply.Backoff{}, stop)
+		again := Repeat(do, look, Backoff{}, stop)
 		s := plan.Step{
 			Address: model.Address{Kind: "vm", Name: "web"}, Action: plan.Create,
 			Changes: []plan.Change{{Path: "password", After: "hunter22", Sensitive: true}},
@@ -624,8 +623,8 @@ func TestRepeatIsLeft(t *testing.T) {
 		require.Equal(t, 1, tries)
 
 		var notes []string
-		results := apply.Run(t.Context(), []plan.Step{s}, apply.Options{Stop: stop, Notify: func(e apply.Event) {
-			if e.What != apply.Note {
+		results := Run(t.Context(), []plan.Step{s}, Options{Stop: stop, Notify: func(e Event) {
+			if e.What != Note {
 				return
 			}
 			require.Equal(t, s.Address, e.Step.Address)
@@ -635,7 +634,7 @@ func TestRepeatIsLeft(t *testing.T) {
 			}
 		}}, again)
 		require.Equal(t, 3, tries)
-		require.Equal(t, apply.Failed, results[0].Status)
+		require.Equal(t, Failed, results[0].Status)
 		require.Len(t, notes, 2)
 		require.True(t, strings.HasPrefix(notes[0], "vm.web: the outcome is unknown; checking the host and retrying in 0."), notes[0])
 		require.Contains(t, notes[1], "(try 3 of 4): 596: password (sensitive)")
@@ -650,7 +649,7 @@ func (l locked) Temporary() bool { return bool(l) }
 func TestRetry(t *testing.T) {
 	for name, c := range map[string]struct {
 		errs       []error // one a try; none after the last
-		backoff    apply.Backoff
+		backoff    Backoff
 		deadline   time.Duration
 		cancel     time.Duration
 		tries      int
@@ -666,7 +665,7 @@ func TestRetry(t *testing.T) {
 			least: 3500 * time.Millisecond, max: 7 * time.Second,
 		},
 		"pauses are bounded": {
-			errs: []error{locked(true), locked(true), locked(true), locked(true)}, backoff: apply.Backoff{Tries: 5, First: time.Minute, Most: 2 * time.Minute},
+			errs: []error{locked(true), locked(true), locked(true), locked(true)}, backoff: Backoff{Tries: 5, First: time.Minute, Most: 2 * time.Minute},
 			tries: 5, least: 210 * time.Second, max: 420 * time.Second,
 		},
 		"a deadline that the pause would outlast": {errs: []error{locked(true)}, deadline: 400 * time.Millisecond, tries: 1, err: "got timeout"},
@@ -687,7 +686,7 @@ func TestRetry(t *testing.T) {
 					cancel()
 				}
 				tries, begun := 0, time.Now()
-				err := apply.Retry(func(context.Context, plan.Step) error {
+				err := Retry(func(context.Context, plan.Step) error {
 					tries++
 					if tries > len(c.errs) {
 						return nil
@@ -754,7 +753,7 @@ func (h *counter) checked(ctx context.Context, s plan.Step) error {
 	if err := h.work(ctx, time.Minute); err != nil || s.Manifest != "ill" {
 		return err
 	}
-	apply.YieldForever(ctx)
+	YieldForever(ctx)
 	if err := pause(ctx, 5*time.Minute); err != nil {
 		return err
 	}
@@ -769,8 +768,8 @@ func many(manifest string, n int, do plan.Action) []plan.Step {
 	return out
 }
 
-func ends(results []apply.Result) map[apply.Status]int {
-	out := map[apply.Status]int{}
+func ends(results []Result) map[Status]int {
+	out := map[Status]int{}
 	for _, r := range results {
 		out[r.Status]++
 	}
@@ -784,15 +783,15 @@ func TestWaitingIsNoWork(t *testing.T) {
 		do     plan.Action
 		policy string
 		top    int // of the ill manifest
-		ends   map[apply.Status]int
+		ends   map[Status]int
 		took   time.Duration
 	}{
 		// 170 minutes of work in ten places.
-		"a failure stops nothing": {plan.Create, apply.Continue, 20, map[apply.Status]int{apply.Failed: 20, apply.Done: 150}, 17 * time.Minute},
+		"a failure stops nothing": {plan.Create, onErrorContinue, 20, map[Status]int{Failed: 20, Done: 150}, 17 * time.Minute},
 		// The second ten are begun after 6 minutes.
-		"a failure stops nothing, but guests that ran may be down": {plan.Update, apply.Continue, 10, map[apply.Status]int{apply.Failed: 20, apply.Done: 150}, 17 * time.Minute},
-		"a failure stops the manifest":                             {plan.Create, apply.Stop, 10, map[apply.Status]int{apply.Failed: 10, apply.Skipped: 10, apply.Done: 150}, 16 * time.Minute},
-		"a failure rolls the manifest back":                        {plan.Create, apply.Rollback, 10, map[apply.Status]int{apply.Failed: 10, apply.Skipped: 10, apply.Done: 150}, 17 * time.Minute},
+		"a failure stops nothing, but guests that ran may be down": {plan.Update, onErrorContinue, 10, map[Status]int{Failed: 20, Done: 150}, 17 * time.Minute},
+		"a failure stops the manifest":                             {plan.Create, onErrorStop, 10, map[Status]int{Failed: 10, Skipped: 10, Done: 150}, 16 * time.Minute},
+		"a failure rolls the manifest back":                        {plan.Create, onErrorRollback, 10, map[Status]int{Failed: 10, Skipped: 10, Done: 150}, 17 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -803,7 +802,7 @@ func TestWaitingIsNoWork(t *testing.T) {
 					}
 					return h.checked(ctx, s)
 				}
-				got := apply.Run(t.Context(), append(many("ill", 20, c.do), many("web", 150, plan.Create)...), apply.Options{OnError: always(c.policy)}, do)
+				got := Run(t.Context(), append(many("ill", 20, c.do), many("web", 150, plan.Create)...), Options{OnError: always(c.policy)}, do)
 				require.Equal(t, c.ends, ends(got))
 				require.Equal(t, c.top, h.top["ill"])
 				require.Equal(t, 10, h.peak)
@@ -821,7 +820,7 @@ func TestBackToWork(t *testing.T) {
 			if s.Manifest != "web" {
 				return h.work(ctx, 10*time.Minute)
 			}
-			back := apply.Yield(ctx)
+			back := Yield(ctx)
 			if err := pause(ctx, time.Minute); err != nil {
 				return err
 			}
@@ -830,8 +829,8 @@ func TestBackToWork(t *testing.T) {
 			}
 			return h.work(ctx, time.Minute)
 		}
-		got := apply.Run(t.Context(), append(many("web", 2, plan.Create), many("db", 3, plan.Create)...), apply.Options{Width: 1}, do)
-		require.Equal(t, map[apply.Status]int{apply.Done: 5}, ends(got))
+		got := Run(t.Context(), append(many("web", 2, plan.Create), many("db", 3, plan.Create)...), Options{Width: 1}, do)
+		require.Equal(t, map[Status]int{Done: 5}, ends(got))
 		require.Equal(t, 1, h.peak)
 		require.Equal(t, 11*time.Minute, got[0].Duration, "a minute of rest, and one of work when the first of db was done")
 		require.Equal(t, 32*time.Minute, time.Since(begun))
@@ -845,7 +844,7 @@ func TestNoPlaceInTime(t *testing.T) {
 			if s.Manifest != "web" {
 				return pause(ctx, time.Hour)
 			}
-			back := apply.Yield(ctx)
+			back := Yield(ctx)
 			if err := pause(ctx, time.Second); err != nil {
 				return err
 			}
@@ -854,11 +853,11 @@ func TestNoPlaceInTime(t *testing.T) {
 		limit := func(s plan.Step) time.Duration {
 			return map[string]time.Duration{"web": 5 * time.Minute}[s.Manifest]
 		}
-		got := apply.Run(t.Context(), append(many("web", 1, plan.Create), many("db", 1, plan.Create)...), apply.Options{Width: 1, Deadline: limit}, do)
+		got := Run(t.Context(), append(many("web", 1, plan.Create), many("db", 1, plan.Create)...), Options{Width: 1, Deadline: limit}, do)
 		require.Equal(t, []string{"vm.web-0 failed: gave up after 5m0s: context deadline exceeded", "vm.db-0 done"}, told(got))
 	})
-	require.NoError(t, apply.Yield(t.Context())(t.Context()), "outside of a run there are no places")
-	apply.YieldForever(t.Context())
+	require.NoError(t, Yield(t.Context())(t.Context()), "outside of a run there are no places")
+	YieldForever(t.Context())
 }
 
 // However steps work and rest: no more than there are places work at once, no manifest
@@ -880,7 +879,7 @@ func TestPlacesAreKept(t *testing.T) {
 			}
 			steps = append(steps, s)
 			rests[s.Address.Name] = rapid.SliceOfN(rapid.IntRange(0, 3), 1, 4).Draw(rt, "turns")
-			policies[manifest] = rapid.SampledFrom([]string{apply.Stop, apply.Rollback, apply.Continue}).Draw(rt, "policy")
+			policies[manifest] = rapid.SampledFrom([]string{onErrorStop, onErrorRollback, onErrorContinue}).Draw(rt, "policy")
 		}
 		bad := rapid.SampledFrom(steps).Draw(rt, "fails").Address
 		h := newCounter()
@@ -892,10 +891,10 @@ func TestPlacesAreKept(t *testing.T) {
 					return err
 				}
 				if i == 3 {
-					apply.YieldForever(ctx)
+					YieldForever(ctx)
 					return pause(ctx, time.Minute)
 				}
-				back := apply.Yield(ctx)
+				back := Yield(ctx)
 				if err := errors.Join(pause(ctx, time.Minute), back(ctx)); err != nil {
 					return err
 				}
@@ -906,12 +905,12 @@ func TestPlacesAreKept(t *testing.T) {
 			return nil
 		}
 		synctest.Test(t, func(t *testing.T) {
-			got := apply.Run(t.Context(), steps, apply.Options{Width: width, OnError: func(m string) string { return policies[m] }}, do)
+			got := Run(t.Context(), steps, Options{Width: width, OnError: func(m string) string { return policies[m] }}, do)
 			require.Len(rt, got, len(steps))
 		})
 		require.LessOrEqual(rt, h.peak, width)
 		for m, n := range h.top {
-			if policies[m] != apply.Continue {
+			if policies[m] != onErrorContinue {
 				require.LessOrEqual(rt, n, width, m)
 			}
 		}
@@ -921,8 +920,8 @@ func TestPlacesAreKept(t *testing.T) {
 func TestDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
-		got := apply.Run(t.Context(), []plan.Step{create("vm.a"), create("vm.b"), create("vm.c", "vm.a")}, apply.Options{
-			OnError: always(apply.Continue),
+		got := Run(t.Context(), []plan.Step{create("vm.a"), create("vm.b"), create("vm.c", "vm.a")}, Options{
+			OnError: always(onErrorContinue),
 			Deadline: func(s plan.Step) time.Duration {
 				return map[string]time.Duration{"vm.a": 10 * time.Minute, "vm.b": 0}[s.Address.String()]
 			},
@@ -939,7 +938,7 @@ func TestDeadlines(t *testing.T) {
 // Once: nothing new is started and what runs may finish. Twice: leave now.
 func TestStopAndCancel(t *testing.T) {
 	steps := []plan.Step{create("vm.a"), create("vm.b"), create("vm.c", "vm.a"), create("vm.d")}
-	run := func(t *testing.T, stopAt, cancelAt time.Duration, o apply.Options, do apply.Do) ([]apply.Result, time.Duration) {
+	run := func(t *testing.T, stopAt, cancelAt time.Duration, o Options, do Do) ([]Result, time.Duration) {
 		stop := make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -951,13 +950,13 @@ func TestStopAndCancel(t *testing.T) {
 		}
 		begun := time.Now()
 		o.Width, o.Stop = 2, stop
-		got := apply.Run(ctx, steps, o, do)
+		got := Run(ctx, steps, o, do)
 		return got, time.Since(begun)
 	}
 	t.Run("stop", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var seen tape
-			got, took := run(t, time.Minute, 0, apply.Options{Notify: seen.notify}, lasting(time.Hour))
+			got, took := run(t, time.Minute, 0, Options{Notify: seen.notify}, lasting(time.Hour))
 			require.Equal(t, time.Hour, took)
 			require.Equal(t, []string{"vm.a done", "vm.b done", "vm.c skipped: stopped before it started", "vm.d skipped: stopped before it started"}, told(got))
 			require.Contains(t, seen, "waiting nothing new is started, 2 still running (2 running, 2 left)")
@@ -965,15 +964,15 @@ func TestStopAndCancel(t *testing.T) {
 	})
 	t.Run("stop, then cancel", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			got, took := run(t, time.Minute, 2*time.Minute, apply.Options{}, lasting(time.Hour))
+			got, took := run(t, time.Minute, 2*time.Minute, Options{}, lasting(time.Hour))
 			require.Equal(t, 2*time.Minute, took)
 			require.Equal(t, []string{"vm.a failed: context canceled", "vm.b failed: context canceled", "vm.c skipped: it depends on vm.a, which failed", "vm.d skipped: stopped before it started"}, told(got))
 		})
 	})
 	t.Run("cancel", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			got, took := run(t, 0, time.Minute, apply.Options{
-				OnError: always(apply.Rollback), Deadline: func(plan.Step) time.Duration { return 2 * time.Hour },
+			got, took := run(t, 0, time.Minute, Options{
+				OnError: always(onErrorRollback), Deadline: func(plan.Step) time.Duration { return 2 * time.Hour },
 			}, lasting(time.Hour))
 			require.Equal(t, time.Minute, took)
 			require.Equal(t, []string{
@@ -985,7 +984,7 @@ func TestStopAndCancel(t *testing.T) {
 	t.Run("stop while rolling back", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var seen tape
-			got, took := run(t, 150*time.Minute, 0, apply.Options{OnError: always(apply.Rollback), Notify: seen.notify}, func(ctx context.Context, s plan.Step) error {
+			got, took := run(t, 150*time.Minute, 0, Options{OnError: always(onErrorRollback), Notify: seen.notify}, func(ctx context.Context, s plan.Step) error {
 				if err := lasting(time.Hour)(ctx, s); err != nil {
 					return err
 				}
@@ -1001,8 +1000,8 @@ func TestStopAndCancel(t *testing.T) {
 		cancel()
 		stop := make(chan struct{})
 		close(stop)
-		for _, r := range append(apply.Run(ctx, steps, apply.Options{}, nil), apply.Run(t.Context(), steps, apply.Options{Stop: stop}, nil)...) {
-			require.Equal(t, apply.Skipped, r.Status)
+		for _, r := range append(Run(ctx, steps, Options{}, nil), Run(t.Context(), steps, Options{Stop: stop}, nil)...) {
+			require.Equal(t, Skipped, r.Status)
 			require.Error(t, r.Err)
 			require.Zero(t, r.Started)
 		}
@@ -1015,7 +1014,7 @@ func TestRunWaitsForItsWorkers(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		gone := false
-		apply.Run(ctx, []plan.Step{create("vm.a")}, apply.Options{}, func(ctx context.Context, _ plan.Step) error {
+		Run(ctx, []plan.Step{create("vm.a")}, Options{}, func(ctx context.Context, _ plan.Step) error {
 			<-ctx.Done()
 			<-time.After(time.Minute)
 			gone = true
@@ -1037,9 +1036,9 @@ func TestPanicsAreErrors(t *testing.T) {
 		}
 		return nil
 	}
-	got := apply.Run(t.Context(), []plan.Step{create("vm.a"), create("vm.b"), create("vm.c"), create("vm.d")}, apply.Options{OnError: always(apply.Continue)}, do)
+	got := Run(t.Context(), []plan.Step{create("vm.a"), create("vm.b"), create("vm.c"), create("vm.d")}, Options{OnError: always(onErrorContinue)}, do)
 	require.Equal(t, []string{"vm.a failed: vm.a: panic: boom", "vm.b failed: vm.b: panic: unexpected EOF", "vm.c failed: vm.c: ended without an answer", "vm.d done"}, told(got))
-	var p *apply.PanicError
+	var p *panicError
 	require.ErrorAs(t, got[0].Err, &p)
 	require.Contains(t, string(p.Stack), "TestPanicsAreErrors")
 	require.ErrorIs(t, got[1].Err, io.ErrUnexpectedEOF)
@@ -1049,9 +1048,9 @@ func TestPanicsAreErrors(t *testing.T) {
 // What is not ready yet is no failure: the step is skipped with what depends on it, and nothing is rolled back.
 func TestAStepThatIsNotBegunYet(t *testing.T) {
 	steps := []plan.Step{create("vm.a"), create("vm.b"), create("vm.c", "vm.b"), create("vm.d")}
-	got := apply.Run(t.Context(), steps, apply.Options{Width: 1, OnError: always(apply.Rollback)}, func(_ context.Context, s plan.Step) error {
+	got := Run(t.Context(), steps, Options{Width: 1, OnError: always(onErrorRollback)}, func(_ context.Context, s plan.Step) error {
 		if s.Address.Name == "b" {
-			return &apply.NotYetError{Err: errors.New("it needs vm.x, which starts")}
+			return &NotYetError{Err: errors.New("it needs vm.x, which starts")}
 		}
 		return nil
 	})
@@ -1086,16 +1085,16 @@ func TestResultsNameTheTasksOfTheHost(t *testing.T) {
 			{Address: model.Address{Kind: "vm", Name: "c"}, Action: plan.Create, Manifest: "web"},
 		}
 		told := map[string][]string{}
-		results := apply.Run(t.Context(), steps, apply.Options{
-			Width: 1, OnError: func(string) string { return apply.Rollback },
-			Notify: func(e apply.Event) {
-				if e.What == apply.Finished {
+		results := Run(t.Context(), steps, Options{
+			Width: 1, OnError: func(string) string { return onErrorRollback },
+			Notify: func(e Event) {
+				if e.What == Finished {
 					told[e.Step.Address.Name] = append(told[e.Step.Address.Name], e.Result.Tasks...)
 				}
 			},
-		}, apply.Retry(do, apply.Backoff{}))
+		}, Retry(do, Backoff{}))
 		require.Equal(t, []string{"create a 1", "create a 2", "delete a 5"}, results[0].Tasks)
-		require.Equal(t, apply.RolledBack, results[0].Status)
+		require.Equal(t, RolledBack, results[0].Status)
 		require.Equal(t, []string{"create b 3", "delete b 4"}, results[1].Tasks)
 		require.Empty(t, results[2].Tasks, "it was not begun")
 		require.Equal(t, results[0].Tasks, told["a"])

@@ -109,10 +109,10 @@ func (r *run) fail(t *task, err error) {
 	for _, name := range slices.Sorted(maps.Keys(hit)) {
 		m := r.manifests[name]
 		policy := r.policy(name)
-		if policy == Continue || m.failed != nil {
+		if policy == onErrorContinue || m.failed != nil {
 			continue
 		}
-		m.failed, m.rollback = t, policy == Rollback
+		m.failed, m.rollback = t, policy == onErrorRollback
 		for _, n := range r.tasks {
 			if n.step.Manifest == name {
 				r.skip(n, fmt.Errorf("manifest %s stopped when %s failed", name, t.step.Address))

@@ -11,11 +11,11 @@ import (
 )
 
 // observe reads from the host what is left of a step that was tried at since: the step to do now,
-// or nil if nothing is left. After an error whose OutcomeUnknown is true it is called again later;
+// or nil if nothing is left. After an error whose outcomeUnknown is true it is called again later;
 // any other error ends the step.
 type observe func(ctx context.Context, s plan.Step, since time.Time) (left *plan.Step, err error)
 
-// Repeat retries a step if its outcome is unknown (see OutcomeUnknown). Before each retry, observe
+// Repeat retries a step if its outcome is unknown (see outcomeUnknown). Before each retry, observe
 // reports what is left to do. The pauses and the number of tries are those of Backoff. Once the
 // context ended or stop was closed, nothing is tried any more.
 func Repeat(do Do, observe observe, b Backoff, stop <-chan struct{}) Do {
@@ -23,7 +23,7 @@ func Repeat(do Do, observe observe, b Backoff, stop <-chan struct{}) Do {
 	return func(ctx context.Context, s plan.Step) error {
 		err := do(ctx, s)
 		last := err // of do
-		for try := 1; err != nil && OutcomeUnknown(err); try++ {
+		for try := 1; err != nil && outcomeUnknown(err); try++ {
 			if try == b.Tries {
 				return fmt.Errorf("tried %d times, checking the host before each retry; the outcome is still unknown: %w", try, err)
 			}
@@ -38,7 +38,7 @@ func Repeat(do Do, observe observe, b Backoff, stop <-chan struct{}) Do {
 			}
 			left, observeErr := observe(ctx, s, since)
 			switch {
-			case observeErr != nil && OutcomeUnknown(observeErr):
+			case observeErr != nil && outcomeUnknown(observeErr):
 				err = fmt.Errorf("%w; and checking it failed: %w", last, observeErr)
 			case observeErr != nil:
 				return fmt.Errorf("%w; %w", err, observeErr)
@@ -54,10 +54,10 @@ func Repeat(do Do, observe observe, b Backoff, stop <-chan struct{}) Do {
 	}
 }
 
-// OutcomeUnknown reports whether any error within err says that the operation may be done, in part
+// outcomeUnknown reports whether any error within err says that the operation may be done, in part
 // or not at all: a request without an answer, a task without an end. Only reading the host shows
 // the outcome.
-func OutcomeUnknown(err error) bool {
+func outcomeUnknown(err error) bool {
 	if err == nil {
 		return false
 	}
@@ -65,7 +65,7 @@ func OutcomeUnknown(err error) bool {
 		return true
 	}
 	if several, ok := err.(interface{ Unwrap() []error }); ok {
-		return slices.ContainsFunc(several.Unwrap(), OutcomeUnknown)
+		return slices.ContainsFunc(several.Unwrap(), outcomeUnknown)
 	}
-	return OutcomeUnknown(errors.Unwrap(err))
+	return outcomeUnknown(errors.Unwrap(err))
 }

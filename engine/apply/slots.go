@@ -124,13 +124,13 @@ func (r *run) grantSlots() {
 // would stop the others, or it may have taken a guest down that ran.
 func (r *run) decisive(t *task) bool {
 	name := t.step.Manifest
-	return name != "" && (t.step.Action != plan.Create || r.policy(name) != Continue)
+	return name != "" && (t.step.Action != plan.Create || r.policy(name) != onErrorContinue)
 }
 
 // policy is the on_error policy of a manifest.
 func (r *run) policy(name string) string {
 	if r.o.OnError == nil {
-		return Stop
+		return onErrorStop
 	}
 	return r.o.OnError(name)
 }

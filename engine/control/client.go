@@ -230,7 +230,7 @@ func (c *Client) Events(ctx context.Context, after string, follow bool, each fun
 		return err
 	}
 	defer res.Body.Close()
-	return Read(ctx, res.Body, each)
+	return read(ctx, res.Body, each)
 }
 
 func (c *Client) get(ctx context.Context, path string, into any) error {

@@ -53,9 +53,9 @@ const (
 	Resumed            EventType = "resumed"
 )
 
-// Between lists the events between two statuses of an agent, in a natural order. Of the first
+// between lists the events between two statuses of an agent, in a natural order. Of the first
 // status, before is the zero value.
-func Between(before, after agent.Status) []Event {
+func between(before, after agent.Status) []Event {
 	d := differ{before: before, after: after}
 	if before.Identity == "" {
 		d.add(Started, "", "", "version %s, process %d", after.Agent, after.PID)

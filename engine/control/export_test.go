@@ -5,6 +5,15 @@ import (
 	"net/http"
 )
 
+// What the tests from outside need, which import controltest.
+var (
+	Between = between
+	Read    = read
+)
+
+// Kept is how many events a log keeps.
+const Kept = kept
+
 // Call makes any request, also one that no method makes.
 func (c *Client) Call(ctx context.Context, method, path string, body, into any) error {
 	return c.call(ctx, method, path, body, into)

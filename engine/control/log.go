@@ -9,8 +9,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 )
 
-// Kept is the number of events that a log keeps.
-const Kept = 1000
+// kept is the number of events that a log keeps.
+const kept = 1000
 
 // EventLog keeps the last events of one run of an agent. It may be used from several goroutines.
 type EventLog struct {
@@ -32,7 +32,7 @@ func NewEventLog(began time.Time) *EventLog {
 func (l *EventLog) Record(s agent.Status) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	events := Between(l.before, s)
+	events := between(l.before, s)
 	l.before = s
 	if len(events) == 0 {
 		return
@@ -41,7 +41,7 @@ func (l *EventLog) Record(s agent.Status) {
 		e.ID = l.run + "-" + strconv.FormatUint(l.first+uint64(len(l.events)), 10)
 		l.events = append(l.events, e)
 	}
-	if over := len(l.events) - Kept; over > 0 {
+	if over := len(l.events) - kept; over > 0 {
 		l.events = append([]Event(nil), l.events[over:]...)
 		l.first += uint64(over)
 	}

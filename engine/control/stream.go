@@ -89,9 +89,9 @@ func line(e Event) string {
 	return text
 }
 
-// Read calls a function with each event of a stream until the stream ends, which is not an error, or the function
+// read calls a function with each event of a stream until the stream ends, which is not an error, or the function
 // returns one.
-func Read(ctx context.Context, from io.Reader, each func(Event) error) error {
+func read(ctx context.Context, from io.Reader, each func(Event) error) error {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, longest)
 	for lines.Scan() {

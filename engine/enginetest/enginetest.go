@@ -179,7 +179,7 @@ type LostError string
 // Error is its text.
 func (l LostError) Error() string { return string(l) }
 
-// OutcomeUnknown says that the step may have been done; see apply.OutcomeUnknown.
+// OutcomeUnknown says that the step may have been done; see apply.Repeat.
 func (LostError) OutcomeUnknown() bool { return true }
 
 // TwoNodes is a site in the language, with a manifest of two nodes on the host father and a recipe.

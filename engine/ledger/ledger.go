@@ -122,7 +122,7 @@ type CommitRef struct {
 // event of a pass and must not wait for a disk.
 type Ledger struct {
 	dir      string
-	o        Options
+	o        options
 	readOnly bool
 
 	write   sync.Mutex
@@ -130,21 +130,21 @@ type Ledger struct {
 	usual   medians
 }
 
-// Options limit what is stored. The zero value is ready for use.
-type Options struct {
+// options limit what is stored. The zero value is ready for use.
+type options struct {
 	Files int   // receipts; 1,000 unless set
 	Bytes int64 // of all receipts together; 64 MiB unless set
 }
 
-// ErrReadOnly is returned by writes to a ledger opened with Read.
-var ErrReadOnly = errors.New("the ledger is open for reading only")
+// errReadOnly is returned by writes to a ledger opened with Read.
+var errReadOnly = errors.New("the ledger is open for reading only")
 
 // Open opens a folder with the default limits; it creates the folder (mode 0700) if necessary.
-func Open(dir string) (*Ledger, error) { return Options{}.Open(dir) }
+func Open(dir string) (*Ledger, error) { return options{}.Open(dir) }
 
 // Open opens a folder; it creates the folder (mode 0700) if necessary, and removes incomplete files
 // of dead writers.
-func (o Options) Open(dir string) (*Ledger, error) {
+func (o options) Open(dir string) (*Ledger, error) {
 	if o.Files <= 0 {
 		o.Files = 1000
 	}

@@ -1,4 +1,4 @@
-package ledger_test
+package ledger
 
 import (
 	"encoding/json"
@@ -13,12 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/ledger"
 )
 
-func open(t *testing.T, dir string) *ledger.Ledger {
+func open(t *testing.T, dir string) *Ledger {
 	t.Helper()
-	l, err := ledger.Open(dir)
+	l, err := Open(dir)
 	require.NoError(t, err)
 	return l
 }
@@ -26,10 +25,10 @@ func open(t *testing.T, dir string) *ledger.Ledger {
 func at(minute int) time.Time { return time.Date(2026, 1, 2, 3, minute, 0, 0, time.UTC) }
 
 // took is a receipt of one step that took so long.
-func took(minute int, seconds float64) ledger.Receipt {
-	return ledger.Receipt{
+func took(minute int, seconds float64) Receipt {
+	return Receipt{
 		Verb: "apply", Plan: fmt.Sprintf("ab%02d", minute), Began: at(minute), Outcome: "done",
-		Steps: []ledger.Step{{Address: "vm.web", Action: "create", Status: "done", Seconds: seconds}},
+		Steps: []Step{{Address: "vm.web", Action: "create", Status: "done", Seconds: seconds}},
 	}
 }
 
@@ -47,12 +46,12 @@ func files(t *testing.T, dir string) []string {
 func TestAReceiptComesBackAsItWasWritten(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "ledger")
 	l := open(t, dir)
-	in := ledger.Receipt{
+	in := Receipt{
 		Verb: "agent", By: "father", Host: "father", Site: "home", Commit: "c0ffee", Subject: "more", Author: "Ada",
 		Plan: "12ab34cd56ef", Began: at(4), Seconds: 1.5, Outcome: "partly", Drift: true,
-		Steps: []ledger.Step{{
+		Steps: []Step{{
 			Address: "vm.web", VMID: 100, Action: "update", Class: "hot", Reason: "memory differs",
-			Changes: []ledger.Change{{Path: "memory", Before: "1", After: "2"}, {Path: "password", Sensitive: true}},
+			Changes: []Change{{Path: "memory", Before: "1", After: "2"}, {Path: "password", Sensitive: true}},
 			Tasks:   []string{"UPID:x"}, Status: "failed", Error: "locked", Began: at(4), Seconds: 1,
 		}},
 		Findings: diag.List{{Severity: diag.Warning, Summary: "careful", Source: diag.FromPolicy}},
@@ -64,7 +63,7 @@ func TestAReceiptComesBackAsItWasWritten(t *testing.T) {
 	in.Version, in.ID = 1, out.ID
 	got, err := l.Last(0, nil)
 	require.NoError(t, err)
-	require.Equal(t, []ledger.Receipt{in}, got)
+	require.Equal(t, []Receipt{in}, got)
 
 	require.Equal(t, []string{out.ID + ".json"}, files(t, dir))
 	info, err := os.Stat(filepath.Join(dir, "receipts", out.ID+".json"))
@@ -74,7 +73,7 @@ func TestAReceiptComesBackAsItWasWritten(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 
-	_, err = l.Write(ledger.Receipt{Began: at(5)})
+	_, err = l.Write(Receipt{Began: at(5)})
 	require.NoError(t, err)
 	b, err := os.ReadFile(filepath.Join(dir, "receipts", "20260102T030500.000Z-noplan.json"))
 	require.NoError(t, err)
@@ -90,7 +89,7 @@ func TestTheNewestComeFirst(t *testing.T) {
 	got, err := l.Last(2, nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{"ab04", "ab03"}, []string{got[0].Plan, got[1].Plan})
-	got, err = l.Last(1, func(r *ledger.Receipt) bool { return r.Plan == "ab01" })
+	got, err = l.Last(1, func(r *Receipt) bool { return r.Plan == "ab01" })
 	require.NoError(t, err)
 	require.Len(t, got, 1)
 	require.Equal(t, "ab01", got[0].Plan)
@@ -147,7 +146,7 @@ func TestChangesOfTheChainAreReported(t *testing.T) {
 			c.spoil(t, func(i int) string {
 				return filepath.Join(dir, "receipts", fmt.Sprintf("20260102T030%d00.000Z-ab%02d.json", i, i))
 			})
-			held, broken, err := ledger.Read(dir).Verify()
+			held, broken, err := Read(dir).Verify()
 			require.NoError(t, err)
 			require.Equal(t, c.held, held, "%v", broken)
 			require.Equal(t, c.broken != "", len(broken) > 0)
@@ -180,7 +179,7 @@ func TestWhatCannotBeReadIsNamedBesideTheRest(t *testing.T) {
 
 func TestTheOldestGo(t *testing.T) {
 	dir := t.TempDir()
-	l, err := ledger.Options{Files: 10}.Open(dir)
+	l, err := options{Files: 10}.Open(dir)
 	require.NoError(t, err)
 	for i := range 35 {
 		_, err := l.Write(took(i, 1))
@@ -195,7 +194,7 @@ func TestTheOldestGo(t *testing.T) {
 
 	big := took(50, 1)
 	big.Subject = strings.Repeat("x", 5000)
-	l, err = ledger.Options{Bytes: 6000}.Open(dir)
+	l, err = options{Bytes: 6000}.Open(dir)
 	require.NoError(t, err)
 	_, err = l.Write(big)
 	require.NoError(t, err)
@@ -221,34 +220,34 @@ func TestHalfWrittenFilesAreSwept(t *testing.T) {
 
 func TestAReaderNeedsNothingAndMakesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "nothing")
-	l := ledger.Read(dir)
+	l := Read(dir)
 	got, err := l.Last(0, nil)
 	require.NoError(t, err)
 	require.Empty(t, got)
 	s, err := l.State()
 	require.NoError(t, err)
-	require.Equal(t, ledger.State{}, s)
+	require.Equal(t, State{}, s)
 	held, broken, err := l.Verify()
 	require.NoError(t, err)
 	require.Zero(t, held)
 	require.Empty(t, broken)
 	require.Zero(t, l.Usual("vm", "create"))
 	_, err = l.Write(took(1, 1))
-	require.ErrorIs(t, err, ledger.ErrReadOnly)
-	require.ErrorIs(t, l.SetState(ledger.State{}), ledger.ErrReadOnly)
+	require.ErrorIs(t, err, errReadOnly)
+	require.ErrorIs(t, l.SetState(State{}), errReadOnly)
 	require.NoDirExists(t, dir)
 }
 
 // While one process writes, others read: whole files, and never an error.
 func TestReadersDoNotMindAWriter(t *testing.T) {
 	dir := t.TempDir()
-	l, err := ledger.Options{Files: 5}.Open(dir)
+	l, err := options{Files: 5}.Open(dir)
 	require.NoError(t, err)
 	done := make(chan struct{})
 	var readers sync.WaitGroup
 	for range 3 {
 		readers.Go(func() {
-			r := ledger.Read(dir)
+			r := Read(dir)
 			for {
 				select {
 				case <-done:
@@ -271,7 +270,7 @@ func TestReadersDoNotMindAWriter(t *testing.T) {
 	for i := range 60 {
 		_, err := l.Write(took(i%60, float64(i)))
 		require.NoError(t, err)
-		require.NoError(t, l.SetState(ledger.State{Consumed: i}))
+		require.NoError(t, l.SetState(State{Consumed: i}))
 		l.Usual("vm", "create")
 	}
 	close(done)
@@ -282,19 +281,19 @@ func TestTheStateIsKept(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir)
 	until := at(9)
-	s := ledger.State{
-		Identity: "father", Head: ledger.CommitRef{ID: "c2", Since: at(1)}, Good: ledger.CommitRef{ID: "c1", Since: at(0)}, Consumed: 3, Counted: []string{"c3"}, UsedTrailers: []string{"c0"},
-		Aside: []string{"web"}, Suspended: []ledger.Suspension{{Manifest: "db", Reason: "x", By: "ops", Since: at(2), Until: &until}},
+	s := State{
+		Identity: "father", Head: CommitRef{ID: "c2", Since: at(1)}, Good: CommitRef{ID: "c1", Since: at(0)}, Consumed: 3, Counted: []string{"c3"}, UsedTrailers: []string{"c0"},
+		Aside: []string{"web"}, Suspended: []Suspension{{Manifest: "db", Reason: "x", By: "ops", Since: at(2), Until: &until}},
 	}
 	require.NoError(t, l.SetState(s))
 	s.Version = 1
-	got, err := ledger.Read(dir).State()
+	got, err := Read(dir).State()
 	require.NoError(t, err)
 	require.Equal(t, s, got)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "state.json"), []byte("nonsense"), 0o600))
 	_, err = l.State()
 	require.ErrorContains(t, err, "state.json")
-	b, err := json.Marshal(ledger.State{})
+	b, err := json.Marshal(State{})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "state.json"), b, 0o600))
 	_, err = l.State()
@@ -302,12 +301,12 @@ func TestTheStateIsKept(t *testing.T) {
 }
 
 // attempt is the receipt of a pass that cannot start the agent of a child.
-func attempt(minute int) ledger.Receipt {
-	return ledger.Receipt{
+func attempt(minute int) Receipt {
+	return Receipt{
 		Verb: "agent", By: "father", Host: "father", Commit: "c0ffee", Plan: "ab12", Began: at(minute), Seconds: 2, Outcome: "failed",
-		Steps: []ledger.Step{{
+		Steps: []Step{{
 			Address: "agent.inner", Action: "update", Class: "hot", Status: "failed", Began: at(minute), Seconds: 2, Tasks: []string{fmt.Sprintf("UPID:father:%08X", minute)},
-			Changes: []ledger.Change{{Path: "running", Before: false, After: true}},
+			Changes: []Change{{Path: "running", Before: false, After: true}},
 			Error:   fmt.Sprintf("the agent does not start: job failed; tried %d times since 03:%02d:00 UTC", minute, minute),
 		}},
 	}
@@ -316,7 +315,7 @@ func attempt(minute int) ledger.Receipt {
 // A pass that fails in the same way at every check has one receipt, which counts them, and displaces no other.
 func TestN8PassesThatFailInTheSameWay(t *testing.T) {
 	dir := t.TempDir()
-	l, err := ledger.Options{Files: 3}.Open(dir)
+	l, err := options{Files: 3}.Open(dir)
 	require.NoError(t, err)
 	for minute := range 2 {
 		_, err := l.Write(took(minute, 1))
@@ -324,7 +323,7 @@ func TestN8PassesThatFailInTheSameWay(t *testing.T) {
 	}
 	for minute := 2; minute < 33; minute++ {
 		if minute == 20 { // also over a restart
-			l, err = ledger.Options{Files: 3}.Open(dir)
+			l, err = options{Files: 3}.Open(dir)
 			require.NoError(t, err)
 		}
 		_, err := l.Write(attempt(minute))
@@ -350,14 +349,14 @@ func TestN8PassesThatFailInTheSameWay(t *testing.T) {
 
 // What differs has a receipt of its own.
 func TestN8PassesThatDiffer(t *testing.T) {
-	for name, change := range map[string]func(*ledger.Receipt){
-		"another commit":    func(r *ledger.Receipt) { r.Commit = "beef" },
-		"another person":    func(r *ledger.Receipt) { r.By = "cli:ann@father" },
-		"another error":     func(r *ledger.Receipt) { r.Steps[0].Error = "no space left on device" },
-		"another value":     func(r *ledger.Receipt) { r.Steps[0].Changes[0].After = "x" },
-		"another step":      func(r *ledger.Receipt) { r.Steps[0].Address = "agent.other" },
-		"one step more":     func(r *ledger.Receipt) { r.Steps = append(r.Steps, r.Steps[0]) },
-		"it was successful": func(r *ledger.Receipt) { r.Steps[0].Error, r.Steps[0].Status, r.Outcome = "", "done", "done" },
+	for name, change := range map[string]func(*Receipt){
+		"another commit":    func(r *Receipt) { r.Commit = "beef" },
+		"another person":    func(r *Receipt) { r.By = "cli:ann@father" },
+		"another error":     func(r *Receipt) { r.Steps[0].Error = "no space left on device" },
+		"another value":     func(r *Receipt) { r.Steps[0].Changes[0].After = "x" },
+		"another step":      func(r *Receipt) { r.Steps[0].Address = "agent.other" },
+		"one step more":     func(r *Receipt) { r.Steps = append(r.Steps, r.Steps[0]) },
+		"it was successful": func(r *Receipt) { r.Steps[0].Error, r.Steps[0].Status, r.Outcome = "", "done", "done" },
 	} {
 		l := open(t, t.TempDir())
 		_, err := l.Write(attempt(1))
@@ -390,12 +389,12 @@ func TestAStateThatCannotBeReadIsSetAside(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "state.json"), []byte(text), 0o600))
-			l, err := ledger.Open(dir)
+			l, err := Open(dir)
 			require.NoError(t, err)
 			_, err = l.State()
 			require.Error(t, err)
-			require.NoError(t, l.SetState(ledger.State{Identity: "father"}))
-			require.NoError(t, l.SetState(ledger.State{Identity: "father", Consumed: 1}))
+			require.NoError(t, l.SetState(State{Identity: "father"}))
+			require.NoError(t, l.SetState(State{Identity: "father", Consumed: 1}))
 			b, err := os.ReadFile(filepath.Join(dir, "state.unreadable.json"))
 			require.NoError(t, err)
 			require.Equal(t, text, string(b))
@@ -416,10 +415,10 @@ func TestUsualIsTheMedianOfWhatWasDone(t *testing.T) {
 	}
 	failed := took(6, 1000)
 	failed.Steps[0].Status = "failed"
-	failed.Steps = append(failed.Steps, ledger.Step{Address: "vm.web", Action: "delete", Status: "done", Seconds: 2.5})
+	failed.Steps = append(failed.Steps, Step{Address: "vm.web", Action: "delete", Status: "done", Seconds: 2.5})
 	_, err := l.Write(failed)
 	require.NoError(t, err)
-	for _, l := range []*ledger.Ledger{l, open(t, dir), ledger.Read(dir)} {
+	for _, l := range []*Ledger{l, open(t, dir), Read(dir)} {
 		require.Equal(t, 20*time.Second, l.Usual("vm", "create"))
 		require.Equal(t, 2500*time.Millisecond, l.Usual("vm", "delete"))
 		require.Zero(t, l.Usual("image", "create"))
@@ -462,7 +461,7 @@ func FuzzFiles(f *testing.F) {
 		s, err := l.State()
 		require.GreaterOrEqual(t, s.Consumed, 0)
 		if err != nil {
-			require.Equal(t, ledger.State{}, s)
+			require.Equal(t, State{}, s)
 		}
 		list, err := l.Last(0, nil)
 		require.Equal(t, err == nil, len(list) == 1)

@@ -29,7 +29,7 @@ const (
 // and the error is returned.
 func (l *Ledger) Write(r Receipt) (Receipt, error) {
 	if l.readOnly {
-		return r, ErrReadOnly
+		return r, errReadOnly
 	}
 	l.write.Lock()
 	defer l.write.Unlock()

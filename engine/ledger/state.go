@@ -65,7 +65,7 @@ func (l *Ledger) setAside() error {
 // renamed to state.unreadable.json.
 func (l *Ledger) SetState(s State) error {
 	if l.readOnly {
-		return ErrReadOnly
+		return errReadOnly
 	}
 	s.Version = stateVersion
 	s.Aside, s.Counted, s.UsedTrailers = append([]string{}, s.Aside...), append([]string{}, s.Counted...), append([]string{}, s.UsedTrailers...)

@@ -12,8 +12,8 @@ import (
 // PVEType is the type of the nodes that other nodes may live on.
 const PVEType = "pve"
 
-// LocalAPI is the API of the machine that an agent runs on.
-const LocalAPI = "https://127.0.0.1:8006"
+// localAPI is the API of the machine that an agent runs on.
+const localAPI = "https://127.0.0.1:8006"
 
 // HostFor returns the host that an identity converges, nil for an identity that the site does not have. The host of
 // a child is made from its node: the machine itself, as its hypervisor block describes it. Local knowledge, such as
@@ -152,7 +152,7 @@ func (s *Site) Lost(before *Site) []Address {
 
 // host is the machine of a child, as its children find it.
 func (n *Node) host() *Host {
-	h := &Host{Name: n.Name, API: LocalAPI, Node: n.Name, Local: true, TokenMissing: true, At: n.At}
+	h := &Host{Name: n.Name, API: localAPI, Node: n.Name, Local: true, TokenMissing: true, At: n.At}
 	h.Storage = &Storage{Disks: "local-lvm", Images: "local", ISO: "local", Backups: "local", Snippets: "local"}
 	if d := n.Hyper; d != nil {
 		for _, o := range []struct{ to, from *string }{{&h.Node, &d.Node}, {&h.Storage.Disks, &d.Storage}, {&h.Bridge, &d.Bridge}} {

@@ -1,4 +1,4 @@
-package model_test
+package model
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 type box struct {
@@ -48,32 +47,32 @@ func TestAttrsFollowTheTags(t *testing.T) {
 		Ref: "small", Cores: 2, Wait: time.Minute, Boxes: []box{{"b10", 1}, {"b2", 3}}, Lid: &lid{&red},
 		Opts: map[string]string{"z": "1", "a": "2"}, Keys: []string{"k"}, local: 1,
 	}
-	require.Equal(t, []model.Attr{
-		{"cores", int64(2), model.ClassRestart, false},
-		{"rate", 0.0, model.ClassNone, false},
-		{"wait", "1m0s", model.ClassNone, false},
-		{"on", nil, model.ClassNone, false},
-		{"tags", []string{}, model.ClassNone, false},
-		{"box.b2.size", int64(3), model.ClassHot, false},
-		{"box.b10.size", int64(1), model.ClassHot, false},
-		{"lid.colour", "red", model.ClassNone, false},
-		{"options.a", "2", model.ClassRestart, false},
-		{"options.z", "1", model.ClassRestart, false},
-		{"keys", []string{"k"}, model.ClassNone, true},
-	}, model.Attrs(s))
-	require.Empty(t, model.HostOf(s))
+	require.Equal(t, []Attr{
+		{"cores", int64(2), ClassRestart, false},
+		{"rate", 0.0, ClassNone, false},
+		{"wait", "1m0s", ClassNone, false},
+		{"on", nil, ClassNone, false},
+		{"tags", []string{}, ClassNone, false},
+		{"box.b2.size", int64(3), ClassHot, false},
+		{"box.b10.size", int64(1), ClassHot, false},
+		{"lid.colour", "red", ClassNone, false},
+		{"options.a", "2", ClassRestart, false},
+		{"options.z", "1", ClassRestart, false},
+		{"keys", []string{"k"}, ClassNone, true},
+	}, Attrs(s))
+	require.Empty(t, HostOf(s))
 	s.Host = "father"
-	require.Equal(t, "father", model.HostOf(s))
+	require.Equal(t, "father", HostOf(s))
 }
 
 func TestTagsThatMakeNoSenseAreNoticed(t *testing.T) {
 	require.Panics(t, func() {
-		model.Attrs(&struct {
+		Attrs(&struct {
 			A int `hcl:"a" cost:"free"`
 		}{})
 	})
 	require.Panics(t, func() {
-		model.Attrs(&struct {
+		Attrs(&struct {
 			A []lid `hcl:"lid,block"`
 		}{A: []lid{{}}})
 	}, "a list of blocks without label has no keys")
@@ -82,7 +81,7 @@ func TestTagsThatMakeNoSenseAreNoticed(t *testing.T) {
 func TestCloneSharesNothing(t *testing.T) {
 	on := true
 	a := &thing{On: &on, Tags: []string{"x"}, Boxes: []box{{"b", 1}}, Opts: map[string]string{"a": "1"}, Lid: &lid{}}
-	b := model.Clone(a).(*thing)
+	b := Clone(a).(*thing)
 	require.Equal(t, a, b)
 	*b.On, b.Tags[0], b.Boxes[0].Size, b.Opts["a"], b.Lid.Colour = false, "y", 2, "2", new(string)
 	require.Equal(t, &thing{On: &on, Tags: []string{"x"}, Boxes: []box{{"b", 1}}, Opts: map[string]string{"a": "1"}, Lid: &lid{}}, a)
@@ -90,33 +89,33 @@ func TestCloneSharesNothing(t *testing.T) {
 }
 
 func TestNamesCountNumbersAsNumbers(t *testing.T) {
-	require.Negative(t, model.CompareNames("worker-2", "worker-10"))
-	require.Positive(t, model.CompareNames("worker-b", "worker-10"))
-	require.Zero(t, model.CompareNames("a", "a"))
+	require.Negative(t, CompareNames("worker-2", "worker-10"))
+	require.Positive(t, CompareNames("worker-b", "worker-10"))
+	require.Zero(t, CompareNames("a", "a"))
 	name := rapid.StringMatching(`[a-c0-3]{0,5}(-[0-9]{1,3})?`)
 	rapid.Check(t, func(t *rapid.T) {
 		a, b, c := name.Draw(t, "a"), name.Draw(t, "b"), name.Draw(t, "c")
-		require.Equal(t, model.CompareNames(a, b), -model.CompareNames(b, a))
-		require.Equal(t, a == b, model.CompareNames(a, b) == 0)
-		if model.CompareNames(a, b) <= 0 && model.CompareNames(b, c) <= 0 {
-			require.LessOrEqual(t, model.CompareNames(a, c), 0)
+		require.Equal(t, CompareNames(a, b), -CompareNames(b, a))
+		require.Equal(t, a == b, CompareNames(a, b) == 0)
+		if CompareNames(a, b) <= 0 && CompareNames(b, c) <= 0 {
+			require.LessOrEqual(t, CompareNames(a, c), 0)
 		}
 	})
 }
 
 func TestAddressesAreText(t *testing.T) {
-	a, err := model.ParseAddress("vm.web-1")
+	a, err := ParseAddress("vm.web-1")
 	require.NoError(t, err)
-	require.Equal(t, model.Address{Kind: "vm", Name: "web-1"}, a)
+	require.Equal(t, Address{Kind: "vm", Name: "web-1"}, a)
 	for _, bad := range []string{"", "vm", ".x", "vm.", "x"} {
-		_, err := model.ParseAddress(bad)
+		_, err := ParseAddress(bad)
 		require.Error(t, err, bad)
 	}
 }
 
 func TestPlaceFallsBackOutwards(t *testing.T) {
 	at := func(line int) diag.Range { return diag.Range{File: "a.hcl", Start: diag.Pos{Line: line}} }
-	r := &model.Resource{At: at(1), Ranges: []model.AttrRange{{"disk.data", at(2)}, {"disk.data.size", at(3)}}}
+	r := &Resource{At: at(1), Ranges: []AttrRange{{"disk.data", at(2)}, {"disk.data.size", at(3)}}}
 	require.Equal(t, at(3), r.RangeOf("disk.data.size"))
 	require.Equal(t, at(2), r.RangeOf("disk.data.storage"))
 	require.Equal(t, at(1), r.RangeOf("cores"))
@@ -124,33 +123,33 @@ func TestPlaceFallsBackOutwards(t *testing.T) {
 
 // site has a deployed manifest on a, one suspended, one on b; an image needed on a
 // only; a pool on each.
-func site() *model.Site {
-	kinds := model.Kinds{
+func site() *Site {
+	kinds := Kinds{
 		{Name: "vm", Block: "node", Guest: true, New: func() any { return &thing{} }},
 		{Name: "pve", Block: "node", Guest: true, New: func() any { return &thing{} }},
 		{Name: "image", Block: "image", Everywhere: true, New: func() any { return &lid{} }},
-		{Name: "pool", Block: "pool", New: func() any { return &thing{} }, Resolve: func(r *model.Resource, in model.Scope) []model.Problem {
+		{Name: "pool", Block: "pool", New: func() any { return &thing{} }, Resolve: func(r *Resource, in Scope) []Problem {
 			r.Spec.(*thing).Cores = 7
-			return []model.Problem{{Path: "cores", Severity: diag.Warning, Summary: "resolved for " + in.Host.Name}}
+			return []Problem{{Path: "cores", Severity: diag.Warning, Summary: "resolved for " + in.Host.Name}}
 		}},
 	}
-	s := &model.Site{
-		Name: "home", Kinds: kinds, Hosts: map[string]*model.Host{"a": {Name: "a", Pool: "pa"}, "b": {Name: "b", Nodes: []string{"n1", "n2"}}},
-		Manifests: map[string]*model.Manifest{}, Objects: model.State{},
+	s := &Site{
+		Name: "home", Kinds: kinds, Hosts: map[string]*Host{"a": {Name: "a", Pool: "pa"}, "b": {Name: "b", Nodes: []string{"n1", "n2"}}},
+		Manifests: map[string]*Manifest{}, Objects: State{},
 	}
 	for name, on := range map[string]string{"image.used": "", "image.idle": "", "pool.pa": "a", "pool.pb": "b"} {
-		addr, _ := model.ParseAddress(name)
-		s.Objects[addr] = &model.Resource{Addr: addr, Spec: map[string]any{"image": &lid{}, "pool": &thing{Host: on}}[addr.Kind]}
+		addr, _ := ParseAddress(name)
+		s.Objects[addr] = &Resource{Addr: addr, Spec: map[string]any{"image": &lid{}, "pool": &thing{Host: on}}[addr.Kind]}
 	}
-	node := func(m *model.Manifest, kind, name, parent string, needs ...string) {
-		r := &model.Resource{Addr: model.Address{Kind: kind, Name: name}, Spec: &thing{}, Manifest: m.Name, Node: name, Guest: &model.Guest{}}
+	node := func(m *Manifest, kind, name, parent string, needs ...string) {
+		r := &Resource{Addr: Address{Kind: kind, Name: name}, Spec: &thing{}, Manifest: m.Name, Node: name, Guest: &Guest{}}
 		for _, n := range needs {
-			a, _ := model.ParseAddress(n)
+			a, _ := ParseAddress(n)
 			r.Needs = append(r.Needs, a)
 		}
-		m.Nodes = append(m.Nodes, &model.Node{Name: name, Type: kind, Spec: "base", Parent: parent, Resource: r, Manifest: m})
+		m.Nodes = append(m.Nodes, &Node{Name: name, Type: kind, Spec: "base", Parent: parent, Resource: r, Manifest: m})
 	}
-	for _, m := range []*model.Manifest{{Name: "web", Host: "a"}, {Name: "rest", Host: "a", Suspend: true}, {Name: "far", Host: "b"}, {Name: "recipe"}} {
+	for _, m := range []*Manifest{{Name: "web", Host: "a"}, {Name: "rest", Host: "a", Suspend: true}, {Name: "far", Host: "b"}, {Name: "recipe"}} {
 		s.Manifests[m.Name] = m
 	}
 	node(s.Manifests["web"], "vm", "w", "", "image.used", "vm.gone")
@@ -163,7 +162,7 @@ func site() *model.Site {
 	return s
 }
 
-func names(s model.State) []string {
+func names(s State) []string {
 	var out []string
 	for _, a := range s.Addresses() {
 		out = append(out, a.String())
@@ -175,21 +174,21 @@ func TestWantIsWhatOneHostShallHold(t *testing.T) {
 	s := site()
 	w, found := s.Want("a")
 	require.Equal(t, []string{"image.used", "pool.pa", "pve.inner", "vm.w"}, names(w.State))
-	require.Equal(t, []model.Address{{Kind: "image", Name: "used"}, {Kind: "pool", Name: "pa"}}, w.State[model.Address{Kind: "vm", Name: "w"}].Needs, "what is nowhere is needed by nobody")
+	require.Equal(t, []Address{{Kind: "image", Name: "used"}, {Kind: "pool", Name: "pa"}}, w.State[Address{Kind: "vm", Name: "w"}].Needs, "what is nowhere is needed by nobody")
 	require.Equal(t, map[string]bool{"rest": true}, w.Suspended)
-	require.True(t, w.Declared[model.Address{Kind: "image", Name: "idle"}])
+	require.True(t, w.Declared[Address{Kind: "image", Name: "idle"}])
 	require.Len(t, w.Deferred, 3)
-	require.Contains(t, w.Deferred, model.Deferred{Address: "pve.inner", Why: "1 node below it (child): left to its own agent"})
-	require.Equal(t, "declared on host b now, without its data", w.Elsewhere[model.Address{Kind: "vm", Name: "f"}])
-	require.Equal(t, "declared on node inner now, without its data", w.Elsewhere[model.Address{Kind: "vm", Name: "child"}])
-	require.NotContains(t, w.Elsewhere, model.Address{Kind: "vm", Name: "r"}, "a recipe is nowhere")
+	require.Contains(t, w.Deferred, Deferred{Address: "pve.inner", Why: "1 node below it (child): left to its own agent"})
+	require.Equal(t, "declared on host b now, without its data", w.Elsewhere[Address{Kind: "vm", Name: "f"}])
+	require.Equal(t, "declared on node inner now, without its data", w.Elsewhere[Address{Kind: "vm", Name: "child"}])
+	require.NotContains(t, w.Elsewhere, Address{Kind: "vm", Name: "r"}, "a recipe is nowhere")
 	require.Equal(t, "resolved for a", found[0].Summary)
 	require.Equal(t, "pool.pa", found[0].Address)
-	require.Zero(t, s.Objects[model.Address{Kind: "pool", Name: "pa"}].Spec.(*thing).Cores, "the site stays as it was")
+	require.Zero(t, s.Objects[Address{Kind: "pool", Name: "pa"}].Spec.(*thing).Cores, "the site stays as it was")
 
 	w, _ = s.Want("b")
 	require.Equal(t, []string{"pool.pb", "vm.f"}, names(w.State))
-	require.Equal(t, &model.Guest{Node: "n1", Nodes: []string{"n1", "n2"}}, w.State[model.Address{Kind: "vm", Name: "f"}].Guest)
+	require.Equal(t, &Guest{Node: "n1", Nodes: []string{"n1", "n2"}}, w.State[Address{Kind: "vm", Name: "f"}].Guest)
 
 	w, found = s.Want("c")
 	require.Empty(t, w.State)
@@ -210,13 +209,13 @@ func TestBindDeploysARecipeOnACopy(t *testing.T) {
 }
 
 func TestClassesAreOrdered(t *testing.T) {
-	require.True(t, model.ClassDataLoss.Worse(model.ClassReplace))
-	require.True(t, model.ClassHot.Worse(model.ClassNone))
-	require.False(t, model.ClassPending.Worse(model.ClassRestart))
+	require.True(t, ClassDataLoss.Worse(ClassReplace))
+	require.True(t, ClassHot.Worse(ClassNone))
+	require.False(t, ClassPending.Worse(ClassRestart))
 }
 
 func TestEndpointsOfHTTP(t *testing.T) {
-	for text, want := range map[string]model.Endpoint{
+	for text, want := range map[string]Endpoint{
 		"http://db.example:8080/health?a=b": {Host: "db.example", Port: 8080, Path: "/health?a=b"},
 		"https://db.example":                {TLS: true, Host: "db.example", Port: 443, Path: "/"},
 		"http://localhost/":                 {Port: 80, Path: "/"},
@@ -228,18 +227,18 @@ func TestEndpointsOfHTTP(t *testing.T) {
 		":8080":                             {Port: 8080, Path: "/"},
 		"/health":                           {Port: 80, Path: "/health"},
 	} {
-		got, err := model.HTTPEndpoint(text)
+		got, err := HTTPEndpoint(text)
 		require.NoError(t, err, text)
 		require.Equal(t, want, got, text)
 	}
 	for _, text := range []string{"8080", "db.example", "ftp://x/", "http://a:b@x/", "http://x/#top", "http://x:0/", "http://x:/", ":99999/", "http://%zz/"} {
-		_, err := model.HTTPEndpoint(text)
+		_, err := HTTPEndpoint(text)
 		require.Error(t, err, text)
 	}
 }
 
 func TestEndpointsOfTCP(t *testing.T) {
-	for text, want := range map[string]model.Endpoint{
+	for text, want := range map[string]Endpoint{
 		"22":               {Port: 22},
 		":22":              {Port: 22},
 		"localhost:22":     {Port: 22},
@@ -247,19 +246,19 @@ func TestEndpointsOfTCP(t *testing.T) {
 		"192.0.2.7:5432":   {Host: "192.0.2.7", Port: 5432},
 		"[2001:db8::1]:22": {Host: "2001:db8::1", Port: 22},
 	} {
-		got, err := model.TCPEndpoint(text)
+		got, err := TCPEndpoint(text)
 		require.NoError(t, err, text)
 		require.Equal(t, want, got, text)
 	}
 	for _, text := range []string{"ssh", "0", "65536", "a b:22", "db", "::1:22", "db:", "a/b:22"} {
-		_, err := model.TCPEndpoint(text)
+		_, err := TCPEndpoint(text)
 		require.Error(t, err, text)
 	}
 }
 
 func TestExpectedStatus(t *testing.T) {
 	for text, want := range map[string]int{"204": 204, "": 0, "ok": 0, "2040": 0, "999": 0, "-20": 0} {
-		require.Equal(t, want, (&model.Check{Expect: text}).Status(), text)
+		require.Equal(t, want, (&Check{Expect: text}).Status(), text)
 	}
 }
 
@@ -267,38 +266,38 @@ func TestExpectedStatus(t *testing.T) {
 // of its parent or of the host, and no recipe has one.
 func TestEveryDeployedNodeHasOneAgent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := &model.Site{
-			Name: "home", Hosts: map[string]*model.Host{}, Manifests: map[string]*model.Manifest{},
-			Kinds: model.Kinds{
+		s := &Site{
+			Name: "home", Hosts: map[string]*Host{}, Manifests: map[string]*Manifest{},
+			Kinds: Kinds{
 				{Name: "vm", Block: "node", Guest: true, New: func() any { return &thing{} }},
 				{Name: "pve", Block: "node", Guest: true, New: func() any { return &thing{} }},
 				{Name: "image", Block: "image", Everywhere: true, New: func() any { return &lid{} }},
 			},
-			Objects: model.State{},
+			Objects: State{},
 		}
 		for h := range rapid.IntRange(1, 3).Draw(t, "hosts") {
-			s.Hosts[fmt.Sprintf("h%d", h)] = &model.Host{Name: fmt.Sprintf("h%d", h)}
+			s.Hosts[fmt.Sprintf("h%d", h)] = &Host{Name: fmt.Sprintf("h%d", h)}
 		}
 		for i := range 3 {
-			addr := model.Address{Kind: "image", Name: fmt.Sprint(i)}
-			s.Objects[addr] = &model.Resource{Addr: addr, Spec: &lid{}}
+			addr := Address{Kind: "image", Name: fmt.Sprint(i)}
+			s.Objects[addr] = &Resource{Addr: addr, Spec: &lid{}}
 		}
 		agent := map[string]string{} // node → the agent that it shall have
 		depth := 0
 		for k := range rapid.IntRange(1, 4).Draw(t, "manifests") {
-			m := &model.Manifest{Name: fmt.Sprintf("m%d", k), Host: fmt.Sprintf("h%d", rapid.IntRange(0, len(s.Hosts)-1).Draw(t, "host"))}
+			m := &Manifest{Name: fmt.Sprintf("m%d", k), Host: fmt.Sprintf("h%d", rapid.IntRange(0, len(s.Hosts)-1).Draw(t, "host"))}
 			if rapid.IntRange(0, 4).Draw(t, "recipe") == 0 {
 				m.Host = ""
 			}
 			s.Manifests[m.Name] = m
-			var parents []*model.Node
-			level := map[*model.Node]int{}
+			var parents []*Node
+			level := map[*Node]int{}
 			for i := range rapid.IntRange(1, 15).Draw(t, "nodes") {
 				name := fmt.Sprintf("%s-n%d", m.Name, i)
-				n := &model.Node{Name: name, Type: rapid.SampledFrom([]string{"vm", "pve"}).Draw(t, "type"), Manifest: m}
-				n.Resource = &model.Resource{
-					Addr: model.Address{Kind: n.Type, Name: name}, Spec: &thing{}, Manifest: m.Name, Node: name, Guest: &model.Guest{},
-					Needs: []model.Address{{Kind: "image", Name: fmt.Sprint(rapid.IntRange(0, 2).Draw(t, "image"))}},
+				n := &Node{Name: name, Type: rapid.SampledFrom([]string{"vm", "pve"}).Draw(t, "type"), Manifest: m}
+				n.Resource = &Resource{
+					Addr: Address{Kind: n.Type, Name: name}, Spec: &thing{}, Manifest: m.Name, Node: name, Guest: &Guest{},
+					Needs: []Address{{Kind: "image", Name: fmt.Sprint(rapid.IntRange(0, 2).Draw(t, "image"))}},
 				}
 				if p := rapid.IntRange(-1, len(parents)-1).Draw(t, "parent"); p >= 0 {
 					n.Parent = parents[p].Name
@@ -326,7 +325,7 @@ func TestEveryDeployedNodeHasOneAgent(t *testing.T) {
 			require.Equal(t, identity, w.Host.Name)
 			for addr, r := range w.State {
 				if addr.Kind == "image" {
-					require.True(t, slices.ContainsFunc(w.State.Addresses(), func(a model.Address) bool { return slices.Contains(w.State[a].Needs, addr) }), "%s needs no %s", identity, addr)
+					require.True(t, slices.ContainsFunc(w.State.Addresses(), func(a Address) bool { return slices.Contains(w.State[a].Needs, addr) }), "%s needs no %s", identity, addr)
 					continue
 				}
 				require.Empty(t, got[addr.Name], "%s has two agents", addr)
@@ -348,9 +347,9 @@ func TestEveryDeployedNodeHasOneAgent(t *testing.T) {
 func TestTheHostOfAChild(t *testing.T) {
 	s := site()
 	inner := s.Manifests["web"].Nodes[1]
-	inner.Hyper = &model.HyperDecl{Node: "pve", Storage: "zfs", Bridge: "vmbr1"}
+	inner.Hyper = &HyperDecl{Node: "pve", Storage: "zfs", Bridge: "vmbr1"}
 	h := s.HostFor("inner")
-	require.Equal(t, model.LocalAPI, h.API)
+	require.Equal(t, localAPI, h.API)
 	require.Equal(t, "pve", h.PVENode())
 	require.Equal(t, "zfs", h.Storage.Disks)
 	require.Equal(t, "local", h.Storage.Images)
@@ -379,24 +378,24 @@ func TestTheHostOfAChild(t *testing.T) {
 
 // What moves with its parent is made again there, without its data: it is lost as what left the site is.
 func TestLost(t *testing.T) {
-	site := func(host string, suspended ...string) *model.Site {
-		m := &model.Manifest{Name: "tree", Host: host}
+	site := func(host string, suspended ...string) *Site {
+		m := &Manifest{Name: "tree", Host: host}
 		add := func(name, kind, parent string) {
-			m.Nodes = append(m.Nodes, &model.Node{Name: name, Type: kind, Parent: parent, Manifest: m, Resource: &model.Resource{Addr: model.Address{Kind: kind, Name: name}}})
+			m.Nodes = append(m.Nodes, &Node{Name: name, Type: kind, Parent: parent, Manifest: m, Resource: &Resource{Addr: Address{Kind: kind, Name: name}}})
 		}
 		add("inner", "pve", "")
 		add("leaf", "pve", "inner")
 		add("app", "vm", "leaf")
 		add("beside", "vm", "")
-		return &model.Site{Manifests: map[string]*model.Manifest{"tree": m}, Suspended: suspended}
+		return &Site{Manifests: map[string]*Manifest{"tree": m}, Suspended: suspended}
 	}
-	lost := func(now, before *model.Site) (out []string) {
+	lost := func(now, before *Site) (out []string) {
 		for _, a := range now.Lost(before) {
 			out = append(out, a.String())
 		}
 		return out
 	}
-	require.Equal(t, map[model.Address]string{{Kind: "pve", Name: "inner"}: "father", {Kind: "pve", Name: "leaf"}: "father/inner", {Kind: "vm", Name: "app"}: "father/inner/leaf", {Kind: "vm", Name: "beside"}: "father"}, site("father").Deployed())
+	require.Equal(t, map[Address]string{{Kind: "pve", Name: "inner"}: "father", {Kind: "pve", Name: "leaf"}: "father/inner", {Kind: "vm", Name: "app"}: "father/inner/leaf", {Kind: "vm", Name: "beside"}: "father"}, site("father").Deployed())
 	require.Empty(t, lost(site("father"), site("father")))
 	require.Equal(t, []string{"pve.inner", "pve.leaf", "vm.app", "vm.beside"}, lost(site("mother"), site("father")))
 	require.Empty(t, lost(site("mother", "tree"), site("father")), "what is suspended loses nothing")
@@ -412,7 +411,7 @@ func TestLost(t *testing.T) {
 
 // Together keeps each field of the parts.
 func TestTogetherKeepsEachField(t *testing.T) {
-	var part model.Observed
+	var part Observed
 	v := reflect.ValueOf(&part).Elem()
 	for _, f := range v.Fields() {
 		switch f.Kind() {
@@ -428,7 +427,7 @@ func TestTogetherKeepsEachField(t *testing.T) {
 			f.Set(reflect.ValueOf(time.Unix(1, 0)))
 		}
 	}
-	all := reflect.ValueOf(model.Together(part))
+	all := reflect.ValueOf(Together(part))
 	for field, f := range v.Fields() {
 		if f.Kind() == reflect.Func {
 			continue
@@ -448,14 +447,14 @@ func TestS1DerivedKeys(t *testing.T) {
 		"father": "5dedb82deda7c09836a8d470b399933e9f6ccae7d7cbb3f5f56512814c001807",
 		"inner":  "2ab6706f92230cbfb222bc91ecfc8815af657f9e480f299d45b04881d2426191",
 	} {
-		require.Equal(t, want, hex.EncodeToString(model.DeriveOwnershipKey(key, "home", owner)))
+		require.Equal(t, want, hex.EncodeToString(deriveOwnershipKey(key, "home", owner)))
 	}
-	require.NotEqual(t, model.DeriveOwnershipKey(key, "home", "father"), model.DeriveOwnershipKey(key, "other", "father"))
-	require.NotEqual(t, model.DeriveOwnershipKey(key, "a", "b"), model.DeriveOwnershipKey(key, "ab", ""))
+	require.NotEqual(t, deriveOwnershipKey(key, "home", "father"), deriveOwnershipKey(key, "other", "father"))
+	require.NotEqual(t, deriveOwnershipKey(key, "a", "b"), deriveOwnershipKey(key, "ab", ""))
 }
 
-func secretsOf(auth map[string]string) *model.Secrets {
-	return &model.Secrets{Values: map[string]map[string]string{"auth": auth}}
+func secretsOf(auth map[string]string) *Secrets {
+	return &Secrets{Values: map[string]map[string]string{"auth": auth}}
 }
 
 // Whoever has the key of the site has the keys of all owners, and two at once during a rotation. Whoever has derived ones
@@ -465,9 +464,9 @@ func TestS1KeysOfAnOwner(t *testing.T) {
 	site := secretsOf(map[string]string{"ownership_key": now, "ownership_key_previous": before})
 	keys := site.OwnershipKeys("home", "father")
 	require.Len(t, keys, 2)
-	current, err := model.ParseOwnershipKey(now)
+	current, err := ParseOwnershipKey(now)
 	require.NoError(t, err)
-	require.Equal(t, model.DeriveOwnershipKey(current, "home", "father"), keys[0], "the current one comes first")
+	require.Equal(t, deriveOwnershipKey(current, "home", "father"), keys[0], "the current one comes first")
 	require.False(t, site.OwnershipKeyMissing("home", "cli:ops@laptop"))
 
 	given := secretsOf(site.DerivedOwnershipKeys("home", "father"))
@@ -477,7 +476,7 @@ func TestS1KeysOfAnOwner(t *testing.T) {
 	require.True(t, given.OwnershipKeyMissing("home", "mother"))
 
 	for name, c := range map[string]struct {
-		secrets      *model.Secrets
+		secrets      *Secrets
 		has, missing bool
 	}{
 		"no secrets":        {nil, false, false},
@@ -494,12 +493,12 @@ func TestS1KeysOfAnOwner(t *testing.T) {
 
 // A new key is another one each time, and no error shows what was read.
 func TestS1NewKey(t *testing.T) {
-	a, b := model.NewOwnershipKey(), model.NewOwnershipKey()
+	a, b := NewOwnershipKey(), NewOwnershipKey()
 	require.NotEqual(t, a, b)
-	_, err := model.ParseOwnershipKey(a)
+	_, err := ParseOwnershipKey(a)
 	require.NoError(t, err)
 	for _, bad := range []string{"", "canary", a + "00", a[:62], "zz" + a[2:]} {
-		_, err := model.ParseOwnershipKey(bad)
+		_, err := ParseOwnershipKey(bad)
 		require.Error(t, err)
 		require.NotContains(t, err.Error(), "canary")
 		require.NotContains(t, err.Error(), "'z'")
@@ -530,34 +529,34 @@ func TestSameIsWhatAttrsSay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := things().Draw(t, "a"), things().Draw(t, "b")
 		if rapid.Bool().Draw(t, "alike") {
-			b = model.Clone(a).(*thing)
+			b = Clone(a).(*thing)
 			b.Ref, b.local = "other", 7 // which nobody compares
 			slices.Reverse(b.Boxes)     // nor the order of blocks
 			if rapid.Bool().Draw(t, "edited") {
 				b.Cores = rapid.IntRange(0, 1).Draw(t, "edit")
 			}
 		}
-		equal := reflect.DeepEqual(model.Attrs(a), model.Attrs(b)) && (a.Lid == nil) == (b.Lid == nil)
-		require.Equal(t, equal, model.Same(a, b))
+		equal := reflect.DeepEqual(Attrs(a), Attrs(b)) && (a.Lid == nil) == (b.Lid == nil)
+		require.Equal(t, equal, Same(a, b))
 	})
-	require.False(t, model.Same(&thing{}, &box{}), "of two types")
+	require.False(t, Same(&thing{}, &box{}), "of two types")
 }
 
 func TestSameMakesNoList(t *testing.T) {
 	a := &thing{Tags: []string{"x"}, Boxes: []box{{"b", 1}}, Lid: &lid{new(string)}, Opts: map[string]string{"k": "v"}}
-	b := model.Clone(a).(*thing)
-	require.Zero(t, testing.AllocsPerRun(10, func() { model.Same(a, b) }))
+	b := Clone(a).(*thing)
+	require.Zero(t, testing.AllocsPerRun(10, func() { Same(a, b) }))
 }
 
-func suspendable() *model.Site {
-	s := &model.Site{Hosts: map[string]*model.Host{"father": {Name: "father"}, "mother": {Name: "mother"}}, Manifests: map[string]*model.Manifest{}}
+func suspendable() *Site {
+	s := &Site{Hosts: map[string]*Host{"father": {Name: "father"}, "mother": {Name: "mother"}}, Manifests: map[string]*Manifest{}}
 	for name, host := range map[string]string{"web": "father", "db": "father", "mail": "mother"} {
-		m := &model.Manifest{Name: name, Host: host}
-		addr := model.Address{Kind: "vm", Name: name}
-		m.Nodes = []*model.Node{{Name: name, Manifest: m, Resource: &model.Resource{Addr: addr, Manifest: name, Node: name}}}
+		m := &Manifest{Name: name, Host: host}
+		addr := Address{Kind: "vm", Name: name}
+		m.Nodes = []*Node{{Name: name, Manifest: m, Resource: &Resource{Addr: addr, Manifest: name, Node: name}}}
 		s.Manifests[name] = m
 	}
-	s.Resolved = map[string]*model.Want{"father": {}, "mother": {}}
+	s.Resolved = map[string]*Want{"father": {}, "mother": {}}
 	return s
 }
 
@@ -566,9 +565,9 @@ func TestSuspendMakesACopy(t *testing.T) {
 	c := s.Suspend("web", "gone", "mail").Suspend("gone")
 	w, found := c.Want("father")
 	require.Empty(t, found)
-	require.Equal(t, []model.Address{{Kind: "vm", Name: "db"}}, w.State.Addresses())
+	require.Equal(t, []Address{{Kind: "vm", Name: "db"}}, w.State.Addresses())
 	require.Equal(t, map[string]bool{"web": true, "gone": true, "mail": true}, w.Suspended)
-	require.Equal(t, []model.Deferred{
+	require.Equal(t, []Deferred{
 		{Address: "manifest.gone", Why: "suspended: what remains of it stays"},
 		{Address: "manifest.mail", Why: "suspended: what remains of it stays"},
 		{Address: "manifest.web", Why: "suspended: unchanged"},
@@ -589,50 +588,50 @@ func TestSuspendMakesACopy(t *testing.T) {
 }
 
 func TestTasksAreRecordedByTheWorkersOfAStep(t *testing.T) {
-	model.RecordTask(t.Context(), "UPID:nobody listens")
-	var tasks model.Tasks
+	RecordTask(t.Context(), "UPID:nobody listens")
+	var tasks Tasks
 	ctx, cancel := context.WithCancel(tasks.With(t.Context()))
 	defer cancel()
 	var workers sync.WaitGroup
 	for range 10 {
 		workers.Go(func() {
-			model.RecordTask(ctx, "UPID:1")
-			model.RecordTask(ctx, "")
+			RecordTask(ctx, "UPID:1")
+			RecordTask(ctx, "")
 		})
 	}
 	workers.Wait()
-	model.RecordTask(ctx, "UPID:2")
+	RecordTask(ctx, "UPID:2")
 	require.Equal(t, []string{"UPID:1", "UPID:2"}, tasks.IDs())
 }
 
 const sshKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA a@laptop"
 
 func TestSSHKeyID(t *testing.T) {
-	require.NotEmpty(t, model.SSHKeyID(sshKey))
-	require.Equal(t, model.SSHKeyID(sshKey), model.SSHKeyID(`no-pty,command="echo hi" `+sshKey))
-	for _, line := range []string{"", "# " + sshKey, "ssh-ed25519", "ssh-rsa " + model.SSHKeyID(sshKey), "ssh-ed25519 not-base64 x"} {
-		require.Empty(t, model.SSHKeyID(line), line)
+	require.NotEmpty(t, SSHKeyID(sshKey))
+	require.Equal(t, SSHKeyID(sshKey), SSHKeyID(`no-pty,command="echo hi" `+sshKey))
+	for _, line := range []string{"", "# " + sshKey, "ssh-ed25519", "ssh-rsa " + SSHKeyID(sshKey), "ssh-ed25519 not-base64 x"} {
+		require.Empty(t, SSHKeyID(line), line)
 	}
 }
 
 func TestKeysOf(t *testing.T) {
 	private := "-----BEGIN OPENSSH PRIVATE KEY-----\n"
-	secrets := &model.Secrets{
+	secrets := &Secrets{
 		Values:  map[string]map[string]string{"ssh_keys": {"ops": "# two\n\n" + sshKey + "\n", "away": "", "host": private, "above": ""}},
 		Private: []string{"above"},
 	}
-	ops, away := model.SSHKey{Secret: "ops", Text: secrets.Values["ssh_keys"]["ops"]}, model.SSHKey{Secret: "away"}
+	ops, away := SSHKey{Secret: "ops", Text: secrets.Values["ssh_keys"]["ops"]}, SSHKey{Secret: "away"}
 	for name, c := range map[string]struct {
-		secrets *model.Secrets
+		secrets *Secrets
 		named   *[]string
-		want    []model.SSHKey
+		want    []SSHKey
 	}{
-		"all of the site, but those that are private": {secrets, nil, []model.SSHKey{away, ops}},
+		"all of the site, but those that are private": {secrets, nil, []SSHKey{away, ops}},
 		"none":                               {secrets, &[]string{}, nil},
-		"by name in their order, or in full": {secrets, &[]string{"ops", sshKey, "away"}, []model.SSHKey{ops, {Text: sshKey}, away}},
-		"a private key that is named":        {secrets, &[]string{"host"}, []model.SSHKey{{Secret: "host", Text: private}}},
+		"by name in their order, or in full": {secrets, &[]string{"ops", sshKey, "away"}, []SSHKey{ops, {Text: sshKey}, away}},
+		"a private key that is named":        {secrets, &[]string{"host"}, []SSHKey{{Secret: "host", Text: private}}},
 		"without secrets":                    {nil, nil, nil},
-		"a name without secrets":             {nil, &[]string{"ops"}, []model.SSHKey{{Text: "ops"}}},
+		"a name without secrets":             {nil, &[]string{"ops"}, []SSHKey{{Text: "ops"}}},
 	} {
 		require.Equal(t, c.want, c.secrets.KeysOf(c.named), name)
 	}

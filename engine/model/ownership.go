@@ -59,9 +59,9 @@ func (s *Secrets) OwnershipKeyAdvice() []string {
 	return []string{"make a key: openssl rand -hex 32", "into " + file + ", under auth: " + OwnershipKey + ": \"THE 64 DIGITS\""}
 }
 
-// DeriveOwnershipKey makes the key of one owner from the key of the site (HKDF-SHA-256, RFC 5869). It depends on the name
+// deriveOwnershipKey makes the key of one owner from the key of the site (HKDF-SHA-256, RFC 5869). It depends on the name
 // of the owner alone, not on what that lives on, so that a host which moves to another parent keeps its key.
-func DeriveOwnershipKey(key []byte, site, owner string) []byte {
+func deriveOwnershipKey(key []byte, site, owner string) []byte {
 	out, err := hkdf.Key(sha256.New, key, []byte("homestak-gitops ownership 1"), site+"\x00"+owner, ownershipKeySize)
 	if err != nil {
 		panic(err) // only for more than 255 blocks, or keys that FIPS 140 forbids
@@ -105,7 +105,7 @@ func (s *Secrets) ownershipKey(g ownershipGeneration, site, owner string) []byte
 		return nil
 	}
 	if key, err := ParseOwnershipKey(s.Values["auth"][g.site]); err == nil {
-		return DeriveOwnershipKey(key, site, owner)
+		return deriveOwnershipKey(key, site, owner)
 	}
 	key, _ := ParseOwnershipKey(s.Values["auth"][g.derived+"."+owner])
 	return key

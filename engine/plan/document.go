@@ -127,8 +127,8 @@ func plainValue(raw json.RawMessage) (any, error) {
 // maxDocument bounds a plan file; 10,000 steps take some 10 MB.
 const maxDocument = 256 << 20
 
-// Read parses a plan from its document. The result can be shown and compared with a new plan, but not applied.
-func Read(r io.Reader) (*Plan, error) {
+// read parses a plan from its document. The result can be shown and compared with a new plan, but not applied.
+func read(r io.Reader) (*Plan, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxDocument+1))
 	if err != nil {
 		return nil, fmt.Errorf("read plan: %w", err)

@@ -64,7 +64,7 @@ func ReadFile(name string) (Document, error) {
 		return Document{}, fmt.Errorf("open the plan: %w\na plan is kept in a file by: homestak-gitops plan --out FILE", err)
 	}
 	defer func() { _ = f.Close() }()
-	p, err := Read(f)
+	p, err := read(f)
 	if err != nil {
 		return Document{}, fmt.Errorf("%s: %w\na plan is kept in a file by: homestak-gitops plan --out FILE", name, err)
 	}

@@ -1,4 +1,4 @@
-package plan_test
+package plan
 
 import (
 	"fmt"
@@ -13,7 +13,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // Every row is a host where something must not be done, with what is left to do
@@ -21,7 +20,7 @@ import (
 func TestGuards(t *testing.T) {
 	for name, c := range map[string]struct {
 		want, have model.State
-		set        func(*plan.Input)
+		set        func(*Input)
 		steps      []string
 		findings   []string
 		unknown    []string
@@ -29,7 +28,7 @@ func TestGuards(t *testing.T) {
 	}{
 		"an unmanaged guest has the place of a declared one": {
 			want: state(guest("vm.a", 0, &VM{}), guest("vm.child", 0, &VM{}, "vm.a"), guest("vm.grandchild", 0, &VM{}, "vm.child"), guest("vm.other", 0, &VM{})),
-			set: func(in *plan.Input) {
+			set: func(in *Input) {
 				in.Have.Unmanaged = []model.Unmanaged{
 					{VMID: 105, Name: "a", Kind: "vm", Why: "its mark names another uuid", Claims: addr("vm.a"), Fix: "rename it, or adopt it"},
 					{VMID: 104, Name: "a", Kind: "vm", Why: "no ownership tag", Claims: addr("vm.a"), Fix: "rename it, or adopt it"},
@@ -44,7 +43,7 @@ func TestGuards(t *testing.T) {
 		},
 		"an unmanaged guest beside a declared one changes nothing": {
 			want: state(guest("vm.a", 0, &VM{Cores: 2})), have: state(guest("vm.a", 100, &VM{})),
-			set: func(in *plan.Input) {
+			set: func(in *Input) {
 				in.Have.Unmanaged = []model.Unmanaged{{VMID: 105, Name: "a", Kind: "vm", Why: "no ownership tag", Claims: addr("vm.a")}}
 			},
 			steps: []string{"update vm.a"},
@@ -52,7 +51,7 @@ func TestGuards(t *testing.T) {
 		"what is locked is left out, and what would be made on it waits": {
 			want: state(guest("vm.a", 0, &VM{Cores: 2}), guest("vm.child", 0, &VM{}, "vm.a"), guest("vm.there", 0, &VM{Cores: 2}, "vm.a"), guest("vm.calm", 0, &VM{}), guest("vm.on", 0, &VM{}, "vm.calm")),
 			have: state(guest("vm.a", 100, &VM{}), guest("vm.there", 101, &VM{}), guest("vm.calm", 102, &VM{}), guest("vm.leaves", 103, &VM{}, "image.b"), object("image.b", &Image{})),
-			set: func(in *plan.Input) {
+			set: func(in *Input) {
 				for _, name := range []string{"vm.a", "vm.calm", "vm.leaves"} {
 					in.Have.State[addr(name)].Guest.Locked = name + " is locked"
 				}
@@ -72,7 +71,7 @@ func TestGuards(t *testing.T) {
 		},
 		"nothing is known at all": {
 			want: state(guest("vm.a", 0, &VM{})), have: state(guest("vm.b", 100, &VM{})),
-			set: func(in *plan.Input) {
+			set: func(in *Input) {
 				in.Have.Unknown = []model.Unknown{{Scope: "host father", Why: "no quorum", All: true}}
 			},
 			steps:   []string{},
@@ -81,7 +80,7 @@ func TestGuards(t *testing.T) {
 		"a guest without a name may be any new one": {
 			want:  state(guest("vm.a", 0, &VM{}), guest("vm.b", 0, &VM{Cores: 2}), guest("ct.child", 0, &VM{}, "vm.a"), object("pool.p", &Pool{})),
 			have:  state(guest("vm.b", 100, &VM{})),
-			set:   func(in *plan.Input) { in.Have.Unknown = []model.Unknown{{Scope: "vm 105", Why: "403", VMID: 105}} },
+			set:   func(in *Input) { in.Have.Unknown = []model.Unknown{{Scope: "vm 105", Why: "403", VMID: 105}} },
 			steps: []string{"create pool.p", "update vm.b"},
 			unknown: []string{
 				"ct.child: not created: vm 105 cannot be read (403) and may be this guest", "vm 105: 403", "vm.a: not created: vm 105 cannot be read (403) and may be this guest",
@@ -89,7 +88,7 @@ func TestGuards(t *testing.T) {
 		},
 		"a guest with a name may only be that one, or that of its VMID": {
 			want: state(guest("vm.a", 0, &VM{}), guest("vm.b", 0, &VM{}), guest("vm.c", 105, &VM{}), guest("vm.child", 0, &VM{}, "vm.b", "vm.a")),
-			set: func(in *plan.Input) {
+			set: func(in *Input) {
 				in.Have.Unknown = []model.Unknown{{Scope: "vm 105", Why: "403", VMID: 105, Name: "a"}}
 			},
 			steps: []string{"create vm.b"},
@@ -101,7 +100,7 @@ func TestGuards(t *testing.T) {
 		"a guest that somebody creates may be one of few, and needs what they need": {
 			want: state(guest("vm.a", 0, &VM{}, "image.a"), guest("vm.b", 0, &VM{}), guest("vm.child", 0, &VM{}, "vm.a"), object("image.a", &Image{Checksum: "2"}), object("image.b", &Image{Checksum: "2"})),
 			have: state(object("image.a", &Image{Checksum: "1"}), object("image.b", &Image{Checksum: "1"}), object("image.c", &Image{})),
-			set: func(in *plan.Input) {
+			set: func(in *Input) {
 				in.Have.Unknown = []model.Unknown{{Scope: "vm 105", Why: "is being created", VMID: 105, Only: addrs("vm.a"), Creating: true}}
 			},
 			steps: []string{"replace image.b", "delete image.c", "create vm.b"},
@@ -112,7 +111,7 @@ func TestGuards(t *testing.T) {
 		},
 		"a container is no VM": {
 			want: state(guest("vm.a", 0, &VM{}), guest("ct.a", 0, &VM{})),
-			set: func(in *plan.Input) {
+			set: func(in *Input) {
 				in.Have.Unknown = []model.Unknown{{Scope: "ct 105", Why: "403", VMID: 105, Guest: "ct"}}
 			},
 			steps:   []string{"create vm.a"},
@@ -121,7 +120,7 @@ func TestGuards(t *testing.T) {
 		"a dark node holds what is on it, or is to be": {
 			want: state(guest("vm.a", 0, &VM{Cores: 2}), guest("vm.b", 0, &VM{Cores: 2}), guest("vm.new", 0, &VM{}), object("image.a", &Image{})),
 			have: state(guest("vm.a", 100, &VM{}), guest("vm.b", 101, &VM{}), guest("vm.gone", 102, &VM{})),
-			set: func(in *plan.Input) {
+			set: func(in *Input) {
 				in.Have.Unknown = []model.Unknown{{Scope: "node two", Why: "595", Node: "two"}}
 				in.Have.State[addr("vm.a")].Guest.Node, in.Have.State[addr("vm.gone")].Guest.Node, in.Want.State[addr("vm.new")].Guest.Node = "two", "two", "two"
 			},
@@ -132,7 +131,7 @@ func TestGuards(t *testing.T) {
 		},
 		"a part of a kind cannot be seen": {
 			want: state(object("image.a", &Image{}), object("image.b", &Image{})), have: state(object("image.c", &Image{})),
-			set: func(in *plan.Input) {
+			set: func(in *Input) {
 				in.Have.Unknown = []model.Unknown{{Scope: "storage nas", Why: "595", Kind: "image", Only: addrs("image.b")}}
 			},
 			steps:   []string{"create image.a", "delete image.c"},
@@ -141,7 +140,7 @@ func TestGuards(t *testing.T) {
 		"an unknown guest may need what would go": {
 			want: state(object("image.c", &Image{Checksum: "new"})),
 			have: state(object("image.a", &Image{}), object("pool.b", &Pool{}), guest("vm.a", 100, &VM{}, "image.a"), object("image.c", &Image{Checksum: "old"})),
-			set: func(in *plan.Input) {
+			set: func(in *Input) {
 				in.Have.Unknown = []model.Unknown{{Scope: "vm 105", Why: "596", VMID: 105, Name: "x"}}
 			},
 			steps: []string{"delete vm.a"},
@@ -153,7 +152,7 @@ func TestGuards(t *testing.T) {
 		"a kind cannot be seen": {
 			want: state(object("image.new", &Image{}), object("image.changed", &Image{Checksum: "2"}), guest("vm.a", 0, &VM{}, "image.new"), guest("vm.b", 0, &VM{}, "image.old"), object("image.old", &Image{})),
 			have: state(object("image.old", &Image{}), object("image.gone", &Image{}), object("image.changed", &Image{Checksum: "1"})),
-			set: func(in *plan.Input) {
+			set: func(in *Input) {
 				in.Have.Unknown = []model.Unknown{{Scope: "storage local", Why: "595", Kind: "image"}}
 			},
 			steps: []string{"create vm.b"},
@@ -179,7 +178,7 @@ func TestGuards(t *testing.T) {
 		"what stays keeps what it needs": {
 			want: state(guest("vm.blocked", 0, &VM{Cores: 2})),
 			have: state(object("image.a", &Image{}), object("image.b", &Image{}), guest("vm.off", 100, &VM{}, "image.a"), guest("vm.blocked", 101, &VM{}, "image.b")),
-			set: func(in *plan.Input) {
+			set: func(in *Input) {
 				in.Have.State[addr("vm.off")].Manifest = "off"
 				in.Want.Suspended["off"] = true
 				in.Want.State[addr("vm.blocked")].Missing = []string{"secret.auth.x"}
@@ -193,7 +192,7 @@ func TestGuards(t *testing.T) {
 		},
 		"what is not deleted keeps what it needs, at any depth": {
 			have: state(object("pool.a", &Pool{}, "image.a"), object("image.a", &Image{}), object("image.b", &Image{})),
-			set: func(in *plan.Input) {
+			set: func(in *Input) {
 				in.Have.Unknown = []model.Unknown{{Scope: "pools", Why: "403", Kind: "pool"}}
 			},
 			steps:   []string{"delete image.b"},
@@ -211,7 +210,7 @@ func TestGuards(t *testing.T) {
 			if c.set != nil {
 				c.set(&in)
 			}
-			p := plan.Make(in)
+			p := Make(in)
 			require.Equal(t, c.steps, steps(p))
 			require.Equal(t, append([]string{}, c.findings...), findings(p))
 			require.Equal(t, append([]string{}, c.unknown...), unknown(p))
@@ -227,7 +226,7 @@ func TestGuards(t *testing.T) {
 func TestKindRefuses(t *testing.T) {
 	want := guest("vm.a", 0, &VM{Cores: 2, Disks: []Disk{{Name: "root", Size: 10}}})
 	want.At, want.Ranges = at(9), []model.AttrRange{{Path: "disk.root", At: at(12)}}
-	p := plan.Make(input(
+	p := Make(input(
 		state(want, guest("vm.child", 0, &VM{}, "vm.a"), guest("vm.b", 0, &VM{Disks: []Disk{{Name: "root", Size: 30}}})),
 		state(guest("vm.a", 100, &VM{Disks: []Disk{{Name: "root", Size: 20}}}), guest("vm.b", 101, &VM{Disks: []Disk{{Name: "root", Size: 20}}})),
 	))
@@ -243,7 +242,7 @@ func TestGuardPointsAtTheLineAndTheWayOn(t *testing.T) {
 	want.At = at(9)
 	in := input(state(want), nil)
 	in.Have.Unmanaged = []model.Unmanaged{{VMID: 105, Name: "a", Kind: "vm", Why: "no ownership tag", Claims: addr("vm.a"), Fix: "rename it, or adopt it"}}
-	f := plan.Make(in).Findings[0]
+	f := Make(in).Findings[0]
 	require.Equal(t, diag.Finding{
 		Severity: diag.Error, Source: diag.FromGuard, Address: "vm.a", At: at(9), Detail: "rename it, or adopt it",
 		Summary: `vm.a is not created: vm 105 "a" exists already and is unmanaged (no ownership tag)`,
@@ -256,7 +255,7 @@ func TestUnknownNamesWhatItHoldsBack(t *testing.T) {
 	in.Have.Unknown = []model.Unknown{
 		{Scope: "ct 105", VMID: 105, Guest: "ct"}, {Scope: "node two", Node: "two"}, {Scope: "vm 106", VMID: 106, Only: addrs("vm.a")},
 	}
-	p := plan.Make(in)
+	p := Make(in)
 	require.Equal(t, []string{"create vm.free"}, steps(p))
 	holds := map[string][]model.Address{}
 	for _, u := range p.Unknown {
@@ -323,8 +322,8 @@ func TestAChildGoesWhenNothingIsLeftInIt(t *testing.T) {
 				in.Destroy, in.Manifest = true, "m"
 				in.Have.State[addr("vm.inner")].Manifest = "m"
 			}
-			p := plan.Make(in)
-			i := slices.IndexFunc(p.Steps, func(s plan.Step) bool { return s.Address == addr("vm.inner") })
+			p := Make(in)
+			i := slices.IndexFunc(p.Steps, func(s Step) bool { return s.Address == addr("vm.inner") })
 			if c.goes {
 				require.GreaterOrEqual(t, i, 0)
 				require.Equal(t, action, string(p.Steps[i].Action))
@@ -339,10 +338,10 @@ func TestAChildGoesWhenNothingIsLeftInIt(t *testing.T) {
 			require.Equal(t, c.orphan == "abandon" || c.replace, len(p.Postponed()) == 0, "a later pass takes those that leave, and are not abandoned")
 			require.Empty(t, p.Findings, "it is no error, and no drift")
 			require.False(t, p.InSync(), "it is not as the site says")
-			require.Contains(t, text(p, plan.TextOptions{}), "\nnothing to do now: vm.inner is ")
+			require.Contains(t, text(p, TextOptions{}), "\nnothing to do now: vm.inner is ")
 
 			in.AllowOrphans = []string{"inner"}
-			require.NotEqual(t, p.ID, plan.Make(in).ID, "another plan")
+			require.NotEqual(t, p.ID, Make(in).ID, "another plan")
 		})
 	}
 }
@@ -355,7 +354,7 @@ func TestAChildIsNotDestroyedByName(t *testing.T) {
 		for addr := range in.Have.State {
 			in.Have.State[addr].Manifest = "m"
 		}
-		p := plan.Make(in)
+		p := Make(in)
 		require.Equal(t, []string{"delete vm.beside"}, steps(p), "all else goes")
 		require.Len(t, p.Findings, 1)
 		require.Equal(t, "vm.inner is not deleted: nodes of the site may be in it", p.Findings[0].Summary)
@@ -363,22 +362,22 @@ func TestAChildIsNotDestroyedByName(t *testing.T) {
 		require.Empty(t, p.Deferred)
 
 		in.Children = map[string]model.Child{"inner": {At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Commit: "a000000000000000000000000000000000000000", Nodes: []string{"app"}}}
-		require.Contains(t, plan.Make(in).Findings[0].Summary, "nodes of the site may be in it, last reported 2026-01-02 03:04:05 UTC, at a0000000: of 1 node (app)")
+		require.Contains(t, Make(in).Findings[0].Summary, "nodes of the site may be in it, last reported 2026-01-02 03:04:05 UTC, at a0000000: of 1 node (app)")
 		in.AllowOrphans = []string{"inner"}
-		require.ElementsMatch(t, []string{"delete vm.beside", "delete vm.inner"}, steps(plan.Make(in)))
+		require.ElementsMatch(t, []string{"delete vm.beside", "delete vm.inner"}, steps(Make(in)))
 	}
 }
 
 // What takes the place of a child waits for it, without an error.
 func TestWhatTakesThePlaceOfAChildWaits(t *testing.T) {
 	in := input(state(guest("vm.new", 100, &VM{}), guest("vm.on-it", 0, &VM{}, "vm.new"), guest("vm.beside", 0, &VM{})), state(child("vm.inner", 100, "refuse", &VM{})))
-	p := plan.Make(in)
+	p := Make(in)
 	require.Equal(t, []string{"create vm.beside"}, steps(p))
 	require.Empty(t, p.Findings)
 	require.Len(t, p.Postponed(), 3)
 
 	in.Children = map[string]model.Child{"inner": {At: in.Have.At, Commit: in.Commit, Empty: true}}
-	require.ElementsMatch(t, []string{"create vm.beside", "delete vm.inner", "create vm.new after vm.inner", "create vm.on-it after vm.new"}, steps(plan.Make(in)))
+	require.ElementsMatch(t, []string{"create vm.beside", "delete vm.inner", "create vm.new after vm.inner", "create vm.on-it after vm.new"}, steps(Make(in)))
 }
 
 // tree is a random site of one manifest on host "root", by the parent of each node.
@@ -417,13 +416,13 @@ type agents struct {
 }
 
 // pass is a pass of one agent with a commit.
-func (w *agents) pass(identity, commit string, s *model.Site) *plan.Plan {
+func (w *agents) pass(identity, commit string, s *model.Site) *Plan {
 	if s.HostFor(identity) == nil { // its parent says that it is leaving
 		s = s.Leave(w.hosts[identity])
 	}
 	want, found := s.Want(identity)
 	require.Empty(w.t, found)
-	p := plan.Make(plan.Input{
+	p := Make(Input{
 		Site: "home", Commit: commit, Host: identity, Kinds: s.Kinds, Want: want, Children: w.reports,
 		Have: model.Observed{State: w.holds[identity], At: time.Unix(0, 0)},
 	})
@@ -431,7 +430,7 @@ func (w *agents) pass(identity, commit string, s *model.Site) *plan.Plan {
 	for _, step := range p.Steps {
 		name := step.Address.Name
 		switch step.Action {
-		case plan.Create:
+		case Create:
 			r := *step.Want
 			w.vmid++
 			g := model.Guest{VMID: w.vmid, Node: identity}
@@ -441,7 +440,7 @@ func (w *agents) pass(identity, commit string, s *model.Site) *plan.Plan {
 			}
 			r.Guest = &g
 			w.holds[identity][step.Address] = &r
-		case plan.Delete:
+		case Delete:
 			if step.Address.Kind == "pve" && w.orphans[name] == "refuse" {
 				require.Empty(w.t, w.holds[name], "%s goes with what is in it", name)
 			}
@@ -552,7 +551,7 @@ func inner(of, version string, wanted bool) *model.Resource {
 	return r
 }
 
-func insideInput(want, have model.State) plan.Input {
+func insideInput(want, have model.State) Input {
 	in := input(want, have)
 	in.Kinds = append(in.Kinds, &model.Kind{Name: "guest", New: func() any { return &Pool{} }})
 	return in
@@ -610,7 +609,7 @@ func TestInsideOfAGuest(t *testing.T) {
 				b.Manifest = "db"
 				in.Want.Suspended["db"] = true
 			}
-			p := plan.Make(in)
+			p := Make(in)
 			require.Equal(t, c.steps, steps(p))
 			require.Equal(t, c.unchanged, p.Summary.Unchanged)
 			for _, s := range p.Steps {
@@ -626,7 +625,7 @@ func TestInsideOfAGuest(t *testing.T) {
 // A guest that is off, and starts in this plan, is entered as after a creation. What is inside of one that stays off is neither
 // unknown nor created.
 func TestN7InsideOfAGuestThatIsOff(t *testing.T) {
-	type from = *plan.Input
+	type from = *Input
 	stopped := "stopped"
 	for name, c := range map[string]struct {
 		change func(from)
@@ -652,9 +651,9 @@ func TestN7InsideOfAGuestThatIsOff(t *testing.T) {
 			running := "running"
 			in := insideInput(state(guest("vm.a", 0, &VM{Power: &running}), inner("vm.a", "1", true)), state(have))
 			c.change(&in)
-			p := plan.Make(in)
+			p := Make(in)
 			require.Equal(t, c.steps, steps(p))
-			require.Contains(t, text(p, plan.TextOptions{Width: 160}), c.after)
+			require.Contains(t, text(p, TextOptions{Width: 160}), c.after)
 			require.Equal(t, name == "its node is hidden", len(p.Unknown) > 0)
 			for _, f := range p.Findings {
 				require.NotEqual(t, "guest.a", f.Address, f.Summary)
@@ -679,7 +678,7 @@ func TestApplyingGivesWhatIsWantedInside(t *testing.T) {
 				}
 			}
 		}
-		p := plan.Make(insideInput(want, have))
+		p := Make(insideInput(want, have))
 		got, done, vmids := maps.Clone(have), map[model.Address]bool{}, map[model.Address]int{}
 		for a, r := range have {
 			if r.Guest != nil {
@@ -691,11 +690,11 @@ func TestApplyingGivesWhatIsWantedInside(t *testing.T) {
 				require.True(t, done[a], "%s comes before %s", s.Address, a)
 			}
 			done[s.Address] = true
-			if s.Action == plan.Delete || s.Action == plan.Replace {
+			if s.Action == Delete || s.Action == Replace {
 				delete(got, s.Address)
 				delete(got, within(s.Address))
 			}
-			if s.Action == plan.Delete {
+			if s.Action == Delete {
 				continue
 			}
 			r := *s.Want
@@ -718,7 +717,7 @@ func TestApplyingGivesWhatIsWantedInside(t *testing.T) {
 				require.Equal(t, w.Spec, got[a].Spec, a)
 			}
 		}
-		for _, s := range plan.Make(insideInput(want, got)).Steps {
+		for _, s := range Make(insideInput(want, got)).Steps {
 			require.True(t, withheld[s.Address.String()] || s.Address.Kind != "guest", "%s %s is planned again", s.Action, s.Address)
 		}
 	})

@@ -1,4 +1,4 @@
-package plan_test
+package plan
 
 import (
 	"flag"
@@ -15,15 +15,14 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // A target that does not exist is a mistake of who typed it, not something that a guard refuses.
 func TestN16UnknownTarget(t *testing.T) {
 	want, have := model.State{addr("vm.web-1"): {}}, model.State{addr("image.old"): {}}
-	require.NoError(t, plan.UnknownTarget(addrs("vm.web-1", "image.old"), want, have))
-	require.EqualError(t, plan.UnknownTarget(addrs("vm.web-1", "vm.web-2"), want, have), `target vm.web-2 is neither declared nor on the host: did you mean "vm.web-1"?`)
-	require.EqualError(t, plan.UnknownTarget(addrs("pool.x"), want, have), `target pool.x is neither declared nor on the host: known: image.old, vm.web-1`)
+	require.NoError(t, UnknownTarget(addrs("vm.web-1", "image.old"), want, have))
+	require.EqualError(t, UnknownTarget(addrs("vm.web-1", "vm.web-2"), want, have), `target vm.web-2 is neither declared nor on the host: did you mean "vm.web-1"?`)
+	require.EqualError(t, UnknownTarget(addrs("pool.x"), want, have), `target pool.x is neither declared nor on the host: known: image.old, vm.web-1`)
 }
 
 func TestDiff(t *testing.T) {
@@ -33,7 +32,7 @@ func TestDiff(t *testing.T) {
 		stopped    bool
 		sensitive  []string
 		changes    []string
-		action     plan.Action
+		action     Action
 		class      model.Class
 		reason     string
 	}{
@@ -42,50 +41,50 @@ func TestDiff(t *testing.T) {
 		"what is never compared":                  {want: VM{Preset: "a"}, have: VM{Preset: "b"}},
 		"hot": {
 			want: VM{Memory: 4096}, have: VM{Memory: 2048},
-			changes: []string{"memory 2048 → 4096 (hot)"}, action: plan.Update, class: model.ClassHot, reason: "memory differs from the site",
+			changes: []string{"memory 2048 → 4096 (hot)"}, action: Update, class: model.ClassHot, reason: "memory differs from the site",
 		},
 		"the worst class counts": {
 			want: VM{Memory: 2, Cores: 2, Description: "x"}, have: VM{Memory: 1, Cores: 1},
 			changes: []string{"cores 1 → 2 (pending)", "memory 1 → 2 (hot)", `description "" → x (none)`},
-			action:  plan.Update, class: model.ClassPending, reason: "cores, memory and description differ from the site",
+			action:  Update, class: model.ClassPending, reason: "cores, memory and description differ from the site",
 		},
 		"a kind refines the class": {
 			want: VM{Cores: 2}, have: VM{Cores: 1}, stopped: true,
-			changes: []string{"cores 1 → 2 (none)"}, action: plan.Update, class: model.ClassNone, reason: "cores differs from the site",
+			changes: []string{"cores 1 → 2 (none)"}, action: Update, class: model.ClassNone, reason: "cores differs from the site",
 		},
 		"only wanted": {
 			want: VM{Balloon: &two, Disks: []Disk{{Name: "a", Size: 1}, {Name: "data", Size: 5}}, Options: map[string]string{"b": "1"}}, have: VM{Disks: []Disk{{Name: "a", Size: 1}}},
 			changes: []string{"balloon none → 2 (hot)", "options.b none → 1 (none)", "disk.data.size none → 5 (hot)"},
-			action:  plan.Update, class: model.ClassHot, reason: "balloon, options.b and disk.data.size differ from the site",
+			action:  Update, class: model.ClassHot, reason: "balloon, options.b and disk.data.size differ from the site",
 		},
 		"only there": {
 			want: VM{Disks: []Disk{{Name: "b", Size: 1}}}, have: VM{Balloon: &two, Disks: []Disk{{Name: "b", Size: 1}, {Name: "a", Size: 5}}, Options: map[string]string{"b": "1", "c": "2"}},
 			changes: []string{"balloon 2 → none (hot)", "options.b 1 → none (none)", "options.c 2 → none (none)", "disk.a.size 5 → none (hot)"},
-			action:  plan.Update, class: model.ClassHot, reason: "4 attributes differ from the site",
+			action:  Update, class: model.ClassHot, reason: "4 attributes differ from the site",
 		},
 		"lists": {
 			want: VM{Tags: []string{"a", "c"}}, have: VM{Tags: []string{"b", "a"}},
-			changes: []string{"tags +c -b (none)"}, action: plan.Update, class: model.ClassNone, reason: "tags differs from the site",
+			changes: []string{"tags +c -b (none)"}, action: Update, class: model.ClassNone, reason: "tags differs from the site",
 		},
 		"another order is another list": {
 			want: VM{Tags: []string{"a", "b"}}, have: VM{Tags: []string{"b", "a"}},
-			changes: []string{"tags [b a] → [a b] (none)"}, action: plan.Update, class: model.ClassNone, reason: "tags differs from the site",
+			changes: []string{"tags [b a] → [a b] (none)"}, action: Update, class: model.ClassNone, reason: "tags differs from the site",
 		},
 		"secrets": { // a mark on the whole map covers its entries, one on an element the list
 			sensitive: []string{"description", "options", "tags.1"},
 			want:      VM{Password: "new", Description: "made of a secret", Options: map[string]string{"k": "secret"}, Tags: []string{"a", "b"}}, have: VM{Password: "old", Description: "x"},
 			changes: []string{"tags (sensitive) → (sensitive) (none)", "description (sensitive) → (sensitive) (none)", "password (sensitive) → (sensitive) (pending)", "options.k none → (sensitive) (none)"},
-			action:  plan.Update, class: model.ClassPending, reason: "4 attributes differ from the site",
+			action:  Update, class: model.ClassPending, reason: "4 attributes differ from the site",
 		},
 		"replaced": {
 			want: VM{Machine: "q35", Cores: 2}, have: VM{Machine: "pc", Cores: 1},
 			changes: []string{"machine pc → q35 (replace)", "cores 1 → 2 (pending)"},
-			action:  plan.Replace, class: model.ClassReplace, reason: "machine differs from the site and cannot be changed in place",
+			action:  Replace, class: model.ClassReplace, reason: "machine differs from the site and cannot be changed in place",
 		},
 		"replaced with its data": {
 			want: VM{Machine: "q35", Image: "new"}, have: VM{Machine: "pc", Image: "old"},
 			changes: []string{"image old → new (data-loss)", "machine pc → q35 (replace)"},
-			action:  plan.Replace, class: model.ClassDataLoss, reason: "image and machine differ from the site and cannot be changed in place",
+			action:  Replace, class: model.ClassDataLoss, reason: "image and machine differ from the site and cannot be changed in place",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -94,13 +93,13 @@ func TestDiff(t *testing.T) {
 			want.At = at(7)
 			have.Guest.Running = !c.stopped
 			before := model.Clone(have.Spec)
-			p := plan.Make(input(state(want), state(have)))
+			p := Make(input(state(want), state(have)))
 			require.Equal(t, before, have.Spec, "the observed state is only read")
 			require.Zero(t, want.Guest.VMID, "the wanted state is only read")
 			require.Empty(t, p.Findings)
 			if c.changes == nil {
 				require.True(t, p.InSync())
-				require.Equal(t, plan.Summary{Unchanged: 1}, p.Summary)
+				require.Equal(t, Summary{Unchanged: 1}, p.Summary)
 				return
 			}
 			require.Len(t, p.Steps, 1)
@@ -116,9 +115,9 @@ func TestDiff(t *testing.T) {
 
 func TestCreationSaysAllThatIsMade(t *testing.T) {
 	want := guest("vm.a", 0, &VM{Preset: "vm-small", Image: "debian-12", Cores: 2, Password: "pw", Disks: []Disk{{Name: "root", Size: 10}}})
-	p := plan.Make(input(state(want), nil))
+	p := Make(input(state(want), nil))
 	s := p.Steps[0]
-	require.Equal(t, plan.Create, s.Action)
+	require.Equal(t, Create, s.Action)
 	require.Equal(t, model.ClassNone, s.Class)
 	require.Equal(t, "vm-small, debian-12", s.Brief)
 	require.Equal(t, 100, s.VMID)
@@ -140,14 +139,14 @@ func TestWhatLeavesTheSite(t *testing.T) {
 	in := input(state(guest("vm.moved", 0, &VM{Cores: 1})), have)
 	in.Want.Suspended["off"] = true
 	in.Want.Declared[addr("image.kept")] = true
-	p := plan.Make(in)
+	p := Make(in)
 	require.Equal(t, []string{"delete image.old", "delete vm.a", "update vm.moved"}, steps(p), "declared and suspended things stay")
 	require.Equal(t, model.ClassNone, p.Steps[0].Class)
 	require.Equal(t, []any{model.ClassDataLoss, "left the site", 100, "web"}, []any{p.Steps[1].Class, p.Steps[1].Reason, p.Steps[1].VMID, p.Steps[1].Manifest})
 	require.NotNil(t, p.Steps[1].Changes)
 	in.Want.Elsewhere = map[model.Address]string{addr("vm.a"): "declared on host mother now"}
-	require.Equal(t, "declared on host mother now", plan.Make(in).Steps[1].Reason)
-	require.Equal(t, plan.Summary{Delete: 2, Update: 1}, p.Summary)
+	require.Equal(t, "declared on host mother now", Make(in).Steps[1].Reason)
+	require.Equal(t, Summary{Delete: 2, Update: 1}, p.Summary)
 }
 
 func TestPendingIsNoStep(t *testing.T) {
@@ -159,7 +158,7 @@ func TestPendingIsNoStep(t *testing.T) {
 		{Address: addr("vm.a"), Path: "cores", Before: 2, After: 4, Why: "set"}, // an int of another size than the attribute's
 	}
 	hold(&in, waits)
-	p := plan.Make(in)
+	p := Make(in)
 	require.Equal(t, []string{"memory 1 → 2 (hot)"}, changes(p.Steps[0]), "only what is not on its way already")
 	require.Equal(t, []model.Pending{
 		{Address: addr("vm.a"), Path: "cores", Before: 2, After: 4, Why: "set"},
@@ -176,10 +175,10 @@ func TestWhatGoesWaitsForNoRestart(t *testing.T) {
 		{Address: addr("vm.a"), Path: "cores", Before: 2, After: 4, Why: "set"},
 		{Address: addr("vm.b"), Path: "cores", Before: 2, After: 4, Why: "set"},
 	})
-	p := plan.Make(in)
+	p := Make(in)
 	require.Equal(t, []string{"vm.b"}, []string{p.Pending[0].Address.String()})
 	require.Len(t, p.Pending, 1)
-	require.Equal(t, plan.Delete, p.Steps[0].Action)
+	require.Equal(t, Delete, p.Steps[0].Action)
 }
 
 // TestWhatGoesAlongIsInTheReason of every step that destroys, and of no other.
@@ -189,7 +188,7 @@ func TestWhatGoesAlongIsInTheReason(t *testing.T) {
 	for _, r := range []*model.Resource{gone, anew, changed} {
 		r.Guest.RemovalNote = with
 	}
-	p := plan.Make(input(state(guest("vm.b", 0, &VM{Machine: "new"}), guest("vm.c", 0, &VM{Memory: 2})), state(gone, anew, changed)))
+	p := Make(input(state(guest("vm.b", 0, &VM{Machine: "new"}), guest("vm.c", 0, &VM{Memory: 2})), state(gone, anew, changed)))
 	reasons := map[string]string{}
 	for _, s := range p.Steps {
 		reasons[s.Address.String()] = s.Reason
@@ -206,14 +205,14 @@ func TestDriftThatIsOnlyReported(t *testing.T) {
 	want.At = at(3)
 	in := input(state(want, guest("vm.b", 0, &VM{})), state(guest("vm.a", 100, &VM{Cores: 2, Password: "old"})))
 	in.Want.Nodes = map[model.Address]*model.Node{addr("vm.a"): {Drift: "report"}, addr("vm.b"): {Drift: "report"}}
-	p := plan.Make(in)
+	p := Make(in)
 	require.Equal(t, []string{"create vm.b"}, steps(p))
 	require.Equal(t, []string{"warning (guard) drift: vm.a: cores 2 → 4, password (sensitive) → (sensitive) is left as it is (drift = report)"}, findings(p))
 	require.Equal(t, at(3), p.Findings[0].At)
 	require.Equal(t, "vm.a", p.Findings[0].Address)
-	require.Equal(t, plan.Summary{Create: 1}, p.Summary, "it is not unchanged either")
+	require.Equal(t, Summary{Create: 1}, p.Summary, "it is not unchanged either")
 	delete(in.Want.State, addr("vm.b"))
-	require.False(t, plan.Make(in).InSync(), "what is left as it is is not in sync")
+	require.False(t, Make(in).InSync(), "what is left as it is is not in sync")
 }
 
 func TestMissingSecrets(t *testing.T) {
@@ -222,7 +221,7 @@ func TestMissingSecrets(t *testing.T) {
 		r.Missing = []string{"secret.passwords.root", "secret.ssh_keys.ops"}
 		return r
 	}
-	p := plan.Make(input(
+	p := Make(input(
 		state(poor("vm.new", &VM{}), poor("vm.old", &VM{Cores: 2}), poor("vm.same", &VM{}), guest("vm.child", 0, &VM{}, "vm.new"), guest("vm.other", 0, &VM{}, "vm.old")),
 		state(guest("vm.old", 100, &VM{}), guest("vm.same", 101, &VM{})),
 	))
@@ -236,7 +235,7 @@ func TestMissingSecrets(t *testing.T) {
 }
 
 // two manifests on one host, with objects of their own and shared ones.
-func tenants() plan.Input {
+func tenants() Input {
 	of := func(manifest string, r *model.Resource) *model.Resource {
 		r.Manifest = manifest
 		return r
@@ -253,77 +252,77 @@ func tenants() plan.Input {
 
 func TestLimits(t *testing.T) {
 	for name, c := range map[string]struct {
-		limit    func(*plan.Input)
+		limit    func(*Input)
 		steps    []string
 		findings []string
 	}{
 		"whole host": {
-			limit: func(*plan.Input) {},
+			limit: func(*Input) {},
 			steps: []string{
 				"delete image.old", "replace image.shared", "create pool.db", "update pool.web", "delete vm.db-9", "delete vm.web-9",
 				"create vm.db-1 after image.shared, pool.db", "update vm.web-1 after image.shared, pool.web", "create vm.web-2 after vm.web-1",
 			},
 		},
 		"manifest": {
-			limit: func(in *plan.Input) { in.Manifest = "web" },
+			limit: func(in *Input) { in.Manifest = "web" },
 			steps: []string{"update pool.web", "delete vm.web-9", "update vm.web-1 after pool.web", "create vm.web-2 after vm.web-1"},
 			findings: []string{
 				"warning (guard) image.shared is not replaced: a plan for manifest web replaces nothing outside of it",
 			},
 		},
 		"target with what it needs": {
-			limit: func(in *plan.Input) { in.Targets = addrs("vm.db-1") },
+			limit: func(in *Input) { in.Targets = addrs("vm.db-1") },
 			steps: []string{"replace image.shared", "create pool.db", "create vm.db-1 after image.shared, pool.db"},
 		},
 		"target that goes": {
-			limit: func(in *plan.Input) { in.Targets = addrs("vm.web-9", "pool.web") },
+			limit: func(in *Input) { in.Targets = addrs("vm.web-9", "pool.web") },
 			steps: []string{"update pool.web", "delete vm.web-9"},
 		},
 		"target misspelt": {
-			limit: func(in *plan.Input) { in.Targets = addrs("vm.web-8", "image.old") },
+			limit: func(in *Input) { in.Targets = addrs("vm.web-8", "image.old") },
 			steps: []string{"delete image.old"}, // see UnknownTarget
 		},
 		"target of another manifest": {
-			limit: func(in *plan.Input) { in.Manifest, in.Targets = "db", addrs("vm.web-1") },
+			limit: func(in *Input) { in.Manifest, in.Targets = "db", addrs("vm.web-1") },
 			steps: []string{},
 			findings: []string{
 				"warning (guard) image.shared is not replaced: a plan for manifest db replaces nothing outside of it",
 			},
 		},
 		"manifest misspelt": {
-			limit:    func(in *plan.Input) { in.Manifest = "wbe" },
+			limit:    func(in *Input) { in.Manifest = "wbe" },
 			steps:    []string{},
 			findings: []string{`warning (guard) manifest "wbe" has nothing on host father`},
 		},
 		"manifest suspended": {
-			limit: func(in *plan.Input) { in.Manifest, in.Want.Suspended = "mail", map[string]bool{"mail": true} },
+			limit: func(in *Input) { in.Manifest, in.Want.Suspended = "mail", map[string]bool{"mail": true} },
 			steps: []string{},
 		},
 		"destroy what was destroyed before": {
-			limit: func(in *plan.Input) { in.Manifest, in.Destroy = "mail", true },
+			limit: func(in *Input) { in.Manifest, in.Destroy = "mail", true },
 			steps: []string{},
 		},
 		"destroy": {
-			limit: func(in *plan.Input) { in.Destroy, in.Manifest = true, "web" },
+			limit: func(in *Input) { in.Destroy, in.Manifest = true, "web" },
 			steps: []string{"delete vm.web-9", "delete vm.web-1 after vm.web-9"},
 		},
 		"destroy what is suspended": {
-			limit: func(in *plan.Input) {
+			limit: func(in *Input) {
 				in.Destroy, in.Manifest, in.Want.Suspended = true, "db", map[string]bool{"db": true}
 			},
 			steps: []string{"delete vm.db-9"},
 		},
 		"destroy one of them": {
-			limit: func(in *plan.Input) { in.Destroy, in.Manifest, in.Targets = true, "web", addrs("vm.web-9") },
+			limit: func(in *Input) { in.Destroy, in.Manifest, in.Targets = true, "web", addrs("vm.web-9") },
 			steps: []string{"delete vm.web-9"},
 		},
 		"destroy one that is needed": {
-			limit:    func(in *plan.Input) { in.Destroy, in.Manifest, in.Targets = true, "web", addrs("vm.web-1") },
+			limit:    func(in *Input) { in.Destroy, in.Manifest, in.Targets = true, "web", addrs("vm.web-1") },
 			steps:    []string{},
 			findings: []string{"error (guard) vm.web-1 is not deleted: vm.web-9 still needs it"},
 		},
 		"destroy nothing in particular": {
-			limit:    func(in *plan.Input) { in.Destroy = true },
+			limit:    func(in *Input) { in.Destroy = true },
 			steps:    []string{},
 			findings: []string{"error (guard) destroy needs the name of a manifest"},
 		},
@@ -331,7 +330,7 @@ func TestLimits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in := tenants()
 			c.limit(&in)
-			p := plan.Make(in)
+			p := Make(in)
 			require.Equal(t, c.steps, steps(p))
 			require.Equal(t, append([]string{}, c.findings...), findings(p))
 			for _, s := range p.Steps {
@@ -349,7 +348,7 @@ func TestTheManifestOfTheSiteOverridesTheTag(t *testing.T) {
 	for manifest, expect := range map[string][]string{"new": {"delete vm.a"}, "old": {}} {
 		in := input(state(want), state(have))
 		in.Manifest, in.Destroy = manifest, true
-		require.Equal(t, expect, steps(plan.Make(in)), "a renamed manifest takes its guests along")
+		require.Equal(t, expect, steps(Make(in)), "a renamed manifest takes its guests along")
 	}
 }
 
@@ -357,14 +356,14 @@ func TestTheManifestOfTheSiteOverridesTheTag(t *testing.T) {
 func TestDestroyingATarget(t *testing.T) {
 	in := input(state(guest("vm.a", 0, &VM{}), guest("vm.b", 0, &VM{}, "vm.a")), state(guest("vm.a", 100, &VM{}), guest("vm.b", 101, &VM{}, "vm.a")))
 	in.Manifest, in.Destroy, in.Targets = "web", true, addrs("vm.b")
-	require.Equal(t, []string{"delete vm.b"}, steps(plan.Make(in)))
+	require.Equal(t, []string{"delete vm.b"}, steps(Make(in)))
 }
 
 // A need for what the site does not declare is no reason to touch it.
 func TestNeedOfWhatIsNotWanted(t *testing.T) {
 	in := input(state(guest("vm.a", 0, &VM{}, "pool.old")), state(object("pool.old", &Pool{})))
 	in.Manifest = "web"
-	require.Equal(t, []string{"create vm.a"}, steps(plan.Make(in)))
+	require.Equal(t, []string{"create vm.a"}, steps(Make(in)))
 }
 
 // A host that the site does not know wants nothing, which must not remove it all.
@@ -373,8 +372,8 @@ func TestHostThatTheSiteDoesNotKnow(t *testing.T) {
 	lost, nothing := input(nil, have), input(nil, have)
 	lost.Want, _ = (&model.Site{Manifests: map[string]*model.Manifest{}}).Want("father")
 	nothing.Want = nil
-	for _, in := range []plan.Input{lost, nothing} {
-		p := plan.Make(in)
+	for _, in := range []Input{lost, nothing} {
+		p := Make(in)
 		require.Empty(t, p.Steps)
 		require.Equal(t, []string{`error (site) host "father" is not declared in the site, so nothing is planned`}, findings(p))
 	}
@@ -385,12 +384,12 @@ func TestDocumentHeader(t *testing.T) {
 	in.Have.Findings = diag.List{{Severity: diag.Warning, Summary: "slow"}}
 	in.Want.Deferred = []model.Deferred{{Address: "vm.x", Why: "y"}}
 	in.Have.Unmanaged = []model.Unmanaged{{VMID: 9}, {VMID: 8}}
-	p := plan.Make(in)
+	p := Make(in)
 	require.Equal(t, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), p.ObservedAt)
 	require.Equal(t, []any{"1.0", "home", "3f2c1a9d00c0ffee", "father"}, []any{p.FormatVersion, p.Site, p.Commit, p.Host})
 	require.Equal(t, []model.Unmanaged{{VMID: 8}, {VMID: 9}}, p.Unmanaged)
 	require.Equal(t, 9, in.Have.Unmanaged[0].VMID, "the input is only read")
-	require.Equal(t, plan.Summary{Unmanaged: 2}, p.Summary)
+	require.Equal(t, Summary{Unmanaged: 2}, p.Summary)
 	require.Len(t, p.Findings, 1)
 	require.Len(t, p.Deferred, 1)
 }
@@ -513,14 +512,14 @@ func state(list ...*model.Resource) model.State {
 }
 
 // input compares two states of host father; at gives each wanted one a place.
-func input(want, have model.State) plan.Input {
+func input(want, have model.State) Input {
 	taken := map[int]string{}
 	for a, r := range have {
 		if r.Guest != nil {
 			taken[r.Guest.VMID] = a.String()
 		}
 	}
-	return plan.Input{
+	return Input{
 		Site: "home", Commit: "3f2c1a9d00c0ffee", Host: "father", Kinds: kinds(),
 		Want: &model.Want{
 			Host: &model.Host{Name: "father"}, State: want,
@@ -531,7 +530,7 @@ func input(want, have model.State) plan.Input {
 }
 
 // hold lets the kinds report pending changes.
-func hold(in *plan.Input, pending []model.Pending) {
+func hold(in *Input, pending []model.Pending) {
 	for _, k := range in.Kinds {
 		k.Remarks = func(_ *model.Host, _, have *model.Resource) model.Remarks {
 			var out model.Remarks
@@ -546,7 +545,7 @@ func hold(in *plan.Input, pending []model.Pending) {
 }
 
 // steps tells a plan's steps in short: "create vm.web-1 after image.debian-12".
-func steps(p *plan.Plan) []string {
+func steps(p *Plan) []string {
 	out := []string{}
 	for _, s := range p.Steps {
 		text := string(s.Action) + " " + s.Address.String()
@@ -558,7 +557,7 @@ func steps(p *plan.Plan) []string {
 	return out
 }
 
-func findings(p *plan.Plan) []string {
+func findings(p *Plan) []string {
 	out := []string{}
 	for _, f := range p.Findings {
 		out = append(out, string(f.Severity)+" ("+f.Source+") "+f.Summary)
@@ -566,7 +565,7 @@ func findings(p *plan.Plan) []string {
 	return out
 }
 
-func unknown(p *plan.Plan) []string {
+func unknown(p *Plan) []string {
 	out := []string{}
 	for _, u := range p.Unknown {
 		out = append(out, u.Scope+": "+u.Why)
@@ -574,7 +573,7 @@ func unknown(p *plan.Plan) []string {
 	return out
 }
 
-func changes(s plan.Step) []string {
+func changes(s Step) []string {
 	out := []string{}
 	for _, c := range s.Changes {
 		out = append(out, c.String()+" ("+string(c.Class)+")")
@@ -582,7 +581,7 @@ func changes(s plan.Step) []string {
 	return out
 }
 
-func text(p *plan.Plan, o plan.TextOptions) string {
+func text(p *Plan, o TextOptions) string {
 	var b strings.Builder
 	p.Text(&b, o)
 	return b.String()
@@ -604,7 +603,7 @@ func golden(t *testing.T, name, got string) {
 
 // apply carries a plan out on a copy of the observed state, one step after the
 // other, and fails the test when a step stands where it cannot be done.
-func apply(t require.TestingT, p *plan.Plan, in plan.Input) model.State {
+func apply(t require.TestingT, p *Plan, in Input) model.State {
 	world := model.State{}
 	maps.Copy(world, in.Have.State)
 	dangling := broken(world)
@@ -613,16 +612,16 @@ func apply(t require.TestingT, p *plan.Plan, in plan.Input) model.State {
 		for _, a := range s.After {
 			require.True(t, done[a], "%s comes before %s", s.Address, a)
 		}
-		if s.Action != plan.Create {
+		if s.Action != Create {
 			require.Contains(t, world, s.Address)
 		} else {
 			require.NotContains(t, world, s.Address)
 		}
-		if s.Action == plan.Delete {
+		if s.Action == Delete {
 			delete(world, s.Address)
 		} else {
 			world[s.Address] = s.Want
-			if vm, ok := s.Want.Spec.(*VM); ok && vm.MAC == "" && s.Action == plan.Update { // it keeps its own
+			if vm, ok := s.Want.Spec.(*VM); ok && vm.MAC == "" && s.Action == Update { // it keeps its own
 				kept, c := *s.Want, *vm
 				c.MAC = in.Have.State[s.Address].Spec.(*VM).MAC
 				kept.Spec = &c
@@ -686,7 +685,7 @@ func at(line int) diag.Range {
 func TestOrder(t *testing.T) {
 	for name, c := range map[string]struct {
 		want, have model.State
-		set        func(*plan.Input)
+		set        func(*Input)
 		steps      []string
 		findings   []string
 	}{
@@ -759,7 +758,7 @@ func TestOrder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := input(c.want, c.have)
-			p := plan.Make(in)
+			p := Make(in)
 			require.Equal(t, c.steps, steps(p))
 			require.Equal(t, append([]string{}, c.findings...), findings(p))
 		})
@@ -777,8 +776,8 @@ func TestManyTagsInACircle(t *testing.T) {
 		}
 		have[r.Addr] = r
 	}
-	p := plan.Make(input(nil, have))
-	require.Equal(t, plan.Summary{Delete: n}, p.Summary)
+	p := Make(input(nil, have))
+	require.Equal(t, Summary{Delete: n}, p.Summary)
 	require.Len(t, p.Findings, 1)
 }
 
@@ -792,7 +791,7 @@ func TestLongChain(t *testing.T) {
 		}
 		want[r.Addr] = r
 	}
-	p := plan.Make(input(want, nil))
+	p := Make(input(want, nil))
 	require.Len(t, p.Steps, n)
 	require.Equal(t, "vm.g-5000", p.Steps[0].Address.String())
 	require.Equal(t, addrs("vm.g-2"), p.Steps[n-1].After)
@@ -810,14 +809,14 @@ func TestVMIDs(t *testing.T) {
 	two := []model.VMIDRange{{Name: "a", From: 200, To: 200}, {Name: "b", From: 300, To: 301}}
 	for name, c := range map[string]struct {
 		want, have model.State
-		set        func(*plan.Input)
+		set        func(*Input)
 		vmids      map[string]int
 		steps      []string
 		findings   []string
 	}{
 		"lowest free, by address": {
 			want:  state(drawing("vm.w-10", lab(200, 299)), drawing("vm.w-2", lab(200, 299)), drawing("ct.z", lab(200, 299))),
-			set:   func(in *plan.Input) { in.Have.Taken = map[int]string{201: "vm other", 202: ""} },
+			set:   func(in *Input) { in.Have.Taken = map[int]string{201: "vm other", 202: ""} },
 			vmids: map[string]int{"ct.z": 200, "vm.w-2": 203, "vm.w-10": 204},
 		},
 		"no range": {want: state(guest("vm.a", 0, &VM{}), guest("vm.b", 0, &VM{})), vmids: map[string]int{"vm.a": 100, "vm.b": 101}},
@@ -841,12 +840,12 @@ func TestVMIDs(t *testing.T) {
 		},
 		"what an earlier pass could not have": {
 			want:  state(drawing("vm.a", lab(200, 299)), guest("vm.b", 202, &VM{})),
-			set:   func(in *plan.Input) { in.Avoid = []int{200, 202} },
+			set:   func(in *Input) { in.Avoid = []int{200, 202} },
 			vmids: map[string]int{"vm.a": 201, "vm.b": 202},
 		},
 		"what an earlier pass could not have, where nothing else is left": {
 			want:     state(drawing("vm.a", lab(200, 201)), drawing("vm.b", lab(200, 201)), drawing("vm.c", lab(200, 201))),
-			set:      func(in *plan.Input) { in.Avoid = []int{9000, 200} },
+			set:      func(in *Input) { in.Avoid = []int{9000, 200} },
 			vmids:    map[string]int{"vm.a": 201, "vm.b": 200},
 			findings: []string{`error (site) vm.c is not created: no VMID is free in range "lab" (200–201)`},
 		},
@@ -857,7 +856,7 @@ func TestVMIDs(t *testing.T) {
 		},
 		"unseen and unmanaged guests have theirs": {
 			want: state(drawing("vm.a", lab(200, 299))),
-			set: func(in *plan.Input) {
+			set: func(in *Input) {
 				in.Have.Unmanaged = []model.Unmanaged{{VMID: 200}}
 				in.Have.Unknown = []model.Unknown{{Scope: "vm 201", VMID: 201, Name: "x"}}
 			},
@@ -891,7 +890,7 @@ func TestVMIDs(t *testing.T) {
 		},
 		"taken by something else": {
 			want: state(guest("vm.a", 999, &VM{}), guest("vm.b", 998, &VM{})),
-			set: func(in *plan.Input) {
+			set: func(in *Input) {
 				in.Have.Taken = map[int]string{999: "vm scratch"}
 				in.Have.Unmanaged = []model.Unmanaged{{VMID: 998, Kind: "ct", Name: "cache"}}
 			},
@@ -905,7 +904,7 @@ func TestVMIDs(t *testing.T) {
 		},
 		"taken by a managed guest that cannot go": {
 			want: state(guest("vm.b", 200, &VM{}), guest("vm.x", 0, &VM{Cores: 2})), have: state(guest("vm.a", 200, &VM{}), guest("vm.x", 201, &VM{}, "vm.a")),
-			set: func(in *plan.Input) { in.Want.State[addr("vm.x")].Missing = []string{"secret.auth.x"} },
+			set: func(in *Input) { in.Want.State[addr("vm.x")].Missing = []string{"secret.auth.x"} },
 			findings: []string{
 				"warning (guard) vm.a is not deleted: vm.x still needs it", "error (guard) vm.b is not created: VMID 200 is still that of vm.a",
 				"error (site) vm.x is not changed: the value of secret.auth.x is not known here",
@@ -922,7 +921,7 @@ func TestVMIDs(t *testing.T) {
 			if c.set != nil {
 				c.set(&in)
 			}
-			p := plan.Make(in)
+			p := Make(in)
 			got := map[string]int{}
 			for _, s := range p.Steps {
 				got[s.Address.String()] = s.VMID
@@ -943,7 +942,7 @@ func TestVMIDs(t *testing.T) {
 }
 
 func TestAnotherVMIDCostsTheData(t *testing.T) {
-	p := plan.Make(input(state(guest("vm.a", 201, &VM{Cores: 2})), state(guest("vm.a", 200, &VM{}))))
+	p := Make(input(state(guest("vm.a", 201, &VM{Cores: 2})), state(guest("vm.a", 200, &VM{}))))
 	require.Equal(t, []string{"vmid 200 → 201 (data-loss)", "cores 0 → 2 (pending)"}, changes(p.Steps[0]))
 	require.Equal(t, model.ClassDataLoss, p.Steps[0].Class)
 	require.Equal(t, "vmid differs from the site and cannot be changed in place", p.Steps[0].Reason)
@@ -954,7 +953,7 @@ func TestLimitsDoNotChangeVMIDs(t *testing.T) {
 	want := state(guest("vm.a", 0, &VM{}), guest("vm.b", 0, &VM{}), guest("vm.c", 0, &VM{}))
 	in := input(want, nil)
 	in.Targets = addrs("vm.c")
-	require.Equal(t, 102, plan.Make(in).Steps[0].VMID)
+	require.Equal(t, 102, Make(in).Steps[0].VMID)
 }
 
 // What one guest has, such as a MAC address, another one gets when it is given up.
@@ -962,7 +961,7 @@ func TestTakingOver(t *testing.T) {
 	const x, y, z = "BC:24:11:00:00:0A", "BC:24:11:00:00:0B", "BC:24:11:00:00:0C"
 	card := func(mac string) *VM { return &VM{MAC: mac} }
 	stopped := "stopped"
-	suspended := func(in *plan.Input) {
+	suspended := func(in *Input) {
 		in.Want.Suspended["db"] = true
 		for _, r := range in.Have.State {
 			r.Manifest = "db"
@@ -972,7 +971,7 @@ func TestTakingOver(t *testing.T) {
 	const aside = "warning (guard) vm.new: the MAC address is that of vm.old (VMID 100) as well, which stays"
 	for name, c := range map[string]struct {
 		want, have model.State
-		set        func(*plan.Input)
+		set        func(*Input)
 		steps      []string
 		findings   []string
 		unknown    []string
@@ -1027,7 +1026,7 @@ func TestTakingOver(t *testing.T) {
 		"who has it is not deleted after all": {
 			want:     state(guest("vm.new", 0, card(x))),
 			have:     state(guest("vm.old", 100, card(x)), guest("vm.mid", 101, &VM{}, "vm.old"), guest("vm.kept", 102, &VM{}, "vm.mid")),
-			set:      func(in *plan.Input) { in.Want.Declared[addr("vm.kept")] = true },
+			set:      func(in *Input) { in.Want.Declared[addr("vm.kept")] = true },
 			steps:    []string{},
 			findings: []string{"warning (guard) vm.mid is not deleted: vm.kept still needs it", "error (guard) vm.new is not created: " + stays, "warning (guard) vm.old is not deleted: vm.mid still needs it"},
 		},
@@ -1039,14 +1038,14 @@ func TestTakingOver(t *testing.T) {
 		},
 		"a plan of one manifest": {
 			want: state(guest("vm.new", 0, card(x))), have: state(guest("vm.old", 100, card(x))),
-			set:      func(in *plan.Input) { in.Manifest, in.Have.State[addr("vm.old")].Manifest = "web", "db" },
+			set:      func(in *Input) { in.Manifest, in.Have.State[addr("vm.old")].Manifest = "web", "db" },
 			steps:    []string{},
 			findings: []string{"error (guard) vm.new is not created: " + stays},
 		},
 		"it cannot be seen whether it may go": {
 			want: state(guest("vm.new", 0, card(x))),
 			have: state(guest("vm.old", 100, card(x)), guest("ct.x", 101, &VM{}, "vm.old")),
-			set: func(in *plan.Input) {
+			set: func(in *Input) {
 				in.Have.Unknown = []model.Unknown{{Scope: "containers", Why: "no answer", Kind: "ct"}}
 			},
 			steps:   []string{},
@@ -1054,7 +1053,7 @@ func TestTakingOver(t *testing.T) {
 		},
 		"who has it stays, and is stopped": {
 			want: state(guest("vm.new", 0, card(x))), have: state(guest("vm.old", 100, card(x))),
-			set:   func(in *plan.Input) { suspended(in); in.Have.State[addr("vm.old")].Guest.Running = false },
+			set:   func(in *Input) { suspended(in); in.Have.State[addr("vm.old")].Guest.Running = false },
 			steps: []string{"create vm.new"}, findings: []string{aside},
 		},
 		"it shall not run": {
@@ -1071,7 +1070,7 @@ func TestTakingOver(t *testing.T) {
 			if c.set != nil {
 				c.set(&in)
 			}
-			p := plan.Make(in)
+			p := Make(in)
 			require.Equal(t, c.steps, steps(p))
 			require.Equal(t, append([]string{}, c.findings...), findings(p))
 			require.Equal(t, append([]string{}, c.unknown...), unknown(p))
@@ -1095,8 +1094,8 @@ func TestManyTakeOver(t *testing.T) {
 		}
 		have[old.Addr], want[anew.Addr], have[turned.Addr], want[next.Addr] = old, anew, turned, next
 	}
-	p := plan.Make(input(want, have))
-	require.Equal(t, plan.Summary{Create: n, Delete: n, Update: n}, p.Summary)
+	p := Make(input(want, have))
+	require.Equal(t, Summary{Create: n, Delete: n, Update: n}, p.Summary)
 	waits := map[model.Address][]model.Address{}
 	for _, s := range p.Steps {
 		waits[s.Address] = s.After
@@ -1129,7 +1128,7 @@ func TestStepsThatARefusedChangeDefers(t *testing.T) {
 				c.obstacle.Address = addr("vm.a")
 				in.Have.Preflight = []model.PreflightProblem{*c.obstacle}
 			}
-			require.Equal(t, []string{c.finding}, findings(plan.Make(in)))
+			require.Equal(t, []string{c.finding}, findings(Make(in)))
 		})
 	}
 }
@@ -1174,7 +1173,7 @@ func BenchmarkMake(b *testing.B) {
 				in := input(mk())
 				b.ReportAllocs()
 				for b.Loop() {
-					plan.Make(in)
+					Make(in)
 				}
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/resource")
 			})
@@ -1194,6 +1193,6 @@ func TestAGuestThatIsTheSameCostsLittle(t *testing.T) {
 		}
 	}
 	in := input(want, have)
-	each := testing.AllocsPerRun(5, func() { plan.Make(in) }) / guests
+	each := testing.AllocsPerRun(5, func() { Make(in) }) / guests
 	require.LessOrEqual(t, each, 45.0, "allocations for each guest")
 }

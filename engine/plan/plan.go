@@ -9,7 +9,7 @@
 //	order.go  computes the dependencies of steps
 //	id.go     derives the plan's ID from its input
 //
-// Text and Markdown render the document; Read loads it from a file, and Moved reports whether the world has changed
+// Text and Markdown render the document; read loads it from a file, and Moved reports whether the world has changed
 // since.
 package plan
 

@@ -1,4 +1,4 @@
-package plan_test
+package plan
 
 import (
 	"fmt"
@@ -11,7 +11,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // names of all resources that may occur, in an order in which each needs only
@@ -74,7 +73,7 @@ func numbers(from, to int) []int {
 }
 
 // sight draws all that keeps a plan from doing everything.
-func sight(t *rapid.T, in *plan.Input) {
+func sight(t *rapid.T, in *Input) {
 	some := func(label string) bool { return rapid.IntRange(0, 5).Draw(t, label) == 0 }
 	for _, name := range names {
 		a := addr(name)
@@ -115,7 +114,7 @@ func sight(t *rapid.T, in *plan.Input) {
 func TestApplyingGivesWhatIsWanted(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := input(world(t, "want", false, false), world(t, "have", true, false))
-		p := plan.Make(in)
+		p := Make(in)
 		got := apply(t, p, in)
 		held := map[string]bool{}
 		for _, f := range p.Findings {
@@ -142,7 +141,7 @@ func TestApplyingGivesWhatIsWanted(t *testing.T) {
 			}
 		}
 		next := input(in.Want.State, got)
-		again := plan.Make(next)
+		again := Make(next)
 		for _, s := range again.Steps {
 			// What was refused may be possible after the rest was done, and what an unchanged one no longer needs is gone.
 			require.True(t, held[s.Address.String()], "%s %s is planned again", s.Action, s.Address)
@@ -162,10 +161,10 @@ func TestPlansAreSafe(t *testing.T) {
 		wild := rapid.Bool().Draw(t, "wild")
 		in := input(world(t, "want", false, wild), world(t, "have", true, wild))
 		sight(t, &in)
-		p := plan.Make(in)
-		require.Equal(t, p.ID, plan.Make(in).ID)
+		p := Make(in)
+		require.Equal(t, p.ID, Make(in).ID)
 
-		count := map[plan.Action]int{}
+		count := map[Action]int{}
 		place := map[model.Address]int{}
 		for i, s := range p.Steps {
 			count[s.Action]++
@@ -176,32 +175,32 @@ func TestPlansAreSafe(t *testing.T) {
 			}
 			require.True(t, slices.IsSortedFunc(s.After, model.Address.Compare))
 		}
-		require.Equal(t, plan.Summary{
-			Create: count[plan.Create], Update: count[plan.Update], Replace: count[plan.Replace], Delete: count[plan.Delete],
+		require.Equal(t, Summary{
+			Create: count[Create], Update: count[Update], Replace: count[Replace], Delete: count[Delete],
 			Unchanged: p.Summary.Unchanged, Unmanaged: len(in.Have.Unmanaged),
 		}, p.Summary)
 
 		for _, s := range p.Steps {
 			want, have := in.Want.State[s.Address], in.Have.State[s.Address]
 			switch s.Action {
-			case plan.Create:
+			case Create:
 				require.Nil(t, have)
 				require.False(t, slices.ContainsFunc(in.Have.Unmanaged, func(f model.Unmanaged) bool { return f.Claims == s.Address }), s.Address)
-			case plan.Delete:
+			case Delete:
 				require.NotNil(t, have)
 				require.True(t, in.Destroy || want == nil && !in.Want.Declared[s.Address] && !in.Want.Suspended[have.Manifest], s.Address)
 			default:
 				require.NotEmpty(t, s.Changes)
 			}
-			if s.Action != plan.Delete {
+			if s.Action != Delete {
 				require.Empty(t, want.Missing)
 			}
-			if in.Manifest != "" && (s.Action == plan.Delete || s.Action == plan.Replace) {
+			if in.Manifest != "" && (s.Action == Delete || s.Action == Replace) {
 				require.Equal(t, in.Manifest, s.Manifest)
 			}
 			for _, u := range in.Have.Unknown {
-				require.False(t, u.Kind == s.Address.Kind && s.Action != plan.Update, s.Address)
-				require.False(t, u.VMID > 0 && s.VMID == 0 && (s.Action == plan.Delete || s.Action == plan.Replace), s.Address)
+				require.False(t, u.Kind == s.Address.Kind && s.Action != Update, s.Address)
+				require.False(t, u.VMID > 0 && s.VMID == 0 && (s.Action == Delete || s.Action == Replace), s.Address)
 			}
 		}
 		if !wild {
@@ -216,7 +215,7 @@ func TestPlansAreDeterministic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := input(world(t, "want", false, true), world(t, "have", true, true))
 		sight(t, &in)
-		p := plan.Make(in)
+		p := Make(in)
 		shuffled := in
 		shuffled.Have.State = maps.Collect(maps.All(in.Have.State))
 		want := *in.Want
@@ -224,7 +223,7 @@ func TestPlansAreDeterministic(t *testing.T) {
 		shuffled.Want = &want
 		shuffled.Have.Unmanaged = rapid.Permutation(slices.Clone(in.Have.Unmanaged)).Draw(t, "unmanaged")
 		shuffled.Have.Unknown = rapid.Permutation(slices.Clone(in.Have.Unknown)).Draw(t, "unknown")
-		q := plan.Make(shuffled)
+		q := Make(shuffled)
 		require.Equal(t, p.ID, q.ID)
 		require.Equal(t, steps(p), steps(q))
 		require.Equal(t, findings(p), findings(q))
@@ -241,7 +240,7 @@ func TestVMIDsAreUniqueStableAndInRange(t *testing.T) {
 				in.Have.Taken[v] = fmt.Sprint("vm x", v)
 			}
 		}
-		p := plan.Make(in)
+		p := Make(in)
 		given := map[int]model.Address{}
 		for _, s := range p.Steps {
 			want := in.Want.State[s.Address]
@@ -266,7 +265,7 @@ func TestVMIDsAreUniqueStableAndInRange(t *testing.T) {
 		}
 		// Whoever exists by now keeps his, whoever else comes or goes.
 		after := apply(t, p, in)
-		for _, s := range plan.Make(input(in.Want.State, after)).Steps {
+		for _, s := range Make(input(in.Want.State, after)).Steps {
 			if was := after[s.Address]; was != nil && was.Guest != nil && in.Want.State[s.Address] != nil && in.Want.State[s.Address].Guest.VMID == 0 {
 				require.Equal(t, was.Guest.VMID, s.VMID)
 			}
@@ -276,50 +275,50 @@ func TestVMIDsAreUniqueStableAndInRange(t *testing.T) {
 
 // The id tells apart whatever the plan is made from.
 func TestIDFollowsTheInput(t *testing.T) {
-	base := func() plan.Input {
+	base := func() Input {
 		want := guest("vm.a", 0, &VM{Cores: 2, Password: "new", Tags: []string{"a", "b"}})
 		have := guest("vm.a", 100, &VM{Cores: 1, Password: "old"})
 		return input(state(want, guest("vm.b", 0, &VM{})), state(have, guest("vm.c", 102, &VM{})))
 	}
 	a := addr("vm.a")
-	ids := map[string]string{plan.Make(base()).ID: "the base"}
-	require.Regexp(t, "^[0-9a-f]{12}$", plan.Make(base()).ID)
-	for name, change := range map[string]func(*plan.Input){
-		"want":            func(in *plan.Input) { in.Want.State[a].Spec.(*VM).Cores = 4 },
-		"have":            func(in *plan.Input) { in.Have.State[a].Spec.(*VM).Cores = 3 },
-		"list":            func(in *plan.Input) { in.Want.State[a].Spec.(*VM).Tags = []string{"ab"} },
-		"list the same":   func(in *plan.Input) { in.Have.State[a].Spec.(*VM).Tags = []string{"a", "b"} },
-		"only observed":   func(in *plan.Input) { in.Have.State[addr("vm.c")].Spec.(*VM).Cores = 9 },
-		"needs":           func(in *plan.Input) { in.Have.State[a].Needs = addrs("vm.x") },
-		"wanted needs":    func(in *plan.Input) { in.Want.State[a].Needs = addrs("vm.b") },
-		"gone":            func(in *plan.Input) { delete(in.Have.State, a) },
-		"secret the same": func(in *plan.Input) { in.Want.State[a].Spec.(*VM).Password = "old" },
-		"vmid":            func(in *plan.Input) { in.Have.State[a].Guest.VMID = 105 },
-		"node":            func(in *plan.Input) { in.Have.State[a].Guest.Node = "pve2" },
-		"running":         func(in *plan.Input) { in.Have.State[a].Guest.Running = false },
-		"digest":          func(in *plan.Input) { in.Have.State[a].Guest.Digest = "x" },
-		"lock":            func(in *plan.Input) { in.Have.State[a].Guest.Lock = "backup" },
-		"unmanaged":       func(in *plan.Input) { in.Have.Unmanaged = []model.Unmanaged{{VMID: 7}} },
-		"unknown":         func(in *plan.Input) { in.Have.Unknown = []model.Unknown{{Scope: "node x"}} },
-		"taken":           func(in *plan.Input) { in.Have.Taken[101] = "x"; in.Have.Taken[103] = "y" },
-		"manifest":        func(in *plan.Input) { in.Manifest = "web" },
-		"destroy":         func(in *plan.Input) { in.Manifest, in.Destroy = "web", true },
-		"missing":         func(in *plan.Input) { in.Want.State[a].Missing = []string{"x"} },
+	ids := map[string]string{Make(base()).ID: "the base"}
+	require.Regexp(t, "^[0-9a-f]{12}$", Make(base()).ID)
+	for name, change := range map[string]func(*Input){
+		"want":            func(in *Input) { in.Want.State[a].Spec.(*VM).Cores = 4 },
+		"have":            func(in *Input) { in.Have.State[a].Spec.(*VM).Cores = 3 },
+		"list":            func(in *Input) { in.Want.State[a].Spec.(*VM).Tags = []string{"ab"} },
+		"list the same":   func(in *Input) { in.Have.State[a].Spec.(*VM).Tags = []string{"a", "b"} },
+		"only observed":   func(in *Input) { in.Have.State[addr("vm.c")].Spec.(*VM).Cores = 9 },
+		"needs":           func(in *Input) { in.Have.State[a].Needs = addrs("vm.x") },
+		"wanted needs":    func(in *Input) { in.Want.State[a].Needs = addrs("vm.b") },
+		"gone":            func(in *Input) { delete(in.Have.State, a) },
+		"secret the same": func(in *Input) { in.Want.State[a].Spec.(*VM).Password = "old" },
+		"vmid":            func(in *Input) { in.Have.State[a].Guest.VMID = 105 },
+		"node":            func(in *Input) { in.Have.State[a].Guest.Node = "pve2" },
+		"running":         func(in *Input) { in.Have.State[a].Guest.Running = false },
+		"digest":          func(in *Input) { in.Have.State[a].Guest.Digest = "x" },
+		"lock":            func(in *Input) { in.Have.State[a].Guest.Lock = "backup" },
+		"unmanaged":       func(in *Input) { in.Have.Unmanaged = []model.Unmanaged{{VMID: 7}} },
+		"unknown":         func(in *Input) { in.Have.Unknown = []model.Unknown{{Scope: "node x"}} },
+		"taken":           func(in *Input) { in.Have.Taken[101] = "x"; in.Have.Taken[103] = "y" },
+		"manifest":        func(in *Input) { in.Manifest = "web" },
+		"destroy":         func(in *Input) { in.Manifest, in.Destroy = "web", true },
+		"missing":         func(in *Input) { in.Want.State[a].Missing = []string{"x"} },
 	} {
 		in := base()
 		change(&in)
-		id := plan.Make(in).ID
+		id := Make(in).ID
 		require.NotContains(t, ids, id, "%s and %s", name, ids[id])
 		ids[id] = name
 	}
-	for name, change := range map[string]func(*plan.Input){
-		"time":           func(in *plan.Input) { in.Have.At = in.Have.At.AddDate(1, 0, 0) },
-		"another secret": func(in *plan.Input) { in.Want.State[a].Spec.(*VM).Password = "newer" },
-		"place":          func(in *plan.Input) { in.Want.State[a].At = at(8) },
-		"unmanaged name": func(in *plan.Input) { in.Have.Findings = diag.List{{Summary: "x"}} },
+	for name, change := range map[string]func(*Input){
+		"time":           func(in *Input) { in.Have.At = in.Have.At.AddDate(1, 0, 0) },
+		"another secret": func(in *Input) { in.Want.State[a].Spec.(*VM).Password = "newer" },
+		"place":          func(in *Input) { in.Want.State[a].At = at(8) },
+		"unmanaged name": func(in *Input) { in.Have.Findings = diag.List{{Summary: "x"}} },
 	} {
 		in := base()
 		change(&in)
-		require.Equal(t, "the base", ids[plan.Make(in).ID], name)
+		require.Equal(t, "the base", ids[Make(in).ID], name)
 	}
 }

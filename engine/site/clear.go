@@ -22,9 +22,9 @@ func (l Leak) String() string {
 	return l.What + ": " + l.File
 }
 
-// InClear finds a secret in the clear in a tree, in any of its folders: the repository may have other sites beside this one. It
+// inClear finds a secret in the clear in a tree, in any of its folders: the repository may have other sites beside this one. It
 // may be a file of secrets that is not encrypted, or a private key in a file of any name.
-func InClear(tree fs.FS) (Leak, error) { return new(Clear).find(tree) }
+func inClear(tree fs.FS) (Leak, error) { return new(Clear).find(tree) }
 
 // Clear finds the commits of a repository that hold secrets in the clear. It is for one goroutine at a
 // time.
@@ -65,7 +65,7 @@ func (c *Clear) Withheld(commit string) bool {
 	return is
 }
 
-// find is InClear, except that files found clean before are not read again.
+// find is inClear, except that files found clean before are not read again.
 func (c *Clear) find(tree fs.FS) (Leak, error) {
 	if c.clean == nil {
 		c.clean = map[string]bool{}

@@ -29,7 +29,7 @@ type Loader struct {
 	kinds    model.Kinds
 	files    hcl.Loader
 	position *hcl.Position // may be nil
-	rules    Limits        // of each evaluation of policies; zero: the usual ones
+	rules    limits        // of each evaluation of policies; zero: the usual ones
 	asks     func()        // called when the site is loaded, and its policies are asked; may be nil
 	was      *loaded       // the last tree; nil: none
 	other    *loaded       // the one before, if it is another

@@ -24,7 +24,7 @@ import (
 // A Sandbox is safe for concurrent use by any number of loaders.
 type Sandbox struct {
 	Command []string // the child: a file, its name, and arguments that make it call RunSandbox
-	Limits  Limits
+	Limits  limits
 
 	once  sync.Once
 	slots chan struct{} // one for each child that loads
@@ -35,8 +35,8 @@ type Sandbox struct {
 	}
 }
 
-// Limits are those of one child and one request.
-type Limits struct {
+// limits are those of one child and one request.
+type limits struct {
 	CPU    time.Duration // of processors; 0: 5 s, and 8 s more for each MiB that it reads of a site, without its rules
 	Memory int64         // in bytes; 0: 96 MiB, and 128 bytes more for each such byte, at most 512 MiB
 }
@@ -50,8 +50,8 @@ const (
 )
 
 // ofRules are the limits of one evaluation of rules: at most the usual ones.
-func (l Limits) ofRules() Limits {
-	r := Limits{rulesCPU, rulesMemory}
+func (l limits) ofRules() limits {
+	r := limits{rulesCPU, rulesMemory}
 	if l.CPU > 0 {
 		r.CPU = min(r.CPU, l.CPU)
 	}
@@ -62,7 +62,7 @@ func (l Limits) ofRules() Limits {
 }
 
 // aroundRules are those of a process that evaluates rules on what it has.
-func (l Limits) aroundRules(read int64) (cpu time.Duration, memory int64) {
+func (l limits) aroundRules(read int64) (cpu time.Duration, memory int64) {
 	_, memory = l.of(read)
 	r := l.ofRules()
 	return r.CPU + r.CPU/2, min(memory+r.Memory+r.Memory/2, mostProcess)
@@ -84,7 +84,7 @@ const (
 )
 
 // of says what a child may take that was given so many bytes of files.
-func (l Limits) of(read int64) (cpu time.Duration, memory int64) {
+func (l limits) of(read int64) (cpu time.Duration, memory int64) {
 	cpu, memory = l.CPU, l.Memory
 	if cpu == 0 {
 		cpu = sandboxCPU + time.Duration(read)*cpuPerMiB/(1<<20)

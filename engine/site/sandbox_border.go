@@ -24,7 +24,7 @@ const mostFromChild = 8 << 20
 
 type request struct {
 	Memory int64            // the limit, so that the child collects its garbage in time
-	Rules  Limits           // of one evaluation of rules
+	Rules  limits           // of one evaluation of rules
 	Load   *loadRequest     `json:",omitempty"`
 	Ask    *policy.Question `json:",omitempty"`
 }

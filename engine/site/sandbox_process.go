@@ -64,13 +64,13 @@ func (c *child) end() {
 
 // call sends a request, and serves the child files until it replies. After an error the child is of
 // no use any more. An error of type *harmError is the fault of what is evaluated.
-func (c *child) call(ctx context.Context, l Limits, tree fs.FS, r request) (reply, error) {
+func (c *child) call(ctx context.Context, l limits, tree fs.FS, r request) (reply, error) {
 	answer, _, err := c.callOn(ctx, l, tree, r)
 	return answer, err
 }
 
 // callOn is call that also says whether all of the tree could be read.
-func (c *child) callOn(ctx context.Context, l Limits, tree fs.FS, r request) (answer reply, whole bool, err error) {
+func (c *child) callOn(ctx context.Context, l limits, tree fs.FS, r request) (answer reply, whole bool, err error) {
 	w := &watch{pid: c.cmd.Process.Pid, limits: l, quit: make(chan struct{}), done: make(chan struct{})}
 	w.began, w.base = time.Now(), cpuOf(w.pid)
 	r.Rules = l.ofRules()
@@ -174,7 +174,7 @@ func (t *tail) String() string {
 // watch ends a child that takes too much.
 type watch struct {
 	pid    int
-	limits Limits
+	limits limits
 
 	mutex sync.Mutex
 	read  int64 // bytes of files that it was given

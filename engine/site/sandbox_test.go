@@ -1,4 +1,4 @@
-package site_test
+package site
 
 import (
 	"bytes"
@@ -25,7 +25,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
-	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
@@ -49,7 +48,7 @@ func TestMain(m *testing.M) {
 		if len(os.Args) > 2 {
 			note(os.Args[1])
 		}
-		if err := site.RunSandbox(proxmox.Kinds(), os.Stdin, os.Stdout); err != nil {
+		if err := RunSandbox(proxmox.Kinds(), os.Stdin, os.Stdout); err != nil {
 			os.Exit(1)
 		}
 		os.Exit(0)
@@ -67,17 +66,17 @@ func note(file string) {
 }
 
 // sandboxed is a sandbox whose children are this test binary. HOMESTAK_FULL_LIMITS=1 gives them what they have in use.
-func sandboxed(t *testing.T) *site.Sandbox {
-	s := &site.Sandbox{Command: []string{"/proc/self/exe", "site.test", inChild}}
+func sandboxed(t *testing.T) *Sandbox {
+	s := &Sandbox{Command: []string{"/proc/self/exe", "site.test", inChild}}
 	if os.Getenv("HOMESTAK_FULL_LIMITS") == "" {
-		s.Limits = site.Limits{CPU: 1500 * time.Millisecond, Memory: 256 << 20}
+		s.Limits = limits{CPU: 1500 * time.Millisecond, Memory: 256 << 20}
 	}
 	t.Cleanup(s.Close)
 	return s
 }
 
-func loaderIn(s *site.Sandbox) *site.Loader {
-	l := site.NewLoader(proxmox.Kinds())
+func loaderIn(s *Sandbox) *Loader {
+	l := NewLoader(proxmox.Kinds())
 	l.Sandbox = s
 	return l
 }
@@ -92,19 +91,19 @@ func soundTree(more ...string) fstest.MapFS {
 	return t
 }
 
-func loaded(t *testing.T, l *site.Loader, tree fs.FS, name string) engine.Desired {
-	return l.Load(t.Context(), tree, site.Input{Tree: name, Commit: model.Commit{ID: name}})
+func load(t *testing.T, l *Loader, tree fs.FS, name string) engine.Desired {
+	return l.Load(t.Context(), tree, Input{Tree: name, Commit: model.Commit{ID: name}})
 }
 
 // The file of the report: it took 2.9 GB and never ended. The finding names the place.
 func TestS2ALoadThatTakesTooMuchIsEnded(t *testing.T) {
 	l := loaderIn(sandboxed(t))
-	good := loaded(t, l, soundTree(), "good")
+	good := load(t, l, soundTree(), "good")
 	require.NotNil(t, good.Site)
 	require.False(t, good.Findings.HasErrors(), "%v", good.Findings)
 
 	const bomb = "locals {\n  fine = 1\n  a = length([for i in range(1000): length([for j in range(1000): length([for k in range(1000): 1])])])\n}\n"
-	d := loaded(t, l, soundTree("bomb.hcl", bomb), "bomb")
+	d := load(t, l, soundTree("bomb.hcl", bomb), "bomb")
 	require.Nil(t, d.Site)
 	require.True(t, d.Harmful)
 	require.Len(t, d.Findings, 1)
@@ -112,7 +111,7 @@ func TestS2ALoadThatTakesTooMuchIsEnded(t *testing.T) {
 	require.Contains(t, d.Findings[0].Code, "for k in range(1000)")
 	require.Contains(t, d.Findings[0].Summary, "the site takes too much to evaluate: it ")
 
-	again := loaded(t, l, soundTree(), "good")
+	again := load(t, l, soundTree(), "good")
 	require.Same(t, good.Site, again.Site, "what was loaded before is kept")
 }
 
@@ -120,7 +119,7 @@ func TestS2ALoadThatTakesTooMuchIsEnded(t *testing.T) {
 func TestS2AChildThatCrashesIsNoAgentThatCrashes(t *testing.T) {
 	s := sandboxed(t)
 	s.Command[2] = inCrash
-	d := loaded(t, loaderIn(s), soundTree(), "a")
+	d := load(t, loaderIn(s), soundTree(), "a")
 	require.True(t, d.Harmful)
 	require.Contains(t, d.Findings[0].Summary, "it is nested too deeply")
 }
@@ -130,14 +129,14 @@ func TestS2ATreeIsTriedOnce(t *testing.T) {
 	s := sandboxed(t)
 	l := loaderIn(s)
 	wrong := soundTree("wrong.hcl", "nonsense {\n}\n")
-	require.True(t, loaded(t, l, wrong, "wrong").Findings.HasErrors())
+	require.True(t, load(t, l, wrong, "wrong").Findings.HasErrors())
 	s.Command = []string{"/nonexistent", "x"}
 	for range 3 {
-		d := loaded(t, l, wrong, "wrong")
+		d := load(t, l, wrong, "wrong")
 		require.True(t, d.Findings.HasErrors())
 		require.Contains(t, d.Findings[0].Summary, "nonsense")
 	}
-	d := loaded(t, l, soundTree(), "new")
+	d := load(t, l, soundTree(), "new")
 	require.Nil(t, d.Site, "without a process nothing is evaluated")
 	require.False(t, d.Harmful, "and it is not the fault of the commit")
 	require.True(t, d.Findings.HasErrors())
@@ -151,7 +150,7 @@ func TestS3TheRulesOfATreeAreEvaluatedOnce(t *testing.T) {
 	l := loaderIn(s)
 	tree := soundTree("policy/own.rego", "package homestak.site\nwarn contains \"own\" if input.site.name == \"home\"\n")
 	for _, want := range []string{".", ".."} {
-		d := loaded(t, l, tree, "a")
+		d := load(t, l, tree, "a")
 		require.Contains(t, d.Findings[len(d.Findings)-1].Summary, "own")
 		got, err := os.ReadFile(starts)
 		require.NoError(t, err)
@@ -164,8 +163,8 @@ func TestS2TheSandboxChangesNoResult(t *testing.T) {
 	tree := soundTree("data/key.pub", "ssh-ed25519 AAAA\n", "more.hcl", "locals {\n  k = file(\"data/key.pub\")\n}\n",
 		"policy/own.rego", "package homestak.site\nwarn contains \"own\" if input.site.name == \"home\"\n")
 	tree["link"] = &fstest.MapFile{Data: []byte("data"), Mode: fs.ModeSymlink}
-	in := loaded(t, loaderIn(sandboxed(t)), tree, "a")
-	out := loaded(t, site.NewLoader(proxmox.Kinds()), tree, "a")
+	in := load(t, loaderIn(sandboxed(t)), tree, "a")
+	out := load(t, NewLoader(proxmox.Kinds()), tree, "a")
 	same := func() {
 		require.Len(t, in.Findings, len(out.Findings))
 		for i := range in.Findings {
@@ -176,7 +175,7 @@ func TestS2TheSandboxChangesNoResult(t *testing.T) {
 	require.Equal(t, out.Site.SourceHash, in.Site.SourceHash)
 
 	tree["wrong.hcl"] = &fstest.MapFile{Data: []byte("locals {\n  n = file(\"data/none\")\n  m = file(\"link/key.pub\")\n}\n")}
-	in, out = loaded(t, loaderIn(sandboxed(t)), tree, "b"), loaded(t, site.NewLoader(proxmox.Kinds()), tree, "b")
+	in, out = load(t, loaderIn(sandboxed(t)), tree, "b"), load(t, NewLoader(proxmox.Kinds()), tree, "b")
 	require.True(t, in.Findings.HasErrors())
 	same()
 }
@@ -198,7 +197,7 @@ k := {"l": i, "r": i, "m": i, "n": i, "o": i, "p": i, "q": i, "s": [i]}
 deny contains "no" if object.union(j, k) == input.plan
 `
 	s := sandboxed(t)
-	d := loaded(t, loaderIn(s), soundTree("policy/x.rego", rule), "a")
+	d := load(t, loaderIn(s), soundTree("policy/x.rego", rule), "a")
 	require.False(t, d.Findings.HasErrors(), "%v", d.Findings)
 	before := runtime.NumGoroutine()
 	for range 3 {
@@ -222,7 +221,7 @@ deny contains "no" if {
 }
 `
 	l := loaderIn(sandboxed(t))
-	d := loaded(t, l, soundTree("policy/x.rego", rule), "a")
+	d := load(t, l, soundTree("policy/x.rego", rule), "a")
 	require.False(t, d.Findings.HasErrors(), "%v", d.Findings)
 	ask := func(path string) policy.Decision {
 		return l.Policies().Authorize(t.Context(), policy.AuthInput{
@@ -269,7 +268,7 @@ func sweep(t *testing.T, name string, most int, tree func(text string) fs.FS) ma
 	require.GreaterOrEqual(t, len(files), most)
 	s := sandboxed(t)
 	l := loaderIn(s)
-	require.NotNil(t, loaded(t, l, soundTree(), "good").Site)
+	require.NotNil(t, load(t, l, soundTree(), "good").Site)
 	if os.Getenv("HOMESTAK_FULL_LIMITS") == "" {
 		s.Limits.CPU = 200 * time.Millisecond
 	}
@@ -277,7 +276,7 @@ func sweep(t *testing.T, name string, most int, tree func(text string) fs.FS) ma
 	outcomes := map[string]int{}
 	for _, f := range files {
 		began := time.Now()
-		d := loaded(t, l, tree(f.text), f.name)
+		d := load(t, l, tree(f.text), f.name)
 		took := time.Since(began)
 		now := heapNow()
 		peak = max(peak, now)
@@ -295,7 +294,7 @@ func sweep(t *testing.T, name string, most int, tree func(text string) fs.FS) ma
 		} else {
 			t.Logf("%-22s %-9s %6.2fs", f.name, end, took.Seconds())
 		}
-		require.NotNil(t, loaded(t, l, soundTree(), "good").Site, "a good commit after %s", f.name)
+		require.NotNil(t, load(t, l, soundTree(), "good").Site, "a good commit after %s", f.name)
 	}
 	t.Logf("outcomes %v; the heap of the agent grew by at most %d MiB", outcomes, (peak-min(base, peak))>>20)
 	return outcomes
@@ -333,7 +332,7 @@ func TestInClear(t *testing.T) {
 		"mix/secrets.sops.yaml":  {"mix/secrets.sops.yaml": {Data: []byte(plain + "sops: {}\n")}},
 		"add/secrets.sops.yaml":  {"add/secrets.sops.yaml": {Data: bytes.Replace(encrypted, []byte("passwords:\n"), []byte("passwords:\n    admin: hunter2\n"), 1)}},
 	} {
-		found, err := site.InClear(tree)
+		found, err := inClear(tree)
 		require.NoError(t, err)
 		require.Equal(t, want, found.File)
 	}
@@ -377,7 +376,7 @@ func TestS7APrivateKeyIsASecretInTheClear(t *testing.T) {
 		"AGE-SECRET-KEY-1…\n": "",
 		"PuTTY-User-Key-File-3: ssh-ed25519\nEncryption: aes256-cbc\n": "",
 	} {
-		found, err := site.InClear(fstest.MapFS{"site.hcl": {}, "keys/id_ed25519": {Data: []byte(text)}})
+		found, err := inClear(fstest.MapFS{"site.hcl": {}, "keys/id_ed25519": {Data: []byte(text)}})
 		require.NoError(t, err)
 		require.Equal(t, want, found.String(), text)
 	}
@@ -395,7 +394,7 @@ func TestS7ACommitWithAPrivateKeyIsWithheld(t *testing.T) {
 	require.NoError(t, err)
 	var log strings.Builder
 	var read []string
-	c := site.Clear{Log: slog.New(slog.NewTextHandler(&log, nil)), Files: func(id string) (fs.FS, error) {
+	c := Clear{Log: slog.New(slog.NewTextHandler(&log, nil)), Files: func(id string) (fs.FS, error) {
 		tree, err := repo.Tree(id)
 		return noted{tree, &read}, err
 	}}

@@ -52,7 +52,7 @@ func (l *Loader) loadWithin(ctx context.Context, tree fs.FS, in Input) (engine.D
 			asked = nil
 			tick.Stop()
 		case <-tick.C:
-			if harm := exceededHere(Limits{}, l.position.Read(), used(), base); harm != nil {
+			if harm := exceededHere(limits{}, l.position.Read(), used(), base); harm != nil {
 				harm.At = l.position.At()
 				f, lasting := harmOf(harm)
 				found := append(append(diag.List{}, in.Found...), quoted(tree, diag.List{f})...)
@@ -79,7 +79,7 @@ func unfinished(site *hcl.Position, rules *policy.Position) error {
 }
 
 // exceededHere says which limit a load in this process has passed, nil for none.
-func exceededHere(l Limits, read int64, used time.Duration, base uint64) *harmError {
+func exceededHere(l limits, read int64, used time.Duration, base uint64) *harmError {
 	cpu, memory := l.of(read)
 	if used > cpu {
 		return overCPU(cpu)

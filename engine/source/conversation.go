@@ -47,7 +47,7 @@ func newRemote(from address, o remoteOptions) remote {
 	}
 }
 
-// remote is a remote repository. Its errors are *Error, or ctx's.
+// remote is a remote repository. Its errors are *fetchError, or ctx's.
 type remote interface {
 	// Ask lists the branches.
 	Ask(ctx context.Context) (conversation, *packp.AdvRefs, error)

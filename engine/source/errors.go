@@ -9,24 +9,24 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// The kinds of Error, for errors.Is.
+// The kinds of fetchError, for errors.Is.
 var (
-	ErrNotFound    = errors.New("no such repository")
-	ErrDenied      = errors.New("not permitted")
-	ErrNoBranch    = model.ErrNoBranch
-	ErrEmpty       = model.ErrNoCommit
-	ErrUntrusted   = errors.New("the server's certificate is not trusted")
-	ErrHostKey     = errors.New("the server's host key is not trusted")
-	ErrTimeout     = errors.New("took too long")
-	ErrUnreachable = errors.New("cannot be reached")
-	ErrNotGit      = errors.New("not a git server")
-	ErrDumb        = errors.New("serves git as plain files")
-	ErrCut         = errors.New("the connection ended early")
-	ErrLogin       = errors.New("the credentials cannot be used")
+	errNotFound    = errors.New("no such repository")
+	errDenied      = errors.New("not permitted")
+	errNoBranch    = model.ErrNoBranch
+	errEmpty       = model.ErrNoCommit
+	errUntrusted   = errors.New("the server's certificate is not trusted")
+	errHostKey     = errors.New("the server's host key is not trusted")
+	errTimeout     = errors.New("took too long")
+	errUnreachable = errors.New("cannot be reached")
+	errNotGit      = errors.New("not a git server")
+	errDumb        = errors.New("serves git as plain files")
+	errCut         = errors.New("the connection ended early")
+	errLogin       = errors.New("the credentials cannot be used")
 )
 
-// Error is the reason why the remote could not be read. The local copy stays as it was.
-type Error struct {
+// fetchError is the reason why the remote could not be read. The local copy stays as it was.
+type fetchError struct {
 	Kind   error  // one of the kinds above
 	Where  string // the repository, without credentials
 	Detail string // what was seen; may be empty
@@ -37,7 +37,7 @@ type Error struct {
 }
 
 // Error gives where, what, the detail and the advice in one line.
-func (f *Error) Error() string {
+func (f *fetchError) Error() string {
 	s := f.Where + ": " + f.Kind.Error()
 	if f.Detail != "" {
 		s += ": " + oneLine(f.Detail)
@@ -49,7 +49,7 @@ func (f *Error) Error() string {
 }
 
 // Unwrap gives the kind and the cause.
-func (f *Error) Unwrap() []error {
+func (f *fetchError) Unwrap() []error {
 	if f.Err == nil {
 		return []error{f.Kind}
 	}
@@ -57,7 +57,7 @@ func (f *Error) Unwrap() []error {
 }
 
 // Temporary reports whether a retry may help without any change here.
-func (f *Error) Temporary() bool { return f.temporary }
+func (f *fetchError) Temporary() bool { return f.temporary }
 
 // oneLine makes text of a server safe to print: one line, no control characters,
 // not long.
@@ -71,30 +71,30 @@ func oneLine(s string) string {
 }
 
 // Fault returns an error of the remote at an address.
-func (a address) Fault(kind error, detail, advice string, err error) *Error {
-	again := kind == ErrEmpty || kind == ErrTimeout || kind == ErrUnreachable || kind == ErrCut //nolint:errorlint // the kinds themselves
-	return &Error{Kind: kind, Where: a.String(), Detail: detail, Advice: advice, Err: err, temporary: again}
+func (a address) Fault(kind error, detail, advice string, err error) *fetchError {
+	again := kind == errEmpty || kind == errTimeout || kind == errUnreachable || kind == errCut //nolint:errorlint // the kinds themselves
+	return &fetchError{Kind: kind, Where: a.String(), Detail: detail, Advice: advice, Err: err, temporary: again}
 }
 
 // NoCommit is the error of an empty repository.
 func (a address) NoCommit() error {
-	return a.Fault(ErrEmpty, "", "push a first commit with a site", nil)
+	return a.Fault(errEmpty, "", "push a first commit with a site", nil)
 }
 
-// refused converts a server's refusal to an Error.
-func (a address) refused(text string) *Error {
+// refused converts a server's refusal to a fetchError.
+func (a address) refused(text string) *fetchError {
 	low := strings.ToLower(text)
 	has := func(parts ...string) bool {
 		return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(low, p) })
 	}
-	kind, advice := ErrUnreachable, "this is retried"
+	kind, advice := errUnreachable, "this is retried"
 	switch {
 	case has("permission denied", "access denied", "not allowed", "unauthorized", "forbidden"):
-		kind, advice = ErrDenied, "give the key or token the right to read this repository; some servers say the same if the repository does not exist"
+		kind, advice = errDenied, "give the key or token the right to read this repository; some servers say the same if the repository does not exist"
 	case has("not found", "does not appear to be a git repository", "does not exist", "no such", "not a git repository", "could not be found"):
-		kind, advice = ErrNotFound, adviceNotFound
+		kind, advice = errNotFound, adviceNotFound
 	case has("dubious ownership"):
-		kind, advice = ErrDenied, "the repository belongs to another user there; see safe.directory in git's manual"
+		kind, advice = errDenied, "the repository belongs to another user there; see safe.directory in git's manual"
 	}
 	return a.Fault(kind, "the server says: "+strings.TrimSpace(text), advice, nil)
 }

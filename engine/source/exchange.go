@@ -90,13 +90,13 @@ const mostRefs = 64 << 20
 // with its packets, and what comes before, which is read into memory.
 func mostAnswer(pack int64) int64 { return pack + pack/8 + mostRefs }
 
-// explain converts a failure to an Error; its kind is otherwise if nothing better is known. A
+// explain converts a failure to a fetchError; its kind is otherwise if nothing better is known. A
 // cancellation by the caller is returned unchanged.
 func (x *exchange) explain(ctx context.Context, from address, err, otherwise error) error {
 	if x.failure != nil {
 		err = x.failure
 	}
-	var already *Error
+	var already *fetchError
 	var dns *net.DNSError
 	var late net.Error
 	switch {
@@ -105,9 +105,9 @@ func (x *exchange) explain(ctx context.Context, from address, err, otherwise err
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case x.tooSlow(), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.As(err, &late) && late.Timeout():
-		return from.Fault(ErrTimeout, "no answer in time", "this is retried", err)
+		return from.Fault(errTimeout, "no answer in time", "this is retried", err)
 	case errors.As(err, &dns):
-		return from.Fault(ErrUnreachable, dns.Error(), "check the name in the URL, and the name servers", err)
+		return from.Fault(errUnreachable, dns.Error(), "check the name in the URL, and the name servers", err)
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return from.Fault(otherwise, "", "this is retried", err)
 	}

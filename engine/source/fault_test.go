@@ -1,4 +1,4 @@
-package source_test
+package source
 
 import (
 	"errors"
@@ -18,17 +18,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/engine/source/objects"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
 // fault asks for the head, which must fail in a known way, and gives what was said.
-func fault(t *testing.T, r *source.Repository, kind error, temporary bool) string {
+func fault(t *testing.T, r *Repository, kind error, temporary bool) string {
 	t.Helper()
 	_, err := r.Head(t.Context())
 	require.ErrorIs(t, err, kind)
-	var f *source.Error
+	var f *fetchError
 	require.ErrorAs(t, err, &f)
 	require.Equal(t, temporary, f.Temporary(), err.Error())
 	require.NotContains(t, err.Error(), "\n")
@@ -38,12 +37,12 @@ func fault(t *testing.T, r *source.Repository, kind error, temporary bool) strin
 }
 
 func TestARepositoryThatIsNotThere(t *testing.T) {
-	overAll(t, func(t *testing.T, r *sourcetest.Repo, o source.Options) {
+	overAll(t, func(t *testing.T, r *sourcetest.Repo, o Options) {
 		id := r.Commit(map[string]string{"a": "1"}, "first")
 		repo := openRepository(t, o)
 		head(t, repo)
 		r.Remove()
-		fault(t, repo, source.ErrNotFound, false)
+		fault(t, repo, errNotFound, false)
 		require.Equal(t, "1", readFile(t, repo, id, "a"), "what is here stays readable")
 		r.Restore()
 		require.Equal(t, id, head(t, repo).ID)
@@ -51,29 +50,29 @@ func TestARepositoryThatIsNotThere(t *testing.T) {
 }
 
 func TestABranchThatIsNotThere(t *testing.T) {
-	overAll(t, func(t *testing.T, r *sourcetest.Repo, o source.Options) {
+	overAll(t, func(t *testing.T, r *sourcetest.Repo, o Options) {
 		repo := openRepository(t, o)
-		require.Contains(t, fault(t, repo, source.ErrEmpty, true), "push a first commit")
+		require.Contains(t, fault(t, repo, errEmpty, true), "push a first commit")
 		id := r.Commit(map[string]string{"a": "1"}, "first")
 		require.Equal(t, id, head(t, repo).ID)
 		r.SetBranch("stable", id)
 		r.RemoveBranch("main")
-		require.Contains(t, fault(t, repo, source.ErrNoBranch, false), `"main"; known: stable`)
+		require.Contains(t, fault(t, repo, errNoBranch, false), `"main"; known: stable`)
 		require.Equal(t, "1", readFile(t, repo, id, "a"))
 		o.Dir, o.Branch = filepath.Join(t.TempDir(), "x"), "stabel"
-		require.Contains(t, fault(t, openRepository(t, o), source.ErrNoBranch, false), `did you mean "stable"?`)
+		require.Contains(t, fault(t, openRepository(t, o), errNoBranch, false), `did you mean "stable"?`)
 	})
 }
 
 func TestAFolderThatIsNoRepository(t *testing.T) {
-	repo := openRepository(t, source.Options{URL: t.TempDir()})
-	require.Contains(t, fault(t, repo, source.ErrNotFound, false), "is not a git repository")
+	repo := openRepository(t, Options{URL: t.TempDir()})
+	require.Contains(t, fault(t, repo, errNotFound, false), "is not a git repository")
 }
 
 // A commit that is too large is refused with the number and the setting, and is downloaded once: a poll that finds it again costs one
 // request.
 func TestS5ACommitThatIsTooLargeIsDownloadedOnce(t *testing.T) {
-	r, s, repo := httpsRepository(t, func(o *source.Options) { o.MaxPack = 1 << 20 })
+	r, s, repo := httpsRepository(t, func(o *Options) { o.MaxPack = 1 << 20 })
 	id := r.Commit(map[string]string{"a": "1"}, "first")
 	head(t, repo)
 	require.NoError(t, repo.Keep(id))
@@ -91,7 +90,7 @@ func TestS5ACommitThatIsTooLargeIsDownloadedOnce(t *testing.T) {
 
 func TestAPackThatIsTooLarge(t *testing.T) {
 	t.Parallel()
-	overAll(t, func(t *testing.T, r *sourcetest.Repo, o source.Options) {
+	overAll(t, func(t *testing.T, r *sourcetest.Repo, o Options) {
 		id := r.Commit(map[string]string{"a": "1"}, "first")
 		o.MaxPack = 64 << 10
 		repo := openRepository(t, o)
@@ -125,11 +124,11 @@ func noise(t *testing.T, n int) string {
 	return string(b)
 }
 
-func httpsRepository(t *testing.T, change func(o *source.Options)) (*sourcetest.Repo, *sourcetest.HTTPServer, *source.Repository) {
+func httpsRepository(t *testing.T, change func(o *Options)) (*sourcetest.Repo, *sourcetest.HTTPServer, *Repository) {
 	t.Helper()
 	r := sourcetest.New(t)
 	s := r.HTTPS()
-	o := source.Options{URL: s.URL, Auth: source.Auth{CAFile: s.CAFile}, Timeout: 20 * time.Second}
+	o := Options{URL: s.URL, Auth: Auth{CAFile: s.CAFile}, Timeout: 20 * time.Second}
 	if change != nil {
 		change(&o)
 	}
@@ -152,7 +151,7 @@ func TestTheConnectionIsKept(t *testing.T) {
 	s := r.HTTPS()
 	s.CountConnections(func() { conns <- struct{}{} })
 	r.Commit(map[string]string{"a": "1"}, "first")
-	repo := openRepository(t, source.Options{URL: s.URL, Auth: source.Auth{CAFile: s.CAFile}})
+	repo := openRepository(t, Options{URL: s.URL, Auth: Auth{CAFile: s.CAFile}})
 	for range 5 {
 		head(t, repo)
 	}
@@ -164,24 +163,24 @@ func TestTheConnectionIsKept(t *testing.T) {
 func TestLogins(t *testing.T) {
 	dir := t.TempDir()
 	token := filepath.Join(dir, "token")
-	r, s, repo := httpsRepository(t, func(o *source.Options) { o.Auth.TokenFile = token })
+	r, s, repo := httpsRepository(t, func(o *Options) { o.Auth.TokenFile = token })
 	r.Commit(map[string]string{"a": "1"}, "first")
 	s.SetLogin("git", "s3cret")
-	require.Contains(t, fault(t, repo, source.ErrLogin, false), "no such file")
+	require.Contains(t, fault(t, repo, errLogin, false), "no such file")
 	require.NoError(t, os.WriteFile(token, []byte("\n"), 0o600))
-	require.Contains(t, fault(t, repo, source.ErrLogin, false), "is empty")
+	require.Contains(t, fault(t, repo, errLogin, false), "is empty")
 	require.NoError(t, os.WriteFile(token, []byte("wrong\n"), 0o600))
-	require.NotContains(t, fault(t, repo, source.ErrDenied, false), "wrong")
+	require.NotContains(t, fault(t, repo, errDenied, false), "wrong")
 	require.NoError(t, os.WriteFile(token, []byte("s3cret\nand a note\n"), 0o600))
 	head(t, repo)
 	s.SetLogin("git", "rotated")
-	fault(t, repo, source.ErrDenied, false)
+	fault(t, repo, errDenied, false)
 	require.NoError(t, os.WriteFile(token, []byte("rotated"), 0o600))
 	r.Commit(map[string]string{"a": "2"}, "second")
 	head(t, repo) // without a restart
 
-	plain := openRepository(t, source.Options{URL: s.URL, Auth: source.Auth{CAFile: s.CAFile}})
-	require.Contains(t, fault(t, plain, source.ErrDenied, false), "it requires a login")
+	plain := openRepository(t, Options{URL: s.URL, Auth: Auth{CAFile: s.CAFile}})
+	require.Contains(t, fault(t, plain, errDenied, false), "it requires a login")
 }
 
 func TestCredentialsOfTheURLAreNotShown(t *testing.T) {
@@ -189,13 +188,13 @@ func TestCredentialsOfTheURLAreNotShown(t *testing.T) {
 	r.Commit(map[string]string{"a": "1"}, "first")
 	s.SetLogin("bob", "s3cret")
 	with := strings.Replace(s.URL, "https://", "https://bob:s3cret@", 1)
-	repo := openRepository(t, source.Options{URL: with, Auth: source.Auth{CAFile: s.CAFile}})
+	repo := openRepository(t, Options{URL: with, Auth: Auth{CAFile: s.CAFile}})
 	head(t, repo)
 	require.Equal(t, s.URL, repo.String())
 	s.SetLogin("bob", "other")
-	require.NotContains(t, fault(t, repo, source.ErrDenied, false), "s3cret")
+	require.NotContains(t, fault(t, repo, errDenied, false), "s3cret")
 	for _, bad := range []string{"https://bob:s3cret@host:port/x", "https://bob:s3cret@/x", "https://bob:s3cret@ho st/x", "https://bob:s3cret@host/%zz", "http://bob:s3cret@git.example.org/x", "ssh://bob:s3cret@host/x", "ftp://bob:s3cret@host/x"} {
-		_, err := source.OpenRepository(source.Options{Dir: t.TempDir(), URL: bad})
+		_, err := OpenRepository(Options{Dir: t.TempDir(), URL: bad})
 		require.Error(t, err, bad)
 		require.NotContains(t, err.Error(), "s3cret")
 	}
@@ -216,20 +215,20 @@ func TestHTTPFaults(t *testing.T) {
 		kind      error
 		temporary bool
 	}{
-		"forbidden":       {answer(403, "text/plain", ""), source.ErrDenied, false},
-		"not found":       {answer(404, "text/plain", ""), source.ErrNotFound, false},
-		"overloaded":      {answer(503, "text/html", "<html>"), source.ErrUnreachable, true},
-		"too many":        {answer(429, "text/html", ""), source.ErrUnreachable, true},
-		"a page":          {answer(200, "text/html; charset=utf-8", "<html>Please log in</html>"), source.ErrNotGit, false},
-		"plain files":     {answer(200, "text/plain", strings.Repeat("a", 40)+"\trefs/heads/main\n"), source.ErrDumb, false},
-		"nonsense":        {answer(200, smart, "zzzz nonsense"), source.ErrCut, true},
-		"an error line":   {answer(200, smart, "0036ERR access denied or repository not exported: xx\n\n"), source.ErrDenied, false},
-		"a short list":    {answer(200, smart, "001e# service=git-upload-pack\n0000"), source.ErrCut, true},
-		"a teapot":        {answer(418, "text/plain", ""), source.ErrNotGit, false},
-		"a login page":    {loginPage, source.ErrNotGit, false},
-		"no encryption":   {redirect("http://git.example.org/x/info/refs"), source.ErrNotGit, false},
-		"a circle":        {redirect("/site.git/info/refs?service=git-upload-pack"), source.ErrNotGit, false},
-		"cut in the list": {func(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }, source.ErrUnreachable, true},
+		"forbidden":       {answer(403, "text/plain", ""), errDenied, false},
+		"not found":       {answer(404, "text/plain", ""), errNotFound, false},
+		"overloaded":      {answer(503, "text/html", "<html>"), errUnreachable, true},
+		"too many":        {answer(429, "text/html", ""), errUnreachable, true},
+		"a page":          {answer(200, "text/html; charset=utf-8", "<html>Please log in</html>"), errNotGit, false},
+		"plain files":     {answer(200, "text/plain", strings.Repeat("a", 40)+"\trefs/heads/main\n"), errDumb, false},
+		"nonsense":        {answer(200, smart, "zzzz nonsense"), errCut, true},
+		"an error line":   {answer(200, smart, "0036ERR access denied or repository not exported: xx\n\n"), errDenied, false},
+		"a short list":    {answer(200, smart, "001e# service=git-upload-pack\n0000"), errCut, true},
+		"a teapot":        {answer(418, "text/plain", ""), errNotGit, false},
+		"a login page":    {loginPage, errNotGit, false},
+		"no encryption":   {redirect("http://git.example.org/x/info/refs"), errNotGit, false},
+		"a circle":        {redirect("/site.git/info/refs?service=git-upload-pack"), errNotGit, false},
+		"cut in the list": {func(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }, errUnreachable, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, s, repo := httpsRepository(t, nil)
@@ -260,7 +259,7 @@ func redirect(to string) sourcetest.Fault {
 
 // A repository that moved is followed. The login does not go along to another server.
 func TestRedirects(t *testing.T) {
-	r, s, repo := httpsRepository(t, func(o *source.Options) { o.URL = strings.Replace(o.URL, "site.git", "old.git", 1) })
+	r, s, repo := httpsRepository(t, func(o *Options) { o.URL = strings.Replace(o.URL, "site.git", "old.git", 1) })
 	id := r.Commit(map[string]string{"a": "1"}, "first")
 	s.SetFault(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if moved, ok := strings.CutPrefix(r.URL.Path, "/old.git/"); ok {
@@ -281,8 +280,8 @@ func TestRedirects(t *testing.T) {
 		http.Redirect(w, r, other.URL+"/x/info/refs", http.StatusFound)
 	}))
 	defer from.Close()
-	away := openRepository(t, source.Options{URL: strings.Replace(from.URL, "http://", "http://bob:s3cret@", 1) + "/x"})
-	fault(t, away, source.ErrNotFound, false)
+	away := openRepository(t, Options{URL: strings.Replace(from.URL, "http://", "http://bob:s3cret@", 1) + "/x"})
+	fault(t, away, errNotFound, false)
 	require.Empty(t, <-logins)
 }
 
@@ -290,18 +289,18 @@ func TestCertificates(t *testing.T) {
 	r, s, _ := httpsRepository(t, nil)
 	r.Commit(map[string]string{"a": "1"}, "first")
 	ca := filepath.Join(t.TempDir(), "ca.pem")
-	repo := openRepository(t, source.Options{URL: s.URL})
-	require.Contains(t, fault(t, repo, source.ErrUntrusted, false), "ca_file")
-	repo = openRepository(t, source.Options{URL: s.URL, Auth: source.Auth{CAFile: ca}})
-	fault(t, repo, source.ErrUntrusted, false)
+	repo := openRepository(t, Options{URL: s.URL})
+	require.Contains(t, fault(t, repo, errUntrusted, false), "ca_file")
+	repo = openRepository(t, Options{URL: s.URL, Auth: Auth{CAFile: ca}})
+	fault(t, repo, errUntrusted, false)
 	require.NoError(t, os.WriteFile(ca, []byte("no certificate"), 0o600))
-	require.Contains(t, fault(t, repo, source.ErrUntrusted, false), "holds no certificate")
+	require.Contains(t, fault(t, repo, errUntrusted, false), "holds no certificate")
 	text, err := os.ReadFile(s.CAFile)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(ca, text, 0o600))
 	head(t, repo) // without a restart
-	plain := openRepository(t, source.Options{URL: strings.Replace(s.URL, "https", "http", 1)})
-	fault(t, plain, source.ErrNotGit, false)
+	plain := openRepository(t, Options{URL: strings.Replace(s.URL, "https", "http", 1)})
+	fault(t, plain, errNotGit, false)
 }
 
 func TestAConnectionThatIsCutInAPack(t *testing.T) {
@@ -312,7 +311,7 @@ func TestAConnectionThatIsCutInAPack(t *testing.T) {
 		next := r.Commit(map[string]string{"a": noise(t, 20_000)}, "second")
 		s.SetFault(sourcetest.Cut(after))
 		_, err := repo.Head(t.Context())
-		require.True(t, errors.Is(err, source.ErrCut) || errors.Is(err, source.ErrUnreachable), "%v", err)
+		require.True(t, errors.Is(err, errCut) || errors.Is(err, errUnreachable), "%v", err)
 		require.Equal(t, "1", readFile(t, repo, id, "a"))
 		s.SetFault(nil)
 		require.Equal(t, next, head(t, repo).ID)
@@ -320,7 +319,7 @@ func TestAConnectionThatIsCutInAPack(t *testing.T) {
 }
 
 func TestAServerThatIsSilent(t *testing.T) {
-	r, s, repo := httpsRepository(t, func(o *source.Options) { o.Timeout = 100 * time.Millisecond })
+	r, s, repo := httpsRepository(t, func(o *Options) { o.Timeout = 100 * time.Millisecond })
 	r.Commit(map[string]string{"a": "1"}, "first")
 	release := make(chan struct{})
 	s.SetFault(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
@@ -330,7 +329,7 @@ func TestAServerThatIsSilent(t *testing.T) {
 		}
 	})
 	defer close(release)
-	fault(t, repo, source.ErrTimeout, true)
+	fault(t, repo, errTimeout, true)
 }
 
 func TestAnUnreachableAddress(t *testing.T) {
@@ -338,7 +337,7 @@ func TestAnUnreachableAddress(t *testing.T) {
 	require.NoError(t, err)
 	addr := l.Addr().String()
 	require.NoError(t, l.Close())
-	fault(t, openRepository(t, source.Options{URL: "https://" + addr + "/x"}), source.ErrUnreachable, true)
+	fault(t, openRepository(t, Options{URL: "https://" + addr + "/x"}), errUnreachable, true)
 }
 
 // usage is how much a folder holds: bytes of files, and how many.
@@ -371,7 +370,7 @@ func TestTheCopyStaysSmall(t *testing.T) {
 		files[fmt.Sprintf("hosts/%02d.hcl", i)] = fmt.Sprintf("host %d %s\n", i, noise(t, 1000+i))
 	}
 	last := r.Commit(files, "first")
-	o := source.Options{URL: r.URL(), Dir: filepath.Join(dir, "copy")}
+	o := Options{URL: r.URL(), Dir: filepath.Join(dir, "copy")}
 	repo := openRepository(t, o)
 	head(t, repo)
 	require.NoError(t, repo.Keep(last))
@@ -408,7 +407,7 @@ func TestFetchesOfNothingNewLeaveNothing(t *testing.T) {
 	}
 	r := sourcetest.New(t)
 	id := r.Commit(map[string]string{"a": "1"}, "first")
-	o := source.Options{URL: r.URL(), Dir: filepath.Join(sourcetest.TempDir(t), "copy")}
+	o := Options{URL: r.URL(), Dir: filepath.Join(sourcetest.TempDir(t), "copy")}
 	repo := openRepository(t, o)
 	head(t, repo)
 	bytes, files := usage(t, o.Dir)
@@ -436,8 +435,8 @@ func noiseSource(seed int) *rand.ChaCha8 {
 	return rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), byte(seed >> 16)})
 }
 
-// allocated is how many bytes f takes from the heap, given back or not.
-func allocated(f func()) uint64 {
+// heapOf is how many bytes f takes from the heap, given back or not.
+func heapOf(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	f()
@@ -445,11 +444,11 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-func sshRepository(t *testing.T, change func(o *source.Options)) (*sourcetest.Repo, *sourcetest.SSHServer, *source.Repository) {
+func sshRepository(t *testing.T, change func(o *Options)) (*sourcetest.Repo, *sourcetest.SSHServer, *Repository) {
 	t.Helper()
 	r := sourcetest.New(t)
 	s := r.SSH()
-	o := source.Options{URL: s.URL, Auth: source.Auth{KeyFile: s.KeyFile, KnownHostsFile: s.KnownHostsFile}, Timeout: 20 * time.Second}
+	o := Options{URL: s.URL, Auth: Auth{KeyFile: s.KeyFile, KnownHostsFile: s.KnownHostsFile}, Timeout: 20 * time.Second}
 	if change != nil {
 		change(&o)
 	}
@@ -458,14 +457,14 @@ func sshRepository(t *testing.T, change func(o *source.Options)) (*sourcetest.Re
 
 func TestHostKeys(t *testing.T) {
 	known := filepath.Join(t.TempDir(), "known_hosts")
-	r, s, repo := sshRepository(t, func(o *source.Options) { o.Auth.KnownHostsFile = known })
+	r, s, repo := sshRepository(t, func(o *Options) { o.Auth.KnownHostsFile = known })
 	r.Commit(map[string]string{"a": "1"}, "first")
 	_, port, err := net.SplitHostPort(strings.TrimSuffix(s.URL[strings.Index(s.URL, "@")+1:], r.Dir))
 	require.NoError(t, err)
 	line := "ssh-keyscan -p " + port + " 127.0.0.1 >> " + known
-	require.Contains(t, fault(t, repo, source.ErrHostKey, false), line, "no such file")
+	require.Contains(t, fault(t, repo, errHostKey, false), line, "no such file")
 	require.NoError(t, os.WriteFile(known, nil, 0o600))
-	text := fault(t, repo, source.ErrHostKey, false)
+	text := fault(t, repo, errHostKey, false)
 	require.Contains(t, text, line)
 	require.Contains(t, text, "it is not known: the server shows SHA256:")
 	right, err := os.ReadFile(s.KnownHostsFile)
@@ -474,14 +473,14 @@ func TestHostKeys(t *testing.T) {
 	head(t, repo)
 
 	s.SetHostKey(s.Key("host2"))
-	text = fault(t, repo, source.ErrHostKey, false)
+	text = fault(t, repo, errHostKey, false)
 	require.Contains(t, text, "it has changed")
 	require.Contains(t, text, "line 1 of "+known)
 	require.NoError(t, os.WriteFile(known, []byte("@revoked * "+hostKey(t, right)), 0o600))
 	s.SetHostKey(s.HostKeyFile)
-	require.Contains(t, fault(t, repo, source.ErrHostKey, false), "revoked")
+	require.Contains(t, fault(t, repo, errHostKey, false), "revoked")
 	require.NoError(t, os.WriteFile(known, []byte("nonsense\n"), 0o600))
-	fault(t, repo, source.ErrHostKey, false)
+	fault(t, repo, errHostKey, false)
 }
 
 func hostKey(t *testing.T, line []byte) string {
@@ -495,21 +494,21 @@ func TestKeys(t *testing.T) {
 	t.Parallel()
 	r, s, _ := sshRepository(t, nil)
 	r.Commit(map[string]string{"a": "1"}, "first")
-	with := func(key string) *source.Repository {
-		return openRepository(t, source.Options{URL: s.URL, Auth: source.Auth{KeyFile: key, KnownHostsFile: s.KnownHostsFile}})
+	with := func(key string) *Repository {
+		return openRepository(t, Options{URL: s.URL, Auth: Auth{KeyFile: key, KnownHostsFile: s.KnownHostsFile}})
 	}
 	head(t, with(s.KeyFile))
-	require.Contains(t, fault(t, with(s.KeyFile+".none"), source.ErrLogin, false), "no such file")
-	require.Contains(t, fault(t, with(s.KeyFile+".pub"), source.ErrLogin, false), "not a private key")
-	require.Contains(t, fault(t, with(s.LockedKey("locked", "sesame")), source.ErrLogin, false), "passphrase")
-	require.Contains(t, fault(t, with(s.Key("stranger")), source.ErrDenied, false), "accepts none of the keys")
+	require.Contains(t, fault(t, with(s.KeyFile+".none"), errLogin, false), "no such file")
+	require.Contains(t, fault(t, with(s.KeyFile+".pub"), errLogin, false), "not a private key")
+	require.Contains(t, fault(t, with(s.LockedKey("locked", "sesame")), errLogin, false), "passphrase")
+	require.Contains(t, fault(t, with(s.Key("stranger")), errDenied, false), "accepts none of the keys")
 
 	rotated := filepath.Join(t.TempDir(), "key")
 	stranger, err := os.ReadFile(s.Key("second"))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(rotated, stranger, 0o600))
 	repo := with(rotated)
-	fault(t, repo, source.ErrDenied, false)
+	fault(t, repo, errDenied, false)
 	right, err := os.ReadFile(s.KeyFile)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(rotated, right, 0o600))
@@ -522,8 +521,8 @@ func TestDefaultKeys(t *testing.T) {
 	t.Setenv("HOME", home)
 	r, s, _ := sshRepository(t, nil)
 	r.Commit(map[string]string{"a": "1"}, "first")
-	repo := openRepository(t, source.Options{URL: s.URL})
-	require.Contains(t, fault(t, repo, source.ErrLogin, false), "key_file")
+	repo := openRepository(t, Options{URL: s.URL})
+	require.Contains(t, fault(t, repo, errLogin, false), "key_file")
 	require.NoError(t, os.MkdirAll(filepath.Join(home, ".ssh"), 0o700))
 	for from, to := range map[string]string{s.KeyFile: "id_ed25519", s.KnownHostsFile: "known_hosts"} {
 		text, err := os.ReadFile(from)
@@ -539,7 +538,7 @@ func TestPathsThatAShellWouldReadOtherwise(t *testing.T) {
 	odd := filepath.Join(filepath.Dir(r.Dir), "it's $(touch x) !.git")
 	require.NoError(t, os.Rename(r.Dir, odd))
 	for _, url := range []string{strings.TrimSuffix(s.URL, r.Dir) + strings.ReplaceAll(strings.ReplaceAll(odd, "$", "%24"), " ", "%20")} {
-		repo := openRepository(t, source.Options{URL: url, Auth: source.Auth{KeyFile: s.KeyFile, KnownHostsFile: s.KnownHostsFile}})
+		repo := openRepository(t, Options{URL: url, Auth: Auth{KeyFile: s.KeyFile, KnownHostsFile: s.KnownHostsFile}})
 		require.Equal(t, id, head(t, repo).ID)
 	}
 }
@@ -567,7 +566,7 @@ func TestAnSSHConnectionThatIsCut(t *testing.T) {
 	for _, after := range []int{0, 100, 2000, 5000, 20_000, 100_000} {
 		s.SetWrap(func(c net.Conn) net.Conn { return &cutConn{c, after} })
 		_, err := repo.Head(t.Context())
-		var f *source.Error
+		var f *fetchError
 		require.ErrorAs(t, err, &f, "after %d bytes", after)
 		require.True(t, f.Temporary(), err)
 		require.Equal(t, "1", readFile(t, repo, id, "a"))
@@ -582,9 +581,9 @@ func TestAnSSHServerThatIsSilent(t *testing.T) {
 	defer func() { _ = l.Close() }()
 	r := sourcetest.New(t)
 	s := r.SSH()
-	repo := openRepository(t, source.Options{
+	repo := openRepository(t, Options{
 		URL:  "ssh://git@" + l.Addr().String() + "/x",
-		Auth: source.Auth{KeyFile: s.KeyFile, KnownHostsFile: s.KnownHostsFile}, Timeout: 100 * time.Millisecond,
+		Auth: Auth{KeyFile: s.KeyFile, KnownHostsFile: s.KnownHostsFile}, Timeout: 100 * time.Millisecond,
 	})
-	fault(t, repo, source.ErrTimeout, true)
+	fault(t, repo, errTimeout, true)
 }

@@ -38,7 +38,7 @@ func (r *Repository) tip(refs *packp.AdvRefs) (plumbing.Hash, error) {
 	if len(names) == 0 {
 		return plumbing.ZeroHash, r.from.NoCommit()
 	}
-	return plumbing.ZeroHash, r.from.Fault(ErrNoBranch, fmt.Sprintf("%q", r.o.Branch), diag.DidYouMean(r.o.Branch, names), nil)
+	return plumbing.ZeroHash, r.from.Fault(errNoBranch, fmt.Sprintf("%q", r.o.Branch), diag.DidYouMean(r.o.Branch, names), nil)
 }
 
 // fetch fetches the commit tip and makes it the head. The local copy does not change until the
@@ -109,7 +109,7 @@ var errParts = errors.New("parts of the commit are missing")
 func (r *Repository) bring(ctx context.Context, c conversation, refs *packp.AdvRefs, n need) error {
 	req, err := request(refs, n)
 	if err != nil {
-		return r.from.Fault(ErrNotGit, err.Error(), "check the URL", err)
+		return r.from.Fault(errNotGit, err.Error(), "check the URL", err)
 	}
 	p, err := r.disk.add(func(w io.Writer) error {
 		to := &limited{w: w, left: r.o.MaxPack}
@@ -139,9 +139,9 @@ func (r *Repository) bring(ctx context.Context, c conversation, refs *packp.AdvR
 	case errors.Is(err, objects.ErrTooLong): // it would take all memory or time
 		return r.from.Fault(objects.ErrTooLarge, err.Error(), "remove that from the repository; a site does not need it", err)
 	case errors.Is(err, errBadPack):
-		return r.from.Fault(ErrCut, err.Error(), "nothing is lost, this is retried", err)
+		return r.from.Fault(errCut, err.Error(), "nothing is lost, this is retried", err)
 	case errors.Is(err, plumbing.ErrObjectNotFound):
-		return r.from.Fault(ErrCut, fmt.Sprintf("the answer lacks parts of commit %.8s", n.Want), "this is retried; if that does not help, run git fsck in the repository", errors.Join(errParts, err))
+		return r.from.Fault(errCut, fmt.Sprintf("the answer lacks parts of commit %.8s", n.Want), "this is retried; if that does not help, run git fsck in the repository", errors.Join(errParts, err))
 	}
 	return err
 }

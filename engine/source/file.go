@@ -79,16 +79,16 @@ func (r *fileRemote) open() (*filesystem.Storage, error) {
 			filesystem.Options{LargeObjectThreshold: 1 << 20, AlternatesFS: osfs.New("/")}), nil
 	}
 	if _, err := os.Stat(r.from.path); err == nil {
-		return nil, r.from.Fault(ErrNotFound, "the folder is there, but is not a git repository", "make one with git init --bare, or name another folder", nil)
+		return nil, r.from.Fault(errNotFound, "the folder is there, but is not a git repository", "make one with git init --bare, or name another folder", nil)
 	}
-	return nil, r.from.Fault(ErrNotFound, "no such folder", "check the path, and that its disk is mounted", fs.ErrNotExist)
+	return nil, r.from.Fault(errNotFound, "no such folder", "check the path, and that its disk is mounted", fs.ErrNotExist)
 }
 
 func (r *fileRemote) failed(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return r.from.Fault(ErrDenied, err.Error(), "let this program's user read the folder", err)
+		return r.from.Fault(errDenied, err.Error(), "let this program's user read the folder", err)
 	}
-	return r.from.Fault(ErrCut, err.Error(), "this is retried; if that does not help, run git fsck there", err)
+	return r.from.Fault(errCut, err.Error(), "this is retried; if that does not help, run git fsck there", err)
 }
 
 func (c *fileConversation) Close() { _ = c.storage.Close() }

@@ -159,7 +159,7 @@ func TestPacksThatLie(t *testing.T) {
 		r := serveAs(t, Options{}, id, p)
 		taken := allocated(func() {
 			_, err := r.Head(t.Context())
-			require.ErrorIs(t, err, ErrCut, name)
+			require.ErrorIs(t, err, errCut, name)
 		})
 		require.Less(t, taken, uint64(16<<20), name)
 		left, err := filepath.Glob(filepath.Join(r.o.Dir, "objects/pack/*"))

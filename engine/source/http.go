@@ -97,7 +97,7 @@ func (c *httpConversation) RoundTrip(req *http.Request) (*http.Response, error) 
 	req.Header.Set("User-Agent", "git/homestak-gitops") // some servers look for git there
 	c.answered = false
 	if req.URL.Scheme != "https" && !loopback(req.URL.Hostname()) {
-		return nil, c.x.fail(c.from.Fault(ErrNotGit, "it redirects to an unencrypted URL", "use its real URL", nil))
+		return nil, c.x.fail(c.from.Fault(errNotGit, "it redirects to an unencrypted URL", "use its real URL", nil))
 	}
 	res, err := c.transport().RoundTrip(req)
 	if err != nil {
@@ -158,12 +158,12 @@ func (r *httpRemote) login() (transport.AuthMethod, error) {
 	}
 	text, err := os.ReadFile(r.o.Auth.TokenFile)
 	if err != nil {
-		return nil, r.from.Fault(ErrLogin, err.Error(), "put a token there that this program can read", err)
+		return nil, r.from.Fault(errLogin, err.Error(), "put a token there that this program can read", err)
 	}
 	token, _, _ := strings.Cut(string(text), "\n")
 	token = strings.TrimSpace(token)
 	if token == "" {
-		return nil, r.from.Fault(ErrLogin, r.o.Auth.TokenFile+" is empty", "put a token there, on the first line", nil)
+		return nil, r.from.Fault(errLogin, r.o.Auth.TokenFile+" is empty", "put a token there, on the first line", nil)
 	}
 	if r.from.user != "" && r.from.password == "" {
 		return &githttp.BasicAuth{Username: r.from.user, Password: token}, nil
@@ -180,7 +180,7 @@ func (r *httpRemote) connect() error {
 	if r.o.Auth.CAFile != "" {
 		var err error
 		if ca, err = os.ReadFile(r.o.Auth.CAFile); err != nil {
-			return r.from.Fault(ErrUntrusted, err.Error(), "put the certificate of the server's CA there", err)
+			return r.from.Fault(errUntrusted, err.Error(), "put the certificate of the server's CA there", err)
 		}
 	}
 	if r.base != nil && r.ca == string(ca) {
@@ -193,7 +193,7 @@ func (r *httpRemote) connect() error {
 			pool = x509.NewCertPool()
 		}
 		if !pool.AppendCertsFromPEM(ca) {
-			return r.from.Fault(ErrUntrusted, r.o.Auth.CAFile+" holds no certificate", "put it there in PEM form", nil)
+			return r.from.Fault(errUntrusted, r.o.Auth.CAFile+" holds no certificate", "put it there in PEM form", nil)
 		}
 		trust.RootCAs = pool
 	}
@@ -225,27 +225,27 @@ func (c *httpConversation) explain(ctx context.Context, err error) error {
 	}
 	switch {
 	case errors.As(failure, &cert):
-		return c.from.Fault(ErrUntrusted, cert.Err.Error(), "if it is yours, name the certificate of its CA in ca_file", failure)
+		return c.from.Fault(errUntrusted, cert.Err.Error(), "if it is yours, name the certificate of its CA in ca_file", failure)
 	case errors.As(failure, &record), failure != nil && strings.Contains(failure.Error(), "server gave HTTP response to HTTPS client"):
-		return c.from.Fault(ErrNotGit, "it does not speak TLS", "check the port in the URL", failure)
+		return c.from.Fault(errNotGit, "it does not speak TLS", "check the port in the URL", failure)
 	case failure != nil || c.x.ctx.Err() != nil:
 		if !c.answered {
-			return c.x.explain(ctx, c.from, err, ErrUnreachable)
+			return c.x.explain(ctx, c.from, err, errUnreachable)
 		}
-		return c.x.explain(ctx, c.from, err, ErrCut)
+		return c.x.explain(ctx, c.from, err, errCut)
 	case strings.Contains(err.Error(), "redirect"):
-		return c.from.Fault(ErrNotGit, err.Error(), "use its real URL", nil)
+		return c.from.Fault(errNotGit, err.Error(), "use its real URL", nil)
 	case errors.Is(err, transport.ErrEmptyRemoteRepository):
 		return c.from.NoCommit()
 	case errors.As(err, &line):
 		return c.from.refused(line.Text)
 	case errors.As(err, &odd) && !strings.Contains(odd.Msg, "EOF"):
-		return c.from.Fault(ErrNotGit, odd.Msg, "check the URL", err)
+		return c.from.Fault(errNotGit, odd.Msg, "check the URL", err)
 	}
-	if said := c.from.refused(err.Error()); said.Kind != ErrUnreachable { //nolint:errorlint // it was made of a kind
+	if said := c.from.refused(err.Error()); said.Kind != errUnreachable { //nolint:errorlint // it was made of a kind
 		return said
 	}
-	return c.x.explain(ctx, c.from, err, ErrCut)
+	return c.x.explain(ctx, c.from, err, errCut)
 }
 
 // status checks the code of an answer.
@@ -255,17 +255,17 @@ func (r *httpRemote) status(res *http.Response, loggedIn bool) error {
 	case code == http.StatusOK:
 		return nil
 	case code == http.StatusUnauthorized && !loggedIn:
-		return r.from.Fault(ErrDenied, detail, "it requires a login: put a token into a file and name that in token_file", nil)
+		return r.from.Fault(errDenied, detail, "it requires a login: put a token into a file and name that in token_file", nil)
 	case code == http.StatusUnauthorized:
-		return r.from.Fault(ErrDenied, detail, "it does not accept this token and user name: renew it in its file, no restart is needed", nil)
+		return r.from.Fault(errDenied, detail, "it does not accept this token and user name: renew it in its file, no restart is needed", nil)
 	case code == http.StatusForbidden:
-		return r.from.Fault(ErrDenied, detail, "give the token the right to read this repository", nil)
+		return r.from.Fault(errDenied, detail, "give the token the right to read this repository", nil)
 	case code == http.StatusNotFound, code == http.StatusGone:
-		return r.from.Fault(ErrNotFound, detail, adviceNotFound, nil)
+		return r.from.Fault(errNotFound, detail, adviceNotFound, nil)
 	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusRequestTimeout:
-		return r.from.Fault(ErrUnreachable, detail, "this is retried", nil)
+		return r.from.Fault(errUnreachable, detail, "this is retried", nil)
 	}
-	return r.from.Fault(ErrNotGit, detail, "check the URL", nil)
+	return r.from.Fault(errNotGit, detail, "check the URL", nil)
 }
 
 // dumb is the beginning of a list of branches that is only a file.
@@ -280,7 +280,7 @@ func (r *httpRemote) smart(res *http.Response, in io.Reader) error {
 	start := make([]byte, 41)
 	n, _ := io.ReadFull(in, start)
 	if dumb().Match(start[:n]) {
-		return r.from.Fault(ErrDumb, "", "serve it with git http-backend, over ssh, or from a git hosting service", nil)
+		return r.from.Fault(errDumb, "", "serve it with git http-backend, over ssh, or from a git hosting service", nil)
 	}
-	return r.from.Fault(ErrNotGit, fmt.Sprintf("it answers with %q", kind), "check the URL; it may be a web page", nil)
+	return r.from.Fault(errNotGit, fmt.Sprintf("it answers with %q", kind), "check the URL; it may be a web page", nil)
 }

@@ -1,4 +1,4 @@
-package source_test
+package source
 
 import (
 	"context"
@@ -22,28 +22,27 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/engine/source/objects"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
 // transports are the ways to a repository: each gives the options to get there.
-func transports() map[string]func(r *sourcetest.Repo) source.Options {
-	return map[string]func(r *sourcetest.Repo) source.Options{
-		"file": func(r *sourcetest.Repo) source.Options { return source.Options{URL: r.URL()} },
-		"https": func(r *sourcetest.Repo) source.Options {
+func transports() map[string]func(r *sourcetest.Repo) Options {
+	return map[string]func(r *sourcetest.Repo) Options{
+		"file": func(r *sourcetest.Repo) Options { return Options{URL: r.URL()} },
+		"https": func(r *sourcetest.Repo) Options {
 			s := r.HTTPS()
-			return source.Options{URL: s.URL, Auth: source.Auth{CAFile: s.CAFile}}
+			return Options{URL: s.URL, Auth: Auth{CAFile: s.CAFile}}
 		},
-		"ssh": func(r *sourcetest.Repo) source.Options {
+		"ssh": func(r *sourcetest.Repo) Options {
 			s := r.SSH()
-			return source.Options{URL: s.URL, Auth: source.Auth{KeyFile: s.KeyFile, KnownHostsFile: s.KnownHostsFile}}
+			return Options{URL: s.URL, Auth: Auth{KeyFile: s.KeyFile, KnownHostsFile: s.KnownHostsFile}}
 		},
 	}
 }
 
 // overAll runs a test over each transport, with a repository of its own.
-func overAll(t *testing.T, test func(t *testing.T, r *sourcetest.Repo, o source.Options)) {
+func overAll(t *testing.T, test func(t *testing.T, r *sourcetest.Repo, o Options)) {
 	t.Helper()
 	for name, options := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -55,24 +54,24 @@ func overAll(t *testing.T, test func(t *testing.T, r *sourcetest.Repo, o source.
 	}
 }
 
-func openRepository(t *testing.T, o source.Options) *source.Repository {
+func openRepository(t *testing.T, o Options) *Repository {
 	t.Helper()
 	if o.Dir == "" {
 		o.Dir = filepath.Join(t.TempDir(), "copy.git")
 	}
-	r, err := source.OpenRepository(o)
+	r, err := OpenRepository(o)
 	require.NoError(t, err)
 	return r
 }
 
-func head(t *testing.T, r *source.Repository) model.Commit {
+func head(t *testing.T, r *Repository) model.Commit {
 	t.Helper()
 	c, err := r.Head(t.Context())
 	require.NoError(t, err)
 	return c
 }
 
-func readFile(t *testing.T, r *source.Repository, id, name string) string {
+func readFile(t *testing.T, r *Repository, id, name string) string {
 	t.Helper()
 	f, err := r.Files(id)
 	require.NoError(t, err)
@@ -102,7 +101,7 @@ func fsck(t *testing.T, dir string) {
 }
 
 func TestHeadBringsACommitAndItsFiles(t *testing.T) {
-	overAll(t, func(t *testing.T, r *sourcetest.Repo, o source.Options) {
+	overAll(t, func(t *testing.T, r *sourcetest.Repo, o Options) {
 		oldest := ""
 		for i := range 64 {
 			if made := r.Commit(map[string]string{"old.txt": strings.Repeat("x", i)}, "old"); i == 0 {
@@ -134,7 +133,7 @@ func TestHeadBringsACommitAndItsFiles(t *testing.T) {
 }
 
 func TestSinceListsWhatCameNewestFirst(t *testing.T) {
-	overAll(t, func(t *testing.T, r *sourcetest.Repo, o source.Options) {
+	overAll(t, func(t *testing.T, r *sourcetest.Repo, o Options) {
 		r.Commit(map[string]string{"a": "0"}, "before")
 		first := r.Commit(map[string]string{"a": "1"}, "first")
 		repo := openRepository(t, o)
@@ -167,7 +166,7 @@ func TestSinceListsWhatCameNewestFirst(t *testing.T) {
 // A branch that began before the first commit that is here brings its past with it.
 // What it has that the older commit has too is then not new.
 func TestSinceOfAMergedOldBranch(t *testing.T) {
-	overAll(t, func(t *testing.T, r *sourcetest.Repo, o source.Options) {
+	overAll(t, func(t *testing.T, r *sourcetest.Repo, o Options) {
 		r.Commit(map[string]string{"a": "0"}, "root\n\nAllow-Deletes: 9")
 		fork := r.Commit(map[string]string{"a": "1"}, "fork\n\nAllow-Deletes: 9")
 		r.Commit(map[string]string{"a": "2"}, "between\n\nAllow-Deletes: 9")
@@ -186,7 +185,7 @@ func TestSinceOfAMergedOldBranch(t *testing.T) {
 
 func TestForcePush(t *testing.T) {
 	t.Parallel()
-	overAll(t, func(t *testing.T, r *sourcetest.Repo, o source.Options) {
+	overAll(t, func(t *testing.T, r *sourcetest.Repo, o Options) {
 		older := r.Commit(map[string]string{"a": "0"}, "older")
 		first := r.Commit(map[string]string{"a": "1"}, "first")
 		repo := openRepository(t, o)
@@ -214,7 +213,7 @@ func TestForcePush(t *testing.T) {
 }
 
 func TestOnlyTheBranchIsFetched(t *testing.T) {
-	overAll(t, func(t *testing.T, r *sourcetest.Repo, o source.Options) {
+	overAll(t, func(t *testing.T, r *sourcetest.Repo, o Options) {
 		first := r.Commit(map[string]string{"a": "1"}, "first")
 		other := r.Side(first, map[string]string{"b": strings.Repeat("b", 1000)}, "other")
 		r.SetBranch("other", other)
@@ -228,7 +227,7 @@ func TestOnlyTheBranchIsFetched(t *testing.T) {
 func TestKeepNamesWhatIsNotHere(t *testing.T) {
 	r := sourcetest.New(t)
 	first := r.Commit(map[string]string{"a": "1"}, "first")
-	repo := openRepository(t, source.Options{URL: r.URL()})
+	repo := openRepository(t, Options{URL: r.URL()})
 	head(t, repo)
 	missing := strings.Repeat("2", 40)
 	err := repo.Keep(missing, first)
@@ -248,7 +247,7 @@ func TestFilesAreAFileSystem(t *testing.T) {
 		"site/module": sourcetest.Submodule + strings.Repeat("3", 40),
 	}, "first")
 	for _, path := range []string{"site", "/site/", "./site"} {
-		repo := openRepository(t, source.Options{URL: r.URL(), Path: path})
+		repo := openRepository(t, Options{URL: r.URL(), Path: path})
 		head(t, repo)
 		f, err := repo.Files(id)
 		require.NoError(t, err)
@@ -285,7 +284,7 @@ func TestLinksThatLeadOut(t *testing.T) {
 		"site/mod":  sourcetest.Submodule + strings.Repeat("3", 40),
 	}
 	id := r.Commit(files, "first")
-	repo := openRepository(t, source.Options{URL: r.URL(), Path: "site"})
+	repo := openRepository(t, Options{URL: r.URL(), Path: "site"})
 	head(t, repo)
 	f, err := repo.Files(id)
 	require.NoError(t, err)
@@ -321,21 +320,21 @@ func TestAFolderThatIsNotThere(t *testing.T) {
 		"sites/none": `it has no folder "sites/none", known: home, work`,
 		"README":     `"README" is not a folder`,
 	} {
-		repo := openRepository(t, source.Options{URL: r.URL(), Path: path})
+		repo := openRepository(t, Options{URL: r.URL(), Path: path})
 		head(t, repo)
 		_, err := repo.Files(id)
 		require.ErrorIs(t, err, fs.ErrNotExist)
 		require.ErrorContains(t, err, want)
 		require.Empty(t, repo.Notes(id))
 	}
-	_, err := source.OpenRepository(source.Options{Dir: t.TempDir(), URL: r.URL(), Path: "../x"})
+	_, err := OpenRepository(Options{Dir: t.TempDir(), URL: r.URL(), Path: "../x"})
 	require.ErrorContains(t, err, "outside the repository")
 }
 
 func TestAFileThatIsTooLarge(t *testing.T) {
 	r := sourcetest.New(t)
 	id := r.Commit(map[string]string{"big": strings.Repeat("x", 2<<20), "small": "x"}, "first")
-	repo := openRepository(t, source.Options{URL: r.URL(), MaxFile: 1 << 20})
+	repo := openRepository(t, Options{URL: r.URL(), MaxFile: 1 << 20})
 	head(t, repo)
 	f, err := repo.Files(id)
 	require.NoError(t, err)
@@ -351,22 +350,22 @@ func TestAnotherFolderIsLeftAlone(t *testing.T) {
 	r := sourcetest.New(t)
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "thesis.txt"), []byte("x"), 0o600))
-	_, err := source.OpenRepository(source.Options{Dir: dir, URL: r.URL()})
+	_, err := OpenRepository(Options{Dir: dir, URL: r.URL()})
 	require.ErrorContains(t, err, "thesis.txt")
-	_, err = source.OpenRepository(source.Options{Dir: r.Dir, URL: r.URL()})
+	_, err = OpenRepository(Options{Dir: r.Dir, URL: r.URL()})
 	require.ErrorContains(t, err, "not a local copy of this program")
 	require.FileExists(t, filepath.Join(dir, "thesis.txt"))
 }
 
 func TestTheCallersEndIsNoFault(t *testing.T) {
-	overAll(t, func(t *testing.T, r *sourcetest.Repo, o source.Options) {
+	overAll(t, func(t *testing.T, r *sourcetest.Repo, o Options) {
 		r.Commit(map[string]string{"a": "1"}, "first")
 		repo := openRepository(t, o)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err := repo.Head(ctx)
 		require.ErrorIs(t, err, context.Canceled)
-		var fault *source.Error
+		var fault *fetchError
 		require.NotErrorAs(t, err, &fault)
 		head(t, repo)
 	})
@@ -376,7 +375,7 @@ func TestBranch(t *testing.T) {
 	dir, id := repository(t)
 	branch := func(dir string) (root, branch string) {
 		t.Helper()
-		w, err := source.OpenWorktree(dir)
+		w, err := OpenWorktree(dir)
 		require.NoError(t, err)
 		root, branch, err = w.Branch()
 		require.NoError(t, err)
@@ -401,7 +400,7 @@ func TestSinceSaysWhatGitSays(t *testing.T) {
 	needGit(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		r := sourcetest.New(t)
-		o := source.Options{URL: r.URL(), Dir: filepath.Join(sourcetest.TempDir(t), "copy")}.WithPacks(rapid.IntRange(1, 6).Draw(rt, "packs"))
+		o := Options{URL: r.URL(), Dir: filepath.Join(sourcetest.TempDir(t), "copy")}.WithPacks(rapid.IntRange(1, 6).Draw(rt, "packs"))
 		repo := openRepository(t, o)
 		all := []string{r.Commit(map[string]string{"f": "0"}, "root")}
 		kept, rewritten := "", false
@@ -437,7 +436,7 @@ func TestSinceSaysWhatGitSays(t *testing.T) {
 	})
 }
 
-func compare(t *testing.T, r *sourcetest.Repo, repo *source.Repository, from, to string, rewritten bool) {
+func compare(t *testing.T, r *sourcetest.Repo, repo *Repository, from, to string, rewritten bool) {
 	t.Helper()
 	got, err := repo.Since(t.Context(), from, to)
 	related := strings.Contains(runGit(t, r.Dir, "", "rev-list", to), from)
@@ -460,7 +459,7 @@ func TestFilesOutliveWhatTheyBelongTo(t *testing.T) {
 	r := sourcetest.New(t)
 	big := strings.Repeat("line\n", 1000)
 	first := r.Commit(map[string]string{"a": big, "dir/b": "b"}, "first")
-	repo := openRepository(t, source.Options{URL: r.URL()}.WithPacks(3))
+	repo := openRepository(t, Options{URL: r.URL()}.WithPacks(3))
 	head(t, repo)
 	files, err := repo.Files(first)
 	require.NoError(t, err)
@@ -504,14 +503,14 @@ func TestLargeFilesAreNotHeld(t *testing.T) {
 	r := sourcetest.New(t)
 	s := r.HTTPS()
 	id := r.Commit(map[string]string{"image": noise(t, large), "small": "s"}, "first")
-	repo := openRepository(t, source.Options{URL: s.URL, Auth: source.Auth{CAFile: s.CAFile}})
-	fetched := allocated(func() { head(t, repo) })
+	repo := openRepository(t, Options{URL: s.URL, Auth: Auth{CAFile: s.CAFile}})
+	fetched := heapOf(func() { head(t, repo) })
 	t.Logf("fetch of %d MiB: %d MiB taken from the heap in all", large>>20, fetched>>20)
 	race := debug.BuildSetting{Key: "-race", Value: "true"} // sync.Pool drops values at random
 	if build, ok := debug.ReadBuildInfo(); !ok || !slices.Contains(build.Settings, race) {
 		require.Less(t, fetched, uint64(large)*5/4, "one object at a time, and that once")
 	}
-	read := allocated(func() { require.Equal(t, "s", readFile(t, repo, id, "small")) })
+	read := heapOf(func() { require.Equal(t, "s", readFile(t, repo, id, "small")) })
 	require.Less(t, read, uint64(1<<20))
 	files, err := repo.Files(id)
 	require.NoError(t, err)
@@ -539,10 +538,10 @@ func runGit(t testing.TB, dir, in string, args ...string) string {
 	return string(out)
 }
 
-func begin(t *testing.T) (a *source.Author, bare, dir string) {
+func begin(t *testing.T) (a *Author, bare, dir string) {
 	t.Helper()
 	bare, dir = filepath.Join(t.TempDir(), "site.git"), filepath.Join(t.TempDir(), "site")
-	a, err := source.NewAuthor(bare, dir, fstest.MapFS{"site.hcl": {Data: []byte("one\n")}, "a/b.hcl": {Data: []byte("b\n")}})
+	a, err := NewAuthor(bare, dir, fstest.MapFS{"site.hcl": {Data: []byte("one\n")}, "a/b.hcl": {Data: []byte("b\n")}})
 	require.NoError(t, err)
 	return a, bare, dir
 }
@@ -552,7 +551,7 @@ func files(t *testing.T, bare string) (id string, texts map[string]string) {
 	t.Helper()
 	repo, err := git.PlainOpen(bare)
 	require.NoError(t, err)
-	ref, err := repo.Reference(plumbing.NewBranchReferenceName(source.AuthorBranch), true)
+	ref, err := repo.Reference(plumbing.NewBranchReferenceName(AuthorBranch), true)
 	require.NoError(t, err)
 	commit, err := repo.CommitObject(ref.Hash())
 	require.NoError(t, err)
@@ -603,7 +602,7 @@ func TestAPushDoesNotOverwriteAnother(t *testing.T) {
 	for _, args := range [][]string{
 		{"clone", "-q", bare, other},
 		{"-C", other, "-c", "user.name=b", "-c", "user.email=b@example.org", "commit", "-q", "--allow-empty", "-m", "theirs"},
-		{"-C", other, "push", "-q", "origin", source.AuthorBranch},
+		{"-C", other, "push", "-q", "origin", AuthorBranch},
 	} {
 		out, err := exec.CommandContext(t.Context(), "git", args...).CombinedOutput()
 		require.NoError(t, err, "git %s: %s", strings.Join(args, " "), out)
@@ -641,9 +640,9 @@ func repository(t *testing.T) (dir, commit string) {
 	return dir, id.String()
 }
 
-func commitOf(t *testing.T, dir string) string {
+func commitIn(t *testing.T, dir string) string {
 	t.Helper()
-	w, err := source.OpenWorktree(dir)
+	w, err := OpenWorktree(dir)
 	require.NoError(t, err)
 	c, err := w.Commit()
 	require.NoError(t, err)
@@ -653,8 +652,8 @@ func commitOf(t *testing.T, dir string) string {
 func TestCommitOfAPlainFolderIsEmpty(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "secrets.yaml", "x")
-	require.Empty(t, commitOf(t, dir))
-	w, err := source.OpenWorktree(dir)
+	require.Empty(t, commitIn(t, dir))
+	w, err := OpenWorktree(dir)
 	require.NoError(t, err)
 	tracked, err := w.Tracks("secrets.yaml")
 	require.NoError(t, err)
@@ -663,7 +662,7 @@ func TestCommitOfAPlainFolderIsEmpty(t *testing.T) {
 
 func TestTheCommitOfACleanFolderIsKnownWhole(t *testing.T) {
 	dir, id := repository(t)
-	w, err := source.OpenWorktree(filepath.Join(dir, "home"))
+	w, err := OpenWorktree(filepath.Join(dir, "home"))
 	require.NoError(t, err)
 	c, err := w.Commit()
 	require.NoError(t, err)
@@ -674,18 +673,18 @@ func TestTheCommitOfACleanFolderIsKnownWhole(t *testing.T) {
 	write(t, dir, "home/motd.txt", "other\n")
 	c, err = w.Commit()
 	require.NoError(t, err)
-	require.Equal(t, model.Commit{ID: id + source.DirtySuffix}, c, "what is not committed has no author")
+	require.Equal(t, model.Commit{ID: id + DirtySuffix}, c, "what is not committed has no author")
 }
 
 func TestCommitBeforeTheFirstCommitIsEmpty(t *testing.T) {
 	dir := t.TempDir()
 	_, err := git.PlainInit(dir, false)
 	require.NoError(t, err)
-	require.Empty(t, commitOf(t, dir))
+	require.Empty(t, commitIn(t, dir))
 }
 
 func TestOpenOfAMissingFolderFails(t *testing.T) {
-	_, err := source.OpenWorktree(filepath.Join(t.TempDir(), "nowhere"))
+	_, err := OpenWorktree(filepath.Join(t.TempDir(), "nowhere"))
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
@@ -717,15 +716,15 @@ func TestCommitSaysWhetherTheFolderDiffers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir, id := repository(t)
 			c.change(t, dir)
-			require.Equal(t, suffixed(id, c.rootDirty), commitOf(t, dir))
-			require.Equal(t, suffixed(id, c.inHome), commitOf(t, filepath.Join(dir, "home")))
+			require.Equal(t, suffixed(id, c.rootDirty), commitIn(t, dir))
+			require.Equal(t, suffixed(id, c.inHome), commitIn(t, filepath.Join(dir, "home")))
 		})
 	}
 }
 
 func suffixed(id string, dirty bool) string {
 	if dirty {
-		return id + source.DirtySuffix
+		return id + DirtySuffix
 	}
 	return id
 }
@@ -733,13 +732,13 @@ func suffixed(id string, dirty bool) string {
 func TestAFolderThatTheCommitLacksIsDirty(t *testing.T) {
 	dir, id := repository(t)
 	write(t, dir, "new/site.hcl", "")
-	require.Equal(t, id+source.DirtySuffix, commitOf(t, filepath.Join(dir, "new")))
+	require.Equal(t, id+DirtySuffix, commitIn(t, filepath.Join(dir, "new")))
 }
 
 func TestTracksAsGitDoes(t *testing.T) {
 	dir, _ := repository(t)
 	write(t, dir, "home/secrets.yaml", "x")
-	home, err := source.OpenWorktree(filepath.Join(dir, "home"))
+	home, err := OpenWorktree(filepath.Join(dir, "home"))
 	require.NoError(t, err)
 	for name, want := range map[string]bool{"site.hcl": true, "secrets.yaml": false} {
 		got, err := home.Tracks(name)
@@ -761,7 +760,7 @@ func TestTracksAsGitDoes(t *testing.T) {
 func TestABrokenCheckoutIsAnErrorAndNotAPlainFolder(t *testing.T) {
 	dir, _ := repository(t)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, ".git", "index"), []byte("no index"), 0o644))
-	w, err := source.OpenWorktree(dir)
+	w, err := OpenWorktree(dir)
 	require.NoError(t, err)
 	_, err = w.Tracks("secrets.yaml")
 	require.ErrorContains(t, err, "read the git index of")
@@ -782,5 +781,5 @@ func TestALinkedWorktreeIsACheckoutToo(t *testing.T) {
 	write(t, admin, "gitdir", filepath.Join(linked, ".git")+"\n")
 	write(t, linked, ".git", "gitdir: "+admin+"\n")
 	write(t, linked, "site.hcl", "site \"root\" {\n}\n")
-	require.Equal(t, id+source.DirtySuffix, commitOf(t, linked), "home/ is missing there")
+	require.Equal(t, id+DirtySuffix, commitIn(t, linked), "home/ is missing there")
 }

@@ -7,7 +7,7 @@
 // Each check has deadlines, and each response a size limit. No message contains credentials, which are read from
 // their files at every use.
 //
-// Errors of the remote are *Error values of a kind, such as ErrDenied, with a text that says what to do.
+// Errors of the remote are *Error values of a kind, such as errDenied, with a text that says what to do.
 package source
 
 import (

@@ -147,10 +147,10 @@ func (c *sshConversation) Close() {
 
 // explain says what is wrong with the response, or why there was none.
 func (c *sshConversation) explain(ctx context.Context, err error) error {
-	var fault *Error
+	var fault *fetchError
 	var odd *packp.ErrUnexpectedData
 	if errors.As(err, &fault) || c.x.ctx.Err() != nil {
-		return c.x.explain(ctx, c.from, err, ErrCut)
+		return c.x.explain(ctx, c.from, err, errCut)
 	}
 	if line, ok := errors.AsType[*pktline.ErrorLine](err); ok {
 		return c.from.refused(line.Text)
@@ -163,23 +163,23 @@ func (c *sshConversation) explain(ctx context.Context, err error) error {
 			return c.from.refused(text)
 		}
 		if !cutOff && !strings.Contains(odd.Msg, "EOF") {
-			return c.from.Fault(ErrNotGit, odd.Msg, "check the URL; a login shell that prints something also causes this", err)
+			return c.from.Fault(errNotGit, odd.Msg, "check the URL; a login shell that prints something also causes this", err)
 		}
 	}
-	return c.x.explain(ctx, c.from, err, ErrCut)
+	return c.x.explain(ctx, c.from, err, errCut)
 }
 
 // unconnected explains why the connection failed.
 func (c *sshConversation) unconnected(ctx context.Context, err error) error {
 	if strings.Contains(err.Error(), "unable to authenticate") {
-		return c.from.Fault(ErrDenied, "the server accepts none of the keys of user "+c.user(), "add the public key to those that may read the repository", err)
+		return c.from.Fault(errDenied, "the server accepts none of the keys of user "+c.user(), "add the public key to those that may read the repository", err)
 	}
 	if strings.Contains(err.Error(), "no common algorithm") || strings.Contains(err.Error(), "overflow reading version") {
-		f := c.from.Fault(ErrUnreachable, err.Error(), "check the port in the URL, and the version of the server", err)
+		f := c.from.Fault(errUnreachable, err.Error(), "check the port in the URL, and the version of the server", err)
 		f.temporary = false
 		return f
 	}
-	return c.x.explain(ctx, c.from, err, ErrUnreachable)
+	return c.x.explain(ctx, c.from, err, errUnreachable)
 }
 
 // firstBytes keeps the beginning of what a command says. The connection's goroutine

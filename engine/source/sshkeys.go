@@ -63,7 +63,7 @@ func (r *sshRemote) keys() ([]ssh.Signer, error) {
 		out = append(out, key)
 	}
 	if len(out) == 0 {
-		return nil, r.from.Fault(ErrLogin, "there is no private key that can be used without a passphrase", "name one in key_file; ssh-keygen -t ed25519 -N '' makes one", nil)
+		return nil, r.from.Fault(errLogin, "there is no private key that can be used without a passphrase", "name one in key_file; ssh-keygen -t ed25519 -N '' makes one", nil)
 	}
 	return out, nil
 }
@@ -71,15 +71,15 @@ func (r *sshRemote) keys() ([]ssh.Signer, error) {
 func (r *sshRemote) key(file string) (ssh.Signer, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, r.from.Fault(ErrLogin, err.Error(), "put the private key there, readable by this program", err)
+		return nil, r.from.Fault(errLogin, err.Error(), "put the private key there, readable by this program", err)
 	}
 	key, err := ssh.ParsePrivateKey(text)
 	if _, locked := errors.AsType[*ssh.PassphraseMissingError](err); locked {
-		return nil, r.from.Fault(ErrLogin, file+" is protected by a passphrase, and there is no terminal to type it on", "use a separate key without one: ssh-keygen -t ed25519 -N ''", err)
+		return nil, r.from.Fault(errLogin, file+" is protected by a passphrase, and there is no terminal to type it on", "use a separate key without one: ssh-keygen -t ed25519 -N ''", err)
 	}
 	if err != nil {
 		// The library's error may quote its input, and a key is a secret.
-		return nil, r.from.Fault(ErrLogin, file+" is not a private key that can be read", "name the file without .pub, as ssh-keygen made it", nil)
+		return nil, r.from.Fault(errLogin, file+" is not a private key that can be read", "name the file without .pub, as ssh-keygen made it", nil)
 	}
 	return key, nil
 }
@@ -93,7 +93,7 @@ func (r *sshRemote) hostKeys() (ssh.HostKeyCallback, []string, error) {
 	}
 	known, err := gitssh.NewKnownHostsDb(files...)
 	if err != nil {
-		return nil, nil, r.from.Fault(ErrHostKey, err.Error(), "fix that line of the file", err)
+		return nil, nil, r.from.Fault(errHostKey, err.Error(), "fix that line of the file", err)
 	}
 	check := known.HostKeyCallback()
 	callback := func(host string, addr net.Addr, key ssh.PublicKey) error {
@@ -110,9 +110,9 @@ func (r *sshRemote) knownHosts() ([]string, error) {
 			return []string{file}, f.Close()
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, r.from.Fault(ErrHostKey, file+" does not exist", "make it: "+r.scan(), err)
+			return nil, r.from.Fault(errHostKey, file+" does not exist", "make it: "+r.scan(), err)
 		}
-		return nil, r.from.Fault(ErrHostKey, err.Error(), "let this program's user read it", err)
+		return nil, r.from.Fault(errHostKey, err.Error(), "let this program's user read it", err)
 	}
 	out := []string{os.DevNull} // go-git would choose files of its own
 	candidates := []string{"/etc/ssh/ssh_known_hosts"}
@@ -151,13 +151,13 @@ func (r *sshRemote) explainKey(err error, key ssh.PublicKey) error {
 	switch {
 	case errors.As(err, &why) && len(why.Want) > 0:
 		w := why.Want[0]
-		return r.from.Fault(ErrHostKey, fmt.Sprintf("it has changed: the server shows %s, and line %d of %s has another key; the connection may be intercepted", shown, w.Line, w.Filename),
+		return r.from.Fault(errHostKey, fmt.Sprintf("it has changed: the server shows %s, and line %d of %s has another key; the connection may be intercepted", shown, w.Line, w.Filename),
 			fmt.Sprintf("if the server was reinstalled, remove that line, then run %s", r.scan()), err)
 	case errors.As(err, &why):
-		return r.from.Fault(ErrHostKey, "it is not known: the server shows "+shown,
+		return r.from.Fault(errHostKey, "it is not known: the server shows "+shown,
 			fmt.Sprintf("compare that with the server's own, then run %s", r.scan()), err)
 	case errors.As(err, &revoked):
-		return r.from.Fault(ErrHostKey, "it was revoked: "+shown, "do not use this server until you know why", err)
+		return r.from.Fault(errHostKey, "it was revoked: "+shown, "do not use this server until you know why", err)
 	}
-	return r.from.Fault(ErrHostKey, err.Error(), "check the server's keys", err)
+	return r.from.Fault(errHostKey, err.Error(), "check the server's keys", err)
 }
