@@ -71,7 +71,7 @@ type running struct {
 	off     chan struct{}   // closed when it is switched off
 }
 
-// Boot is as pve.Systems wants it.
+// Boot is as core.Systems wants it.
 func (g *Guests) Boot(m pve.Machine) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -104,7 +104,7 @@ func (g *Guests) bootBySelf(r *running) {
 	}
 }
 
-// Halt is as pve.Systems wants it.
+// Halt is as core.Systems wants it.
 func (g *Guests) Halt(key string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -122,7 +122,7 @@ func (g *Guests) Halt(key string) {
 	delete(g.on, key)
 }
 
-// Copy is as pve.Systems wants it. The copy of a Proxmox VE has no guests, since one is not copied.
+// Copy is as core.Systems wants it. The copy of a Proxmox VE has no guests, since one is not copied.
 func (g *Guests) Copy(from, to string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -133,7 +133,7 @@ func (g *Guests) Copy(from, to string) {
 	}
 }
 
-// Remove is as pve.Systems wants it.
+// Remove is as core.Systems wants it.
 func (g *Guests) Remove(key string) {
 	g.Halt(key)
 	g.mu.Lock()
@@ -141,7 +141,7 @@ func (g *Guests) Remove(key string) {
 	maps.DeleteFunc(g.disks, func(k string, _ *disk) bool { return k == key || strings.HasPrefix(k, key+"@") })
 }
 
-// Programs is as pve.Systems wants it.
+// Programs is as core.Systems wants it.
 func (g *Guests) Programs(key string) pve.Programs {
 	m := g.Machine(key)
 	if m == nil {

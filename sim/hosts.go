@@ -29,7 +29,7 @@ func (s Hosts) Transport(site *model.Site, h *model.Host) (way http.RoundTripper
 func (s Hosts) TransportWith(change func(*pve.Config)) func(*model.Site, *model.Host) (http.RoundTripper, string) {
 	return func(site *model.Site, h *model.Host) (http.RoundTripper, string) {
 		if s[h.Name] == nil {
-			c := ConfigOf(site, h)
+			c := configOf(site, h)
 			change(&c)
 			s[h.Name] = pve.New(c)
 		}
@@ -115,9 +115,9 @@ func (s Hosts) Close() {
 	}
 }
 
-// ConfigOf describes the simulator that stands for a host of a site: it has the nodes,
+// configOf describes the simulator that stands for a host of a site: it has the nodes,
 // storages and bridges that the site names there, and those of a fresh installation.
-func ConfigOf(site *model.Site, h *model.Host) pve.Config {
+func configOf(site *model.Site, h *model.Host) pve.Config {
 	c := pve.Config{Node: h.PVENode(), Storages: pve.DefaultStorages(), Bridges: []string{"vmbr0"}}
 	for _, n := range h.Nodes {
 		if n != c.Node {

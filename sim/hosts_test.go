@@ -1,4 +1,4 @@
-package sim_test
+package sim
 
 import (
 	"testing"
@@ -8,7 +8,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/hcl"
-	"github.com/homestak/homestak-gitops/sim"
 )
 
 // A simulator that stands for a host has whatever the site names there.
@@ -50,7 +49,7 @@ manifest "web" {
 }
 `)}}, hcl.Options{Kinds: proxmox.Kinds()})
 	require.Zero(t, found.Errors(), "%v", found)
-	c := sim.ConfigOf(site, site.Hosts["father"])
+	c := configOf(site, site.Hosts["father"])
 	require.Equal(t, "pve1", c.Node)
 	require.Equal(t, []string{"pve2"}, c.Nodes)
 	require.ElementsMatch(t, []string{"vmbr0", "vmbr9"}, c.Bridges)

@@ -1,4 +1,4 @@
-package sim_test
+package sim
 
 import (
 	"bufio"
@@ -14,17 +14,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
-func boot(t *testing.T, g *sim.Guests, key, name, image string) {
+func boot(t *testing.T, g *Guests, key, name, image string) {
 	t.Helper()
 	g.Boot(pve.Machine{Key: key, Kind: "qemu", Image: image, Hostname: name, User: "homestak", Cloud: "x"})
 	require.NotNil(t, g.Machine(key))
 }
 
-func shell(t *testing.T, g *sim.Guests, key, line string) string {
+func shell(t *testing.T, g *Guests, key, line string) string {
 	t.Helper()
 	out, code := g.Machine(key).Shell(line)
 	require.Zero(t, code, "%s: %s", line, out)
@@ -33,7 +32,7 @@ func shell(t *testing.T, g *sim.Guests, key, line string) string {
 
 // ask sends a request to the API of a machine as a program of the machine does, and checks its certificate by the
 // authority that is on the machine.
-func ask(t *testing.T, g *sim.Guests, key, token, path string) (status int, data json.RawMessage) {
+func ask(t *testing.T, g *Guests, key, token, path string) (status int, data json.RawMessage) {
 	t.Helper()
 	m := g.Machine(key)
 	roots := x509.NewCertPool()
@@ -52,7 +51,7 @@ func ask(t *testing.T, g *sim.Guests, key, token, path string) (status int, data
 
 // A guest that was made from an image of Proxmox VE is a host: with its API, its users, and guests of its own.
 func TestAHostInsideOfAGuest(t *testing.T) {
-	g := &sim.Guests{}
+	g := &Guests{}
 	defer g.Close()
 	boot(t, g, "100", "inner", "https://images.example/pve-9.qcow2")
 	for _, line := range []string{
@@ -88,7 +87,7 @@ func TestAHostInsideOfAGuest(t *testing.T) {
 
 // What is in a host lives as long as the disk of its guest, runs only while that does, and is not copied.
 func TestAHostGoesWithItsGuest(t *testing.T) {
-	g := &sim.Guests{}
+	g := &Guests{}
 	defer g.Close()
 	boot(t, g, "100", "inner", "pve-9")
 	inner := g.Hosts()[0]
@@ -96,7 +95,7 @@ func TestAHostGoesWithItsGuest(t *testing.T) {
 		e.Add(pve.Guest{VMID: 200, Running: true, Config: map[string]string{"name": "app"}})
 		e.Add(pve.Guest{VMID: 201, Running: true, Config: map[string]string{"name": "db", "onboot": "1"}})
 	})
-	deep, there := inner.Systems().(*sim.Guests)
+	deep, there := inner.Systems().(*Guests)
 	require.True(t, there)
 	boot(t, deep, "300", "deep", "debian-13")
 	down := g.Machine("100").Down()
@@ -122,7 +121,7 @@ func TestAHostGoesWithItsGuest(t *testing.T) {
 
 // Programs of machines reach one another at ports that somebody serves, and nothing else.
 func TestPorts(t *testing.T) {
-	g := &sim.Guests{}
+	g := &Guests{}
 	defer g.Close()
 	boot(t, g, "100", "a", "debian-13")
 	to := netip.MustParseAddrPort("10.0.0.7:4000")
@@ -147,7 +146,7 @@ func TestPorts(t *testing.T) {
 	_, err = ln.Accept()
 	require.Error(t, err, "its machine is off")
 
-	alone := &sim.Guests{}
+	alone := &Guests{}
 	defer alone.Close()
 	boot(t, alone, "100", "a", "debian-13")
 	_, err = alone.Machine("100").Dial(t.Context(), "tcp", "10.0.0.1:1")
@@ -158,7 +157,7 @@ func TestPorts(t *testing.T) {
 // programs, which may wait for that host.
 func TestANetworkThatDoesNotAnswer(t *testing.T) {
 	asked, free := make(chan struct{}), make(chan struct{})
-	g := &sim.Guests{Network: &sim.Network{Dial: func(context.Context, string, string) (net.Conn, error) {
+	g := &Guests{Network: &Network{Dial: func(context.Context, string, string) (net.Conn, error) {
 		close(asked)
 		<-free
 		return nil, net.ErrClosed

@@ -1,4 +1,4 @@
-package machine_test
+package machine
 
 import (
 	"bytes"
@@ -10,29 +10,27 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // begin is a machine with programs at /bin.
-func begin(t *testing.T, programs map[string]machine.Program) *machine.Kernel {
+func begin(t *testing.T, programs map[string]Program) *Kernel {
 	t.Helper()
-	fs := machine.NewFS(time.Now)
+	fs := NewFS(time.Now)
 	for name := range programs {
-		require.NoError(t, fs.WriteFile("/bin/"+name, machine.Executable(name), 0o755, 0, 0))
+		require.NoError(t, fs.WriteFile("/bin/"+name, Executable(name), 0o755, 0, 0))
 	}
-	return machine.NewKernel(fs, machine.Clock{}, programs)
+	return NewKernel(fs, Clock{}, programs)
 }
 
 // Who waits for something is ended by a signal, and by the end of the machine; who ignores the signal is not.
 func TestSignals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := begin(t, map[string]machine.Program{
-			"sleep": func(p *machine.Process) int { p.Sleep(time.Hour); return 3 },
-			"deaf":  func(p *machine.Process) int { p.Ignore(syscall.SIGTERM, true); p.Sleep(time.Hour); return 4 },
+		k := begin(t, map[string]Program{
+			"sleep": func(p *Process) int { p.Sleep(time.Hour); return 3 },
+			"deaf":  func(p *Process) int { p.Ignore(syscall.SIGTERM, true); p.Sleep(time.Hour); return 4 },
 		})
-		start := func(name string) *machine.Process {
-			p, err := k.Start(machine.Start{Args: []string{name}})
+		start := func(name string) *Process {
+			p, err := k.Start(Start{Args: []string{name}})
 			require.NoError(t, err)
 			synctest.Wait()
 			return p
@@ -47,8 +45,8 @@ func TestSignals(t *testing.T) {
 		k.Halt()
 		_, signal := last.Ended()
 		require.Equal(t, syscall.SIGKILL, signal)
-		_, err := k.Start(machine.Start{Args: []string{"sleep"}})
-		require.ErrorIs(t, err, machine.ErrHalted)
+		_, err := k.Start(Start{Args: []string{"sleep"}})
+		require.ErrorIs(t, err, errHalted)
 	})
 }
 
@@ -57,23 +55,23 @@ func TestPipes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		long := strings.Repeat("0123456789", 20000) // more than a pipe holds
 		over := make(chan struct{})
-		k := begin(t, map[string]machine.Program{
-			"write": func(p *machine.Process) int { _, _ = io.WriteString(p.Out(), long); return 0 },
-			"none":  func(*machine.Process) int { return 0 },
-			"stay":  func(*machine.Process) int { <-over; return 0 }, // a process forks while it runs
+		k := begin(t, map[string]Program{
+			"write": func(p *Process) int { _, _ = io.WriteString(p.Out(), long); return 0 },
+			"none":  func(*Process) int { return 0 },
+			"stay":  func(*Process) int { <-over; return 0 }, // a process forks while it runs
 		})
 		defer k.Halt()
 		defer close(over)
 		var out bytes.Buffer
 		for _, reader := range []string{"read", "none"} {
-			parent, err := k.Start(machine.Start{Args: []string{"stay"}, Out: &out})
+			parent, err := k.Start(Start{Args: []string{"stay"}, Out: &out})
 			require.NoError(t, err)
 			r, w := k.Pipe()
 			left, right := parent.Fork(), parent.Fork()
 			left.SetFD(1, w)
 			right.SetFD(0, r)
 			if reader == "read" {
-				right.Go(func(p *machine.Process) int { _, _ = io.Copy(&out, p.In()); return 0 })
+				right.Go(func(p *Process) int { _, _ = io.Copy(&out, p.In()); return 0 })
 			} else {
 				require.NoError(t, right.Launch([]string{"/bin/none"}))
 			}
@@ -93,20 +91,20 @@ func TestPipes(t *testing.T) {
 // A program is what a file names, or what the first line of a script says; else the error of execve(2).
 func TestPrograms(t *testing.T) {
 	var args []string
-	k := begin(t, map[string]machine.Program{"show": func(p *machine.Process) int { args = p.Args; return 0 }})
+	k := begin(t, map[string]Program{"show": func(p *Process) int { args = p.Args; return 0 }})
 	defer k.Halt()
-	for name, text := range map[string]string{"/script": "#!/bin/show -x\n", "/twice": "#!/script\n", "/loop": "#!/loop\n", "/text": "echo\n", "/gone": machine.Executable("gone")} {
+	for name, text := range map[string]string{"/script": "#!/bin/show -x\n", "/twice": "#!/script\n", "/loop": "#!/loop\n", "/text": "echo\n", "/gone": Executable("gone")} {
 		require.NoError(t, k.FS.WriteFile(name, text, 0o755, 0, 0))
 	}
 	require.NoError(t, k.FS.WriteFile("/plain", "", 0o644, 0, 0))
 	for name, want := range map[string][]string{"show": {"show", "a"}, "/script": {"/bin/show", "-x", "/script", "a"}, "/twice": {"/bin/show", "-x", "/script", "/twice", "a"}} {
-		p, err := k.Start(machine.Start{Args: []string{name, "a"}, Env: []string{"PATH=/none:/bin"}})
+		p, err := k.Start(Start{Args: []string{name, "a"}, Env: []string{"PATH=/none:/bin"}})
 		require.NoError(t, err)
 		require.Zero(t, p.Wait())
 		require.Equal(t, want, args)
 	}
 	for name, want := range map[string]error{"none": syscall.ENOENT, "/none": syscall.ENOENT, "/plain": syscall.EACCES, "/bin": syscall.EACCES, "/text": syscall.ENOEXEC, "/gone": syscall.ENOEXEC, "/loop": syscall.ELOOP} {
-		_, err := k.Start(machine.Start{Args: []string{name}})
+		_, err := k.Start(Start{Args: []string{name}})
 		require.ErrorIs(t, err, want, name)
 	}
 }

@@ -62,8 +62,8 @@ type Start struct {
 	in *OpenFile // in place of In
 }
 
-// ErrHalted is a machine that runs no programs any more.
-var ErrHalted = errors.New("the machine does not run")
+// errHalted is a machine that runs no programs any more.
+var errHalted = errors.New("the machine does not run")
 
 // Start runs a program of the machine without a parent process. Wait waits for its end.
 func (k *Kernel) Start(s Start) (*Process, error) {
@@ -89,7 +89,7 @@ func (k *Kernel) Start(s Start) (*Process, error) {
 		return nil, fmt.Errorf("%s: %w", s.Args[0], err)
 	}
 	if !p.begin(run) {
-		return nil, ErrHalted
+		return nil, errHalted
 	}
 	return p, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/sim/pve/content"
 	"github.com/homestak/homestak-gitops/sim/pve/simtest"
 )
 
@@ -263,7 +264,7 @@ func TestBrokenTemplates(t *testing.T) {
 			config.Web = func(string) pve.Page {
 				return pve.Page{Content: []byte(test.content), Size: int64(len(test.content))}
 			}
-			page, err := pve.PageOf(strings.NewReader(test.content))
+			page, err := content.PageOf(strings.NewReader(test.content))
 			require.NoError(t, err)
 			for how, web := range map[string]func(string) pve.Page{"content": config.Web, "file": func(string) pve.Page { return page }} {
 				config.Web = web

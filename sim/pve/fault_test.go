@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 )
 
 func TestParseFault(t *testing.T) {
@@ -24,7 +25,7 @@ func TestParseFault(t *testing.T) {
 		"post /nodes/*/qemu nth=2 status=596 apply":   {Method: "POST", Pattern: "/nodes/*/qemu", Nth: 2, Status: 596, Apply: true},
 		"* /cluster/** status=-1":                     {Method: "*", Pattern: "/cluster/**", Status: -1},
 		"DELETE /nodes/**  apply  status=503  nth=10": {Method: "DELETE", Pattern: "/nodes/**", Nth: 10, Status: 503, Apply: true},
-		"POST /nodes/*/qemu nth=3 no-worker":          {Method: "POST", Pattern: "/nodes/*/qemu", Nth: 3, Status: pve.NoWorker, NoWorker: true},
+		"POST /nodes/*/qemu nth=3 no-worker":          {Method: "POST", Pattern: "/nodes/*/qemu", Nth: 3, Status: core.NoWorker, NoWorker: true},
 	} {
 		got, err := pve.ParseFault(text)
 		require.NoError(t, err, text)

@@ -21,8 +21,6 @@ type (
 	KeptPromises = core.KeptPromises
 	// Execution is the outcome of a program in a guest.
 	Execution = core.Execution
-	// Systems run inside of guests.
-	Systems = core.Systems
 	// Programs is a guest agent's way into a guest.
 	Programs = core.Programs
 	// Machine is a guest as its system sees itself when it boots.
@@ -33,9 +31,6 @@ type (
 	Download = content.Download
 )
 
-// NoWorker is a status of Config.Fault: the process of a task does not start.
-const NoWorker = core.NoWorker
-
 // The functions that go with them.
 var (
 	DefaultStorages = core.DefaultStorages
@@ -44,6 +39,5 @@ var (
 	Faults          = core.Faults
 	Versions        = core.Versions
 	ParseDownload   = content.ParseDownload
-	PageOf          = content.PageOf
 	Sums            = content.Sums
 )
