@@ -25,7 +25,7 @@ type CatalogInput struct {
 	Host     string // only nodes of manifests that are deployed on it; "" for those of all hosts
 	Agent    string // only nodes that the agent of this identity manages: those right on it; "" for all
 	Way      string // what the children of that agent live on: the hosts and nodes above it, and itself; "": it is not known
-	Needs    Needs  // of all nodes; nil: children get no values of secrets
+	Needs    needs  // of all nodes; nil: children get no values of secrets
 	Policies *policy.Set
 }
 
@@ -77,8 +77,8 @@ type Node struct {
 	config   []byte // what a child needs for its subtree, as JSON
 }
 
-// Removed is a child that has left the site, and is still there.
-func Removed(name string) *Node { return &Node{Name: name, Child: true, Removed: true} }
+// removed is a child that has left the site, and is still there.
+func removed(name string) *Node { return &Node{Name: name, Child: true, Removed: true} }
 
 // MakeCatalog makes the catalog of a commit, and reports problems of its specs and credentials. With errors it
 // returns none: a commit is served as a whole or not at all.

@@ -11,9 +11,9 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Needs are the secrets that each node needs, such as passwords.admin, or passwords for all of that section; those of "" are needed on every
+// needs are the secrets that each node needs, such as passwords.admin, or passwords for all of that section; those of "" are needed on every
 // host.
-type Needs map[string][]string
+type needs map[string][]string
 
 // Config is the document for a child, a wire.Config, and its tag.
 func (c *Catalog) Config(n *Node, own Own) (document []byte, tag string, err error) {

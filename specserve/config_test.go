@@ -1,4 +1,4 @@
-package specserve_test
+package specserve
 
 import (
 	"bufio"
@@ -25,32 +25,31 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/policy"
-	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // withChild has a child of type pve with a node below it.
-func withChild() (*model.Site, specserve.Needs) {
+func withChild() (*model.Site, needs) {
 	s := site()
 	m := *s.Manifests["web"]
 	m.Nodes = append(slices.Clip(m.Nodes), &model.Node{Name: "inner", Type: "pve", Spec: "own"}, &model.Node{Name: "app", Type: "vm", Parent: "inner"})
 	s.Manifests["web"] = &m
 	s.Secrets.Values["passwords"] = map[string]string{"app": "canary-of-app", "own": "canary-of-own"}
-	return s, specserve.Needs{"app": {"passwords.app"}, "own": {"passwords.own"}}
+	return s, needs{"app": {"passwords.app"}, "own": {"passwords.own"}}
 }
 
 func (s *served) publishTree(leaving map[string]bool) {
 	s.t.Helper()
 	tree, needs := withChild()
-	c, found := specserve.MakeCatalog(specserve.CatalogInput{Site: tree, Commit: "3f2c1a9", Policies: s.set, Agent: "father", Needs: needs})
+	c, found := MakeCatalog(CatalogInput{Site: tree, Commit: "3f2c1a9", Policies: s.set, Agent: "father", Needs: needs})
 	require.Empty(s.t, found)
-	s.Publish(specserve.View{Catalog: c, Keys: s.keys, Access: s.access, Pins: s.pins, Removed: leaving})
+	s.Publish(View{Catalog: c, Keys: s.keys, Access: s.access, Pins: s.pins, Removed: leaving})
 }
 
 func TestConfig(t *testing.T) {
-	s := serve(t, unlimited())
+	s := serveLimits(t, unlimited())
 	s.publishTree(nil)
 	got := s.ask("GET", "/config/inner", bearer(s.mint(s.keys[0], "inner"))...)
 	require.Equal(t, 200, got.status)
@@ -79,7 +78,7 @@ func TestConfig(t *testing.T) {
 		"none":                {"/config/inner", "", "E300", 401},
 		"not valid":           {"/config/inner", "nonsense", "E301", 401},
 		"of another":          {"/config/inner", s.mint(s.keys[0], "own"), "E302", 403},
-		"of all nodes":        {"/config/inner", siteToken, "E302", 403},
+		"of all nodes":        {"/config/inner", tokenOfSite, "E302", 403},
 		"a vm":                {"/config/own", s.mint(s.keys[0], "own"), "E200", 404},
 		"a node of the child": {"/config/app", s.mint(s.keys[0], "app"), "E200", 404},
 		"unknown node":        {"/config/gone", s.mint(s.keys[0], "gone"), "E200", 404},
@@ -98,7 +97,7 @@ func TestConfig(t *testing.T) {
 // A child that has left the site stays known as long as it is on the host: it gets to know that it leaves,
 // and may report that it is empty. There is no spec for it any more.
 func TestLeavingChild(t *testing.T) {
-	s := serve(t, unlimited())
+	s := serveLimits(t, unlimited())
 	s.publishTree(map[string]bool{"gone": true})
 	token := s.mint(s.keys[0], "gone")
 	got := s.ask("GET", "/config/gone", bearer(token)...)
@@ -120,7 +119,7 @@ func TestLeavingChild(t *testing.T) {
 // The server of an agent has a status and events of its own, for the read key.
 func TestStatusAndEventsOfAnAgent(t *testing.T) {
 	follow := make(chan string)
-	s := serveOptions(t, unlimited(), nil, func(o *specserve.Options) {
+	s := serveOptions(t, unlimited(), nil, func(o *Options) {
 		o.Status = func() any { return map[string]string{"identity": "father"} }
 		o.Events = func(w http.ResponseWriter, r *http.Request, ending <-chan struct{}) {
 			out := http.NewResponseController(w)
@@ -170,7 +169,7 @@ func TestStatusAndEventsOfAnAgent(t *testing.T) {
 	require.Equal(t, 202, s.ask("POST", "/reconcile/app", operator...).status)
 	<-s.asked
 
-	plain := start(t)
+	plain := started(t)
 	require.Equal(t, "E100", plain.ask("GET", "/events", bearer(string(plain.access.Read))...).code())
 }
 
@@ -217,36 +216,36 @@ func policies(t *testing.T) *policy.Set {
 	return set
 }
 
-func made(t *testing.T, in specserve.CatalogInput) *specserve.Catalog {
+func made(t *testing.T, in CatalogInput) *Catalog {
 	t.Helper()
 	in.Commit, in.Policies = "3f2c1a9", policies(t)
-	c, found := specserve.MakeCatalog(in)
+	c, found := MakeCatalog(in)
 	require.Empty(t, found)
 	return c
 }
 
 func TestNodes(t *testing.T) {
-	c := made(t, specserve.CatalogInput{Site: catalogSite()})
+	c := made(t, CatalogInput{Site: catalogSite()})
 	require.Equal(t, []string{"far", "net", "own", "plain", "site"}, c.Names(), "what is deployed and not suspended")
 	require.Equal(t, "frozen", c.Suspended("cold"))
 	require.Equal(t, "later", c.Suspended("chill"))
 	require.Empty(t, c.Suspended("net"))
 	require.Nil(t, c.Node("cold"))
-	require.Equal(t, []string{"net", "own", "plain", "site"}, made(t, specserve.CatalogInput{Site: catalogSite(), Host: "father"}).Names())
+	require.Equal(t, []string{"net", "own", "plain", "site"}, made(t, CatalogInput{Site: catalogSite(), Host: "father"}).Names())
 }
 
 // What is sent is what wire says, and what a push applies: the posture in full, the node's own name,
 // and nothing of any other node.
 func TestAnswer(t *testing.T) {
 	s := catalogSite()
-	c := made(t, specserve.CatalogInput{Site: s})
+	c := made(t, CatalogInput{Site: s})
 	pins := []string{pinA, pinB}
 	for _, n := range s.Manifests["web"].Nodes {
 		node := c.Node(n.Name)
 		require.Equal(t, n.Spec, node.Spec)
 		want, found := spec.Resolve(s, n)
 		require.Empty(t, found)
-		for _, own := range []specserve.Own{{Pins: pins}, {Pins: pins, Token: "new.token"}, {Pins: pins, Token: "new.token", Agent: map[string]string{"linux-amd64": strings.Repeat("0a", 32)}}} {
+		for _, own := range []Own{{Pins: pins}, {Pins: pins, Token: "new.token"}, {Pins: pins, Token: "new.token", Agent: map[string]string{"linux-amd64": strings.Repeat("0a", 32)}}} {
 			token := own.Token
 			document, tag, err := node.Answer(own)
 			require.NoError(t, err)
@@ -273,9 +272,9 @@ func TestAnswer(t *testing.T) {
 			}
 		}
 	}
-	_, tag, err := c.Node("net").Answer(specserve.Own{Pins: pins})
+	_, tag, err := c.Node("net").Answer(Own{Pins: pins})
 	require.NoError(t, err)
-	_, rotated, err := c.Node("net").Answer(specserve.Own{Pins: []string{pinB, pinA}})
+	_, rotated, err := c.Node("net").Answer(Own{Pins: []string{pinB, pinA}})
 	require.NoError(t, err)
 	require.NotEqual(t, tag, rotated)
 }
@@ -291,14 +290,14 @@ func TestWhatIsWrongWithACommit(t *testing.T) {
 	} {
 		s := catalogSite()
 		change(s)
-		c, found := specserve.MakeCatalog(specserve.CatalogInput{Site: s, Commit: "a", Policies: policies(t)})
+		c, found := MakeCatalog(CatalogInput{Site: s, Commit: "a", Policies: policies(t)})
 		require.Len(t, found, 1)
 		require.True(t, strings.HasSuffix(found[0].String(), want), found[0].String())
 		require.Equal(t, found[0].Severity == diag.Error, c == nil)
 		require.NotContains(t, found[0].String()+found[0].Detail, "hunter2")
 		require.NotContains(t, found[0].String()+found[0].Detail, catalogSiteToken)
 	}
-	_, found := specserve.MakeCatalog(specserve.CatalogInput{Site: &model.Site{}, Policies: policies(t)})
+	_, found := MakeCatalog(CatalogInput{Site: &model.Site{}, Policies: policies(t)})
 	require.Empty(t, found, "a site without secrets")
 }
 
@@ -313,7 +312,7 @@ func mint(t *testing.T, k keys.Key, c keys.Claims) string {
 
 func TestCredentials(t *testing.T) {
 	s := catalogSite()
-	c := made(t, specserve.CatalogInput{Site: s})
+	c := made(t, CatalogInput{Site: s})
 	key, old, other := keys.NewKey(), keys.NewKey(), keys.NewKey()
 	predecessor, err := keys.ParseKey(strings.Repeat("0a", 32))
 	require.NoError(t, err)
@@ -349,7 +348,7 @@ func TestCredentials(t *testing.T) {
 	}
 	// A text may be the token of several: that of the node asked about counts, then the site's.
 	s.Secrets.Values["auth"]["site_token"], s.Secrets.Values["auth"]["node_tokens.net"] = catalogOwnToken, catalogOwnToken
-	c = made(t, specserve.CatalogInput{Site: s})
+	c = made(t, CatalogInput{Site: s})
 	for _, node := range []string{"own", "net"} {
 		require.Equal(t, policy.Credential{Kind: policy.NodeToken, Valid: true, Identity: node}, c.Check(catalogOwnToken, node, nil, nil, now).Credential)
 	}
@@ -360,14 +359,14 @@ func TestCredentials(t *testing.T) {
 // stay what they are.
 func TestYAML(t *testing.T) {
 	document := []byte(`{"b":"true","a":["1","~",null,1.5,"2026-01-02"],"text":"a\nb\n","empty":{},"tab":"a\tb","c":"\u2028<","long":"` + strings.Repeat("x y ", 100) + `"}`)
-	out, err := specserve.YAML(document)
+	out, err := toYAML(document)
 	require.NoError(t, err)
 	require.True(t, strings.HasPrefix(string(out), "b: \"true\"\na:\n  - \"1\"\n"), string(out))
 	var got, want map[string]any
 	require.NoError(t, yaml.Unmarshal(out, &got))
 	require.NoError(t, json.Unmarshal(document, &want))
 	require.Equal(t, want, got)
-	_, err = specserve.YAML([]byte("{"))
+	_, err = toYAML([]byte("{"))
 	require.Error(t, err)
 }
 
@@ -380,7 +379,7 @@ func TestN17YAMLQuotesWhatOlderReadersMistake(t *testing.T) {
 	}
 	in, err := json.Marshal(document)
 	require.NoError(t, err)
-	out, err := specserve.YAML(in)
+	out, err := toYAML(in)
 	require.NoError(t, err)
 	for _, word := range words {
 		require.Regexp(t, `(?m)^"?value of `+regexp.QuoteMeta(word)+`"?: ["']`+regexp.QuoteMeta(word)+`["']$`, string(out))
@@ -392,7 +391,7 @@ func TestN17YAMLQuotesWhatOlderReadersMistake(t *testing.T) {
 
 // tree is a site of two children, inner and other, with nodes below each: one by its parent, one by a
 // manifest of its own, and one a level deeper. Each node needs a secret of its own.
-func tree() (*model.Site, specserve.Needs) {
+func tree() (*model.Site, needs) {
 	s := catalogSite()
 	pve := func(name, parent string) *model.Node { return &model.Node{Name: name, Type: "pve", Parent: parent} }
 	vm := func(name, parent, spec string) *model.Node {
@@ -403,7 +402,7 @@ func tree() (*model.Site, specserve.Needs) {
 		pve("inner", ""), pve("other", ""), vm("app", "inner", ""), pve("leaf", "inner"), vm("deep", "leaf", ""), vm("far-app", "other", "site_token"), vm("beside", "", ""),
 	}}
 	s.Manifests["below"] = &model.Manifest{Name: "below", Host: "inner", Nodes: []*model.Node{vm("late", "", "")}}
-	needs := specserve.Needs{"": {"passwords.everywhere"}}
+	needs := needs{"": {"passwords.everywhere"}}
 	passwords, tokens := map[string]string{"everywhere": "canary-everywhere", "unused": "canary-unused"}, map[string]string{"signing_key": strings.Repeat("0a", 32), "site_token": catalogSiteToken}
 	for _, name := range []string{"inner", "app", "leaf", "deep", "far-app", "beside", "late"} {
 		needs[name] = []string{"passwords." + name}
@@ -417,11 +416,11 @@ func tree() (*model.Site, specserve.Needs) {
 	return s, needs
 }
 
-func config(t *testing.T, c *specserve.Catalog, child string) (wire.Config, string, string) {
+func config(t *testing.T, c *Catalog, child string) (wire.Config, string, string) {
 	t.Helper()
 	n := c.Node(child)
 	require.NotNil(t, n)
-	document, tag, err := c.Config(n, specserve.Own{Pins: []string{pinA, pinB}, Token: "new.token"})
+	document, tag, err := c.Config(n, Own{Pins: []string{pinA, pinB}, Token: "new.token"})
 	require.NoError(t, err)
 	got, _, err := wire.ReadConfig(document, child)
 	require.NoError(t, err)
@@ -432,7 +431,7 @@ func config(t *testing.T, c *specserve.Catalog, child string) (wire.Config, stri
 // A child gets the names of all secrets, and the values of its subtree: no canary of anybody else.
 func TestConfigOfAChild(t *testing.T) {
 	s, needs := tree()
-	c := made(t, specserve.CatalogInput{Site: s, Agent: "father", Needs: needs})
+	c := made(t, CatalogInput{Site: s, Agent: "father", Needs: needs})
 	require.Equal(t, []string{"beside", "inner", "net", "other", "own", "plain", "site"}, c.Names(), "an agent serves what is right on it")
 	inner, text, tag := config(t, c, "inner")
 	require.Equal(t, "3f2c1a9", inner.Commit)
@@ -463,29 +462,29 @@ func TestConfigOfAChild(t *testing.T) {
 	require.Nil(t, other.Secrets["passwords"]["app"])
 
 	// The tag is that of the document without the token, so that a new token is no news.
-	_, same, err := c.Config(c.Node("inner"), specserve.Own{Pins: []string{pinA, pinB}})
+	_, same, err := c.Config(c.Node("inner"), Own{Pins: []string{pinA, pinB}})
 	require.NoError(t, err)
 	require.Equal(t, tag, same)
 	s.Secrets.Values["passwords"]["app"] = "another"
-	_, _, changed := config(t, made(t, specserve.CatalogInput{Site: s, Agent: "father", Needs: needs}), "inner")
+	_, _, changed := config(t, made(t, CatalogInput{Site: s, Agent: "father", Needs: needs}), "inner")
 	require.NotEqual(t, tag, changed)
 
 	// Where nobody knows who needs what, nobody gets anything but what is its own.
-	blind, _, _ := config(t, made(t, specserve.CatalogInput{Site: s, Agent: "father"}), "inner")
+	blind, _, _ := config(t, made(t, CatalogInput{Site: s, Agent: "father"}), "inner")
 	require.Nil(t, blind.Secrets["passwords"]["app"])
 }
 
 // The nodes of a child are served by the child.
 func TestNodesOfAnAgent(t *testing.T) {
 	s, needs := tree()
-	require.Equal(t, []string{"app", "late", "leaf"}, made(t, specserve.CatalogInput{Site: s, Agent: "inner", Needs: needs}).Names())
-	require.Equal(t, []string{"deep"}, made(t, specserve.CatalogInput{Site: s, Agent: "leaf", Needs: needs}).Names())
+	require.Equal(t, []string{"app", "late", "leaf"}, made(t, CatalogInput{Site: s, Agent: "inner", Needs: needs}).Names())
+	require.Equal(t, []string{"deep"}, made(t, CatalogInput{Site: s, Agent: "leaf", Needs: needs}).Names())
 }
 
 func TestConfigOfAChildThatLeaves(t *testing.T) {
 	s, _ := tree()
-	c := made(t, specserve.CatalogInput{Site: s, Agent: "father"})
-	document, _, err := c.Config(specserve.Removed("gone"), specserve.Own{Pins: []string{pinA}})
+	c := made(t, CatalogInput{Site: s, Agent: "father"})
+	document, _, err := c.Config(removed("gone"), Own{Pins: []string{pinA}})
 	require.NoError(t, err)
 	got, pins, err := wire.ReadConfig(document, "gone")
 	require.NoError(t, err)
@@ -508,7 +507,7 @@ func TestS1KeysOfAChild(t *testing.T) {
 	auth := s.Secrets.Values["auth"]
 	auth["ownership_key"], auth["ownership_key_previous"], auth["ownership_keys.other"] = now, before, strings.Repeat("c3", 32)
 	needs["app"] = append(needs["app"], "auth", "auth.ownership_key") // a site cannot, and that is not what protects it
-	c := made(t, specserve.CatalogInput{Site: s, Agent: "father", Needs: needs})
+	c := made(t, CatalogInput{Site: s, Agent: "father", Needs: needs})
 	inner, text, _ := config(t, c, "inner")
 	want := map[string]string{}
 	for _, owner := range []string{"inner", "leaf"} {
@@ -530,7 +529,7 @@ func TestS1KeysOfAChild(t *testing.T) {
 	}
 	documents := []string{text}
 	for _, n := range c.Names() {
-		document, _, err := c.Node(n).Answer(specserve.Own{})
+		document, _, err := c.Node(n).Answer(Own{})
 		if err == nil {
 			documents = append(documents, string(document))
 		}
@@ -546,7 +545,7 @@ func TestS1KeysOfAChild(t *testing.T) {
 	require.Equal(t, s.Secrets.OwnershipKeys(s.Name, "leaf"), below.OwnershipKeys(s.Name, "leaf"))
 
 	auth["ownership_key"], auth["ownership_key_previous"] = "", ""
-	inner, _, _ = config(t, made(t, specserve.CatalogInput{Site: s, Agent: "father", Needs: needs}), "inner")
+	inner, _, _ = config(t, made(t, CatalogInput{Site: s, Agent: "father", Needs: needs}), "inner")
 	require.Contains(t, inner.Secrets["auth"], "ownership_key")
 	require.Nil(t, inner.Secrets["auth"]["ownership_key"])
 	require.NotContains(t, inner.Secrets["auth"], "ownership_keys.inner")
@@ -555,14 +554,14 @@ func TestS1KeysOfAChild(t *testing.T) {
 	file := s.Secrets
 	for _, given := range []map[string]string{{"ownership_keys.leaf": now}, {"ownership_key": "", "ownership_keys.inner": "", "ownership_keys.leaf": now}} {
 		s.Secrets = &model.Secrets{Values: map[string]map[string]string{"auth": given}}
-		inner, _, _ = config(t, made(t, specserve.CatalogInput{Site: s, Agent: "father", Needs: needs}), "inner")
+		inner, _, _ = config(t, made(t, CatalogInput{Site: s, Agent: "father", Needs: needs}), "inner")
 		require.Equal(t, map[string]*string{"ownership_key": nil, "ownership_keys.inner": nil, "ownership_keys.leaf": &now}, inner.Secrets["auth"])
 	}
 	s.Secrets = file
 
 	// A child that left gets its keys as well: it proves by them what it has to remove.
 	auth["ownership_key"] = now
-	document, _, err := made(t, specserve.CatalogInput{Site: s, Agent: "father", Needs: needs}).Config(specserve.Removed("gone"), specserve.Own{Pins: []string{pinA}})
+	document, _, err := made(t, CatalogInput{Site: s, Agent: "father", Needs: needs}).Config(removed("gone"), Own{Pins: []string{pinA}})
 	require.NoError(t, err)
 	left, _, err := wire.ReadConfig(document, "gone")
 	require.NoError(t, err)
@@ -571,10 +570,10 @@ func TestS1KeysOfAChild(t *testing.T) {
 
 	// An agent that has heard nothing from its own parent does not know whether there is a key. One at the top knows that there is none.
 	s.Secrets = nil
-	inner, _, _ = config(t, made(t, specserve.CatalogInput{Site: s, Agent: "father", Needs: needs}), "inner")
+	inner, _, _ = config(t, made(t, CatalogInput{Site: s, Agent: "father", Needs: needs}), "inner")
 	require.Contains(t, inner.Secrets["auth"], "ownership_key")
 	require.NotContains(t, inner.Secrets["auth"], "ownership_keys.inner")
-	inner, _, _ = config(t, made(t, specserve.CatalogInput{Site: s, Agent: "father", Way: "father", Needs: needs}), "inner")
+	inner, _, _ = config(t, made(t, CatalogInput{Site: s, Agent: "father", Way: "father", Needs: needs}), "inner")
 	require.NotContains(t, inner.Secrets["auth"], "ownership_key")
 }
 
@@ -591,7 +590,7 @@ func (s *served) document(node string, change func(*wire.Report)) string {
 }
 
 // status is what the holder of the read key sees.
-func (s *served) status() (out specserve.Status) {
+func (s *served) status() (out serverStatus) {
 	s.t.Helper()
 	got := s.ask("GET", "/status", bearer(string(s.access.Read))...)
 	require.Equal(s.t, 200, got.status)
@@ -600,7 +599,7 @@ func (s *served) status() (out specserve.Status) {
 }
 
 func TestReportAuth(t *testing.T) {
-	s := start(t)
+	s := started(t)
 	s.publish("3f2c1a9", site())
 	for name, c := range map[string]struct {
 		path, token, code string
@@ -613,7 +612,7 @@ func TestReportAuth(t *testing.T) {
 		"none, though it may":    {"/report/net", "", "E300", 401},
 		"of another node":        {"/report/own", s.mint(s.keys[0], "net"), "E302", 403},
 		"of another, site's":     {"/report/own", netToken, "E302", 403},
-		"of all nodes":           {"/report/site", siteToken, "E302", 403},
+		"of all nodes":           {"/report/site", tokenOfSite, "E302", 403},
 		"not valid":              {"/report/own", "canary", "E301", 401},
 		"the read key":           {"/report/own", string(s.access.Read), "E301", 401},
 		"a node that is unknown": {"/report/other", s.mint(s.keys[0], "other"), "E200", 404},
@@ -647,7 +646,7 @@ func TestReportAuth(t *testing.T) {
 func TestReportContent(t *testing.T) {
 	l := unlimited()
 	l.Reports = fast
-	s := serve(t, l)
+	s := serveLimits(t, l)
 	s.publish("3f2c1a9", site())
 	good := s.document("own", nil)
 	for name, c := range map[string]struct {
@@ -691,7 +690,7 @@ func tooMany(r *wire.Report) {
 
 // A child has nodes below it to report, and so more room.
 func TestReportOfAChild(t *testing.T) {
-	s := serve(t, unlimited())
+	s := serveLimits(t, unlimited())
 	with := site()
 	with.Manifests["web"].Nodes = append(with.Manifests["web"].Nodes, &model.Node{Name: "inner", Spec: "own", Type: "pve"})
 	s.publish("a", with)
@@ -716,7 +715,7 @@ func TestReportOfAChild(t *testing.T) {
 func TestReportRate(t *testing.T) {
 	l := unlimited()
 	l.Reports = limit.Rate{Every: 10 * time.Second, Burst: 2}
-	s := serve(t, l)
+	s := serveLimits(t, l)
 	s.publish("3f2c1a9", site())
 	send := func(node, token string) answer {
 		return s.send("POST", "/report/"+node, strings.NewReader(s.document(node, nil)), bearer(token)...)
@@ -734,7 +733,7 @@ func TestReportRate(t *testing.T) {
 }
 
 func TestStatus(t *testing.T) {
-	s := start(t)
+	s := started(t)
 	key := bearer(string(s.access.Read))
 	require.JSONEq(t, `{"commit":"3f2c1a9","at":"2027-01-15T08:00:00Z","nodes":[]}`, s.ask("GET", "/status", key...).body)
 
@@ -783,7 +782,7 @@ func TestStaleByInterval(t *testing.T) {
 		"only at boot": {"manual", 0, 1 << 20, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serve(t, unlimited())
+			s := serveLimits(t, unlimited())
 			with := site()
 			for _, n := range with.Manifests["web"].Nodes {
 				n.Mode = model.ModePull
@@ -801,7 +800,7 @@ func TestStaleByInterval(t *testing.T) {
 
 // The first report of a new node is waited for, since the node was created or the server was asked first, until it is late.
 func TestAFirstReportIsWaitedFor(t *testing.T) {
-	s := start(t)
+	s := started(t)
 	for _, created := range []bool{false, true} {
 		if created {
 			s.now.Add(60)
@@ -811,7 +810,7 @@ func TestAFirstReportIsWaitedFor(t *testing.T) {
 		for _, passed := range []int64{0, 899} {
 			s.now.Store(began.Unix() + passed)
 			_, err := s.Reported("own")
-			var waits *specserve.WaitingError
+			var waits *waitingError
 			require.ErrorAs(t, err, &waits)
 			require.True(t, waits.Waiting())
 			require.EqualError(t, err, "waits for its first report since "+began.Format(time.TimeOnly+" UTC"))
@@ -819,7 +818,7 @@ func TestAFirstReportIsWaitedFor(t *testing.T) {
 		s.now.Store(began.Unix() + 900)
 		_, err := s.Reported("own")
 		require.EqualError(t, err, "it has not reported since "+began.Format(time.TimeOnly+" UTC")+", for more than 15m0s: its console shows what it does")
-		require.NotErrorAs(t, err, new(*specserve.WaitingError))
+		require.NotErrorAs(t, err, new(*waitingError))
 		require.Equal(t, 202, s.send("POST", "/report/own", strings.NewReader(s.document("own", nil)), bearer(ownToken)...).status)
 		saw, err := s.Reported("own")
 		require.NoError(t, err)
@@ -829,7 +828,7 @@ func TestAFirstReportIsWaitedFor(t *testing.T) {
 
 // Whose key it is, and whose it is not: the table of all endpoints that have one.
 func TestKeys(t *testing.T) {
-	s := start(t)
+	s := started(t)
 	read, operator := string(s.access.Read), string(s.access.Operator)
 	for i, c := range []struct {
 		method, path, good string
@@ -857,7 +856,7 @@ func TestKeys(t *testing.T) {
 				"the other key":  {bearer(strings.ReplaceAll(read+operator, c.good, "")), "E301"},
 				"the hook's":     {bearer(string(s.access.Hook("generic"))), "E301"},
 				"of a node":      {bearer(s.mint(s.keys[0], "own")), "E301"},
-				"of the site":    {bearer(siteToken), "E301"},
+				"of the site":    {bearer(tokenOfSite), "E301"},
 				"in other cases": {bearer(strings.ToUpper(c.good)), "E301"},
 			} {
 				got := s.ask(c.method, c.path, x.headers...)
@@ -873,7 +872,7 @@ func TestKeys(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
-	s := start(t)
+	s := started(t)
 	require.Equal(t, 202, s.send("POST", "/report/own", strings.NewReader(s.document("own", nil)), bearer(ownToken)...).status)
 	require.Equal(t, 202, s.send("POST", "/report/net", strings.NewReader(s.document("net", func(r *wire.Report) { r.Ready = false })), bearer(netToken)...).status)
 	require.Equal(t, 401, s.ask("GET", "/spec/own", bearer("canary")...).status)
@@ -910,7 +909,7 @@ func TestWaitOnTheWire(t *testing.T) {
 	l := unlimited()
 	// A handshake takes a second on a machine that is busy enough.
 	l.Read, l.Write, l.Wait = 3*time.Second, 3*time.Second, 4*time.Second
-	s := serve(t, l)
+	s := serveLimits(t, l)
 	s.publish("3f2c1a9", site())
 	for range 2 {
 		began := time.Now()
@@ -919,7 +918,7 @@ func TestWaitOnTheWire(t *testing.T) {
 	}
 
 	l.Wait = time.Hour
-	s = serve(t, l)
+	s = serveLimits(t, l)
 	s.publish("3f2c1a9", site())
 	done := make(chan answer, 1)
 	go func() { done <- s.ask("GET", "/wait/own", bearer(ownToken)...) }()
@@ -942,18 +941,18 @@ func BenchmarkSpec(b *testing.B) {
 	require.NoError(b, err)
 	set, found := policy.Compile(b.Context(), policy.Options{})
 	require.Empty(b, found)
-	c, found := specserve.MakeCatalog(specserve.CatalogInput{Site: site(), Commit: "a", Policies: set})
+	c, found := MakeCatalog(CatalogInput{Site: site(), Commit: "a", Policies: set})
 	require.Empty(b, found)
 	signingKeys := keys.Keys{keys.NewKey()}
 	text, err := keys.MintToken(signingKeys[0], keys.Claims{Node: "own", Spec: "base", Issued: 1})
 	require.NoError(b, err)
-	body, _, err := c.Node("own").Answer(specserve.Own{Pins: certificate.Pins()})
+	body, _, err := c.Node("own").Answer(Own{Pins: certificate.Pins()})
 	require.NoError(b, err)
 
 	b.Run("served", func(b *testing.B) {
 		log := slog.New(slog.NewTextHandler(io.Discard, nil)) //nolint:sloglint // writing the lines is part of the work
-		s := specserve.New(specserve.Options{TLS: certificate.TLS(), Log: log})
-		s.Publish(specserve.View{Catalog: c, Keys: signingKeys, Pins: certificate.Pins()})
+		s := New(Options{TLS: certificate.TLS(), Log: log})
+		s.Publish(View{Catalog: c, Keys: signingKeys, Pins: certificate.Pins()})
 		ln := listen(b)
 		ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
 		done := make(chan error, 1)

@@ -116,16 +116,16 @@ func (x *request) later(wait time.Duration, why string) error {
 	return &wire.Error{Code: wire.CodeTooMany, Message: why}
 }
 
-// Done is the answer to a request that asks for something.
-type Done struct {
+// done is the answer to a request that asks for something.
+type done struct {
 	Status string   `json:"status"`          // what became of it
 	Nodes  []string `json:"nodes,omitempty"` // below a child, that are to check themselves
 }
 
-func (x *request) done(status int, what string) error { return x.json(status, Done{Status: what}) }
+func (x *request) done(status int, what string) error { return x.json(status, done{Status: what}) }
 
-// Status is the answer of /status.
-type Status struct {
+// serverStatus is the answer of /status.
+type serverStatus struct {
 	Commit string       `json:"commit"`
 	At     time.Time    `json:"at"`
 	Nodes  []nodeStatus `json:"nodes"` // that reported, by identity
@@ -150,7 +150,7 @@ func status(x *request) error {
 	if x.o.Status != nil {
 		return x.document(x.o.Status())
 	}
-	out := Status{Commit: x.view.commit(), At: x.now.UTC(), Nodes: []nodeStatus{}}
+	out := serverStatus{Commit: x.view.commit(), At: x.now.UTC(), Nodes: []nodeStatus{}}
 	for _, r := range x.reports.All() {
 		out.Nodes = append(out.Nodes, statusOf(x.view, r, x.now))
 	}
@@ -171,18 +171,18 @@ func statusOf(v *View, r wire.ReceivedReport, now time.Time) nodeStatus {
 // packages of its spec.
 const firstReport = 15 * time.Minute
 
-// WaitingError reports that a node has not reported yet, and that this is not late.
-type WaitingError struct{ Since time.Time }
+// waitingError reports that a node has not reported yet, and that this is not late.
+type waitingError struct{ Since time.Time }
 
 // Error says since when it is waited for.
-func (e *WaitingError) Error() string {
+func (e *waitingError) Error() string {
 	return "waits for its first report since " + e.Since.UTC().Format(time.TimeOnly+" UTC")
 }
 
 // Waiting is true: no action is required.
-func (*WaitingError) Waiting() bool { return true }
+func (*waitingError) Waiting() bool { return true }
 
-// Reported says what a node reported last: that it is ready, or an error why it is not, a *WaitingError as long as its first
+// Reported says what a node reported last: that it is ready, or an error why it is not, a *waitingError as long as its first
 // report is not late. Of a child it suffices that its agent reports: how its own nodes are is its own matter.
 func (s *Server) Reported(node string) (saw string, err error) {
 	now := s.o.Now()
@@ -191,7 +191,7 @@ func (s *Server) Reported(node string) (saw string, err error) {
 	if !has {
 		since := s.reports.AwaitedSince(node, now)
 		if now.Sub(since) < firstReport {
-			return "", &WaitingError{since}
+			return "", &waitingError{since}
 		}
 		return "", fmt.Errorf("it has not reported since %s, for more than %s: its console shows what it does", since.UTC().Format(time.TimeOnly+" UTC"), firstReport)
 	}

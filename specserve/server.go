@@ -67,7 +67,7 @@ func (v *View) node(name string) *Node {
 	if n := v.Catalog.Node(name); n != nil || !v.Removed[name] {
 		return n
 	}
-	return Removed(name)
+	return removed(name)
 }
 
 // commit is the one that is served; "" as long as there is none.

@@ -1,4 +1,4 @@
-package specserve_test
+package specserve
 
 import (
 	"bufio"
@@ -35,17 +35,16 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/sim/machine"
-	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 const (
-	siteToken = "5e0c9c5a1d-canary-token-of-the-site"
-	siteNode  = "7f2d1c0b9a-canary-token-of-node-site"
-	ownToken  = "8a3b5d7c2f-canary-token-of-node-own"
-	netToken  = "1b4e6f8a9c-canary-token-of-node-net"
+	tokenOfSite = "5e0c9c5a1d-canary-token-of-the-site"
+	siteNode    = "7f2d1c0b9a-canary-token-of-node-site"
+	ownToken    = "8a3b5d7c2f-canary-token-of-node-own"
+	netToken    = "1b4e6f8a9c-canary-token-of-node-net"
 )
 
 // site has a node for each method of auth, named after it: net, site and own. Each has a file with a
@@ -54,7 +53,7 @@ func site() *model.Site {
 	s := &model.Site{
 		Name: "home", Domain: "home.example", Postures: map[string]*model.Posture{}, Specs: map[string]*model.Spec{},
 		Secrets: &model.Secrets{Values: map[string]map[string]string{
-			"auth": {"site_token": siteToken, "node_tokens.site": siteNode, "node_tokens.own": ownToken, "node_tokens.net": netToken},
+			"auth": {"site_token": tokenOfSite, "node_tokens.site": siteNode, "node_tokens.own": ownToken, "node_tokens.net": netToken},
 		}},
 	}
 	m := &model.Manifest{Name: "web", Host: "father"}
@@ -76,7 +75,7 @@ func site() *model.Site {
 
 // served is a server that answers on a port of this machine.
 type served struct {
-	*specserve.Server
+	*Server
 	t      *testing.T
 	addr   string
 	keys   keys.Keys
@@ -111,17 +110,17 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// serve starts a server. Whatever a test does with it, no secret is in its log.
-func serve(t *testing.T, limits specserve.Limits) *served { return serveProgram(t, limits, nil) }
+// serveLimits starts a server. Whatever a test does with it, no secret is in its log.
+func serveLimits(t *testing.T, limits Limits) *served { return serveProgram(t, limits, nil) }
 
-// serveProgram is serve with a program for new nodes.
-func serveProgram(t *testing.T, limits specserve.Limits, p *specserve.Program) *served {
+// serveProgram is serveLimits with a program for new nodes.
+func serveProgram(t *testing.T, limits Limits, p *Program) *served {
 	t.Helper()
-	return serveOptions(t, limits, p, func(*specserve.Options) {})
+	return serveOptions(t, limits, p, func(*Options) {})
 }
 
 // serveOptions is serveProgram with other options.
-func serveOptions(t *testing.T, limits specserve.Limits, p *specserve.Program, change func(*specserve.Options)) *served {
+func serveOptions(t *testing.T, limits Limits, p *Program, change func(*Options)) *served {
 	t.Helper()
 	s := &served{t: t, log: &logged{}, asked: make(chan struct{}, 100), dir: filepath.Join(t.TempDir(), "server"), keys: keys.Keys{keys.NewKey(), keys.NewKey()}}
 	s.now.Store(1_800_000_000)
@@ -134,13 +133,13 @@ func serveOptions(t *testing.T, limits specserve.Limits, p *specserve.Program, c
 	require.Empty(t, found)
 	s.set = set
 	s.reports = wire.NewReportStore()
-	o := specserve.Options{
+	o := Options{
 		Reports: s.reports,
 		Version: "1.2.3", Program: p, Spool: t.TempDir(), TLS: certificate.TLS(), Limits: limits, Now: func() time.Time { return time.Unix(s.now.Load(), 0) },
 		Log: slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Check: func() { s.asked <- struct{}{} },
 	}
 	change(&o)
-	s.Server = specserve.New(o)
+	s.Server = New(o)
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s.addr = ln.Addr().String()
@@ -168,14 +167,14 @@ func serveOptions(t *testing.T, limits specserve.Limits, p *specserve.Program, c
 // publish makes a site the one that is served.
 func (s *served) publish(commit string, site *model.Site) {
 	s.t.Helper()
-	c, found := specserve.MakeCatalog(specserve.CatalogInput{Site: site, Commit: commit, Policies: s.set})
+	c, found := MakeCatalog(CatalogInput{Site: site, Commit: commit, Policies: s.set})
 	require.Empty(s.t, found)
-	s.Publish(specserve.View{Catalog: c, Keys: s.keys, Access: s.access, Pins: s.pins})
+	s.Publish(View{Catalog: c, Keys: s.keys, Access: s.access, Pins: s.pins})
 }
 
-func start(t *testing.T) *served {
+func started(t *testing.T) *served {
 	t.Helper()
-	s := serve(t, unlimited())
+	s := serveLimits(t, unlimited())
 	s.publish("3f2c1a9", site())
 	return s
 }
@@ -232,7 +231,7 @@ func (s *served) send(method, path string, content io.Reader, headers ...string)
 func bearer(token string) []string { return []string{"Authorization", "Bearer " + token} }
 
 func TestHealth(t *testing.T) {
-	s := serve(t, specserve.Limits{})
+	s := serveLimits(t, Limits{})
 	require.JSONEq(t, `{"status":"starting","version":"1.2.3","commit":"","uptime_seconds":0}`, s.ask("GET", "/health").body)
 	got := s.ask("GET", "/spec/own", bearer(ownToken)...)
 	require.Equal(t, 503, got.status)
@@ -248,12 +247,12 @@ func TestHealth(t *testing.T) {
 // Operators and notifications of pushes are answered before there is a commit to serve: that is when they are
 // needed most.
 func TestBeforeTheFirstCommit(t *testing.T) {
-	s := serve(t, unlimited())
+	s := serveLimits(t, unlimited())
 	secret := s.access.Hook("gitea")
 	require.Equal(t, 401, s.ask("GET", "/status", bearer(string(s.access.Read))...).status, "no key is known yet")
 	require.Equal(t, 401, s.send("POST", "/hook/gitea", strings.NewReader(push), "X-Gitea-Signature", signature(secret, push)).status)
 	s.reports.Put(wire.Report{Identity: "own", At: time.Unix(s.now.Load(), 0)}, time.Unix(s.now.Load(), 0))
-	s.Publish(specserve.View{Keys: s.keys, Access: s.access, Pins: s.pins})
+	s.Publish(View{Keys: s.keys, Access: s.access, Pins: s.pins})
 	for _, c := range []struct {
 		method, path string
 		key          []byte
@@ -285,7 +284,7 @@ func TestBeforeTheFirstCommit(t *testing.T) {
 }
 
 func TestSpec(t *testing.T) {
-	s := start(t)
+	s := started(t)
 	got := s.ask("GET", "/spec/own", bearer(ownToken)...)
 	require.Equal(t, 200, got.status)
 	require.Equal(t, "application/json", got.header.Get("Content-Type"))
@@ -342,7 +341,7 @@ func TestSpec(t *testing.T) {
 
 // A node gets a new token with its spec when its own is past half its life, or of the older key.
 func TestTokensAreRenewed(t *testing.T) {
-	s := start(t)
+	s := started(t)
 	renewed := func(text string) (keys.Claims, bool) {
 		t.Helper()
 		first := s.ask("GET", "/spec/own", bearer(text)...)
@@ -384,14 +383,14 @@ func TestTokensAreRenewed(t *testing.T) {
 
 // What a caller may fetch is what it sees.
 func TestSpecs(t *testing.T) {
-	s := start(t)
+	s := started(t)
 	for _, c := range []struct {
 		name    string
 		headers []string
 		want    string
 	}{
 		{"from a network", nil, `{"specs":["net"]}`},
-		{"site's token", bearer(siteToken), `{"specs":["net","site"]}`},
+		{"site's token", bearer(tokenOfSite), `{"specs":["net","site"]}`},
 		{"own token", bearer(ownToken), `{"specs":["own"]}`},
 		{"provisioning token", bearer(s.mint(s.keys[0], "site")), `{"specs":["site"]}`},
 		{"of a node that is gone", bearer(s.mint(s.keys[0], "gone")), `{"specs":[]}`},
@@ -412,7 +411,7 @@ func TestSpecs(t *testing.T) {
 
 // The rules of the site decide, and may say more than the shipped ones.
 func TestSiteExtendsAuth(t *testing.T) {
-	s := start(t)
+	s := started(t)
 	set, found := policy.Compile(t.Context(), policy.Options{Site: rules(`package homestak.auth
 allow if {
 	input.identity == "site"
@@ -440,14 +439,14 @@ deny contains {"message": "canary of a rule", "code": 403} if input.identity == 
 
 // A request sees one version, however often another is published.
 func TestOneVersionPerRequest(t *testing.T) {
-	s := serve(t, unlimited())
-	versions := [2]specserve.View{}
+	s := serveLimits(t, unlimited())
+	versions := [2]View{}
 	for i, name := range []string{"even", "odd"} {
 		changed := site()
 		changed.Domain = name + ".example"
-		c, found := specserve.MakeCatalog(specserve.CatalogInput{Site: changed, Commit: name, Policies: s.set})
+		c, found := MakeCatalog(CatalogInput{Site: changed, Commit: name, Policies: s.set})
 		require.Empty(t, found)
-		versions[i] = specserve.View{Catalog: c, Keys: s.keys, Access: s.access, Pins: []string{name}}
+		versions[i] = View{Catalog: c, Keys: s.keys, Access: s.access, Pins: []string{name}}
 	}
 	s.Publish(versions[0])
 	ctx, cancel := context.WithCancel(t.Context())
@@ -473,8 +472,8 @@ func TestOneVersionPerRequest(t *testing.T) {
 // fast is a rate that no test reaches.
 var fast = limit.Rate{Every: time.Nanosecond, Burst: 1_000_000}
 
-func unlimited() specserve.Limits {
-	l := specserve.Usual()
+func unlimited() Limits {
+	l := Usual()
 	l.Refusals, l.RefusalsPerNode = fast, fast
 	return l
 }
@@ -486,7 +485,7 @@ func rules(text string) fs.FS {
 // The whole table: what each method says to each credential, from a network that the posture allows
 // and from another one. The same table is in policy/shipped/auth_test.rego.
 func TestAuth(t *testing.T) {
-	s := serve(t, unlimited())
+	s := serveLimits(t, unlimited())
 	expired, err := keys.MintToken(s.keys[0], keys.Claims{Node: "own", Spec: "base", Issued: 1, Expires: 2})
 	require.NoError(t, err)
 	dropped := keys.NewKey()
@@ -503,8 +502,8 @@ func TestAuth(t *testing.T) {
 		{"malformed, three segments", func(string) []string { return bearer(s.mint(s.keys[0], "own") + ".x") }, map[string]string{"": none}},
 		{"malformed, not a token", func(string) []string { return bearer("e30.e30") }, map[string]string{"": bad}},
 		{"no token", func(string) []string { return []string{"Authorization", "Bearer "} }, map[string]string{"": none}},
-		{"two", func(string) []string { return append(bearer(siteToken), bearer(siteToken)...) }, map[string]string{"": none}},
-		{"site's token", func(string) []string { return bearer(siteToken) }, map[string]string{"own inside": other, "own outside": other, "": ok}},
+		{"two", func(string) []string { return append(bearer(tokenOfSite), bearer(tokenOfSite)...) }, map[string]string{"": none}},
+		{"site's token", func(string) []string { return bearer(tokenOfSite) }, map[string]string{"own inside": other, "own outside": other, "": ok}},
 		{"node's token", func(node string) []string {
 			return bearer(map[string]string{"net": netToken, "site": siteNode, "own": ownToken}[node])
 		}, map[string]string{"site inside": other, "site outside": other, "": ok}},
@@ -555,7 +554,7 @@ func badToken(text string) string {
 
 // A token with any one byte changed opens nothing, under every method.
 func TestTamperedToken(t *testing.T) {
-	s := serve(t, unlimited())
+	s := serveLimits(t, unlimited())
 	s.publish("a", site())
 	for _, node := range []string{"net", "site", "own"} {
 		text := s.mint(s.keys[0], node)
@@ -582,7 +581,7 @@ func TestTamperedToken(t *testing.T) {
 
 // Who may not have a spec does not learn whether there is one.
 func TestUnknownNodes(t *testing.T) {
-	s := start(t)
+	s := started(t)
 	for _, c := range []struct{ node, want string }{
 		{"nobody", "401 E300"}, {"cold", "401 E300"}, {"own", "401 E300"},
 	} {
@@ -590,7 +589,7 @@ func TestUnknownNodes(t *testing.T) {
 		require.Equal(t, c.want, fmt.Sprint(got.status, " ", got.code()))
 		require.Equal(t, s.ask("GET", "/spec/own").body, got.body)
 	}
-	require.Equal(t, "E302", s.ask("GET", "/spec/nobody", bearer(siteToken)...).code())
+	require.Equal(t, "E302", s.ask("GET", "/spec/nobody", bearer(tokenOfSite)...).code())
 	got := s.ask("GET", "/spec/nobody", bearer(s.mint(s.keys[0], "nobody"))...)
 	require.Equal(t, 404, got.status)
 	require.Equal(t, "E200", got.code())
@@ -601,7 +600,7 @@ func TestUnknownNodes(t *testing.T) {
 
 // Keys and secrets count from the moment that they are published, and the old ones no longer.
 func TestRotation(t *testing.T) {
-	s := start(t)
+	s := started(t)
 	old := s.mint(s.keys[0], "own")
 	next := keys.NewKey()
 	s.keys = keys.Keys{next, s.keys[0]}
@@ -662,8 +661,8 @@ func TestDeadlines(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ln, dial := inMemory(t)
-				s := specserve.New(specserve.Options{TLS: certificate.TLS(), Log: slog.New(slog.DiscardHandler)})
-				s.Publish(specserve.View{Access: keys.Access{Operator: []byte("operator")}})
+				s := New(Options{TLS: certificate.TLS(), Log: slog.New(slog.DiscardHandler)})
+				s.Publish(View{Access: keys.Access{Operator: []byte("operator")}})
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 				go func() { done <- s.Serve(ctx, ln) }()
@@ -712,7 +711,7 @@ func TestShutdownTakesItsTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ln, dial := inMemory(t)
-				s := specserve.New(specserve.Options{TLS: certificate.TLS(), Log: slog.New(slog.DiscardHandler)})
+				s := New(Options{TLS: certificate.TLS(), Log: slog.New(slog.DiscardHandler)})
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 				go func() { done <- s.Serve(ctx, ln) }()
@@ -757,7 +756,7 @@ func TestS4IdleConnections(t *testing.T) {
 		l.Connections, l.Unverified = l.Connections*most/l.ConnectionsPerClient, l.Unverified*most/l.ConnectionsPerClient
 		l.ConnectionsPerClient = most
 	}
-	s := serve(t, l)
+	s := serveLimits(t, l)
 	s.publish("a", site())
 	right := s.mint(s.keys[0], "own")
 	pins, err := wire.ParsePins(s.pins)
@@ -837,9 +836,9 @@ func TestS4IdleConnections(t *testing.T) {
 }
 
 func TestText(t *testing.T) {
-	passes := specserve.NewCounter("passes_total", "Passes.", "outcome")
-	took := specserve.NewHistogram("took_seconds", "How long.", []float64{0.1, 2.5})
-	r := specserve.NewRegistry(took, passes, specserve.CurrentFigures(func(add func(string, string, float64, ...string)) {
+	passes := NewCounter("passes_total", "Passes.", "outcome")
+	took := NewHistogram("took_seconds", "How long.", []float64{0.1, 2.5})
+	r := NewRegistry(took, passes, CurrentFigures(func(add func(string, string, float64, ...string)) {
 		add("ready", "Whether.", 0, "node", "\"quoted\" \\ and\nnext \xff")
 		add("ready", "Whether.", 1.5, "node", "a")
 	}))
@@ -864,21 +863,21 @@ took_seconds_sum 5.5
 took_seconds_count 2
 `, string(text))
 
-	other, err := specserve.NewRegistry().Text()
+	other, err := NewRegistry().Text()
 	require.NoError(t, err)
 	require.Empty(t, other, "registries share nothing")
 }
 
 // A figure that contradicts another one is an error, and no text that Prometheus would refuse.
 func TestContradictions(t *testing.T) {
-	for name, now := range map[string]specserve.CurrentFigures{
+	for name, now := range map[string]CurrentFigures{
 		"twice":        func(add func(string, string, float64, ...string)) { add("x", "X.", 1); add("x", "X.", 2) },
 		"other labels": func(add func(string, string, float64, ...string)) { add("x", "X.", 1, "a", "b"); add("x", "X.", 2) },
 	} {
-		_, err := specserve.NewRegistry(now).Text()
+		_, err := NewRegistry(now).Text()
 		require.Error(t, err, name)
 	}
-	require.Panics(t, func() { specserve.NewRegistry(specserve.NewCounter("x", "X."), specserve.NewCounter("x", "X.")) })
+	require.Panics(t, func() { NewRegistry(NewCounter("x", "X."), NewCounter("x", "X.")) })
 }
 
 // signature is the HMAC-SHA256 of a text, in hex.
@@ -891,7 +890,7 @@ func signature(secret []byte, text string) string {
 const push = `{"ref":"refs/heads/main"}`
 
 func TestHook(t *testing.T) {
-	s := start(t)
+	s := started(t)
 	secret := s.access.Hook
 	at := strconv.FormatInt(s.now.Load(), 10)
 	late := strconv.FormatInt(s.now.Load()-301, 10)
@@ -942,7 +941,7 @@ func TestHook(t *testing.T) {
 // What one provider signs is a notification of that provider alone: each has its own secret, and the one in hook.key, which once
 // was for all, is only the generic one's.
 func TestS7EachProviderHasASecretOfItsOwn(t *testing.T) {
-	s := serve(t, unlimited())
+	s := serveLimits(t, unlimited())
 	s.publish("3f2c1a9", site())
 	n := 0
 	send := func(provider string, secret []byte) answer {
@@ -991,13 +990,13 @@ func TestS7EachProviderHasASecretOfItsOwn(t *testing.T) {
 // may take, and not beyond the end of the server.
 func TestReconcileMayWait(t *testing.T) {
 	t.Parallel()
-	folder := start(t)
+	folder := started(t)
 	require.Equal(t, 202, folder.ask("POST", "/reconcile?wait", bearer(string(folder.access.Operator))...).status, "there are no passes")
 	l := unlimited()
 	// A handshake takes a second on a machine that is busy enough.
 	l.Read, l.Write, l.Wait, l.Streams = 3*time.Second, 3*time.Second, 4*time.Second, 1
 	asked, pass := make(chan struct{}), make(chan error)
-	s := serveOptions(t, l, nil, func(o *specserve.Options) {
+	s := serveOptions(t, l, nil, func(o *Options) {
 		o.Identity = "father"
 		o.Reconcile = func(ctx context.Context) (any, error) {
 			asked <- struct{}{}

@@ -122,7 +122,7 @@ func serveSpec(x *request) error {
 		}
 	}
 	if as == asYAML {
-		if document, err = YAML(document); err != nil {
+		if document, err = toYAML(document); err != nil {
 			return err
 		}
 	}

@@ -235,7 +235,7 @@ func wait(x *request) error {
 		case <-one.published:
 		case <-one.reconcile:
 			q, again := x.waiting.answer(one)
-			err := x.json(http.StatusOK, Done{Status: toReconcile, Nodes: q.below})
+			err := x.json(http.StatusOK, done{Status: toReconcile, Nodes: q.below})
 			if err != nil {
 				again()
 			}

@@ -1,4 +1,4 @@
-package specserve_test
+package specserve
 
 import (
 	"bufio"
@@ -24,7 +24,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source"
 	gitserve "github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
-	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -61,7 +60,7 @@ func (s *served) raw(bytes string) answer {
 // Paths reach nothing but the table of endpoints: these bytes are sent as they stand here, by
 // somebody who may fetch the spec of own.
 func TestTraversal(t *testing.T) {
-	s := start(t)
+	s := started(t)
 	send := func(target string) answer {
 		t.Helper()
 		return s.raw("GET " + target + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + ownToken + "\r\nConnection: close\r\n\r\n")
@@ -131,7 +130,7 @@ func TestTraversal(t *testing.T) {
 }
 
 func TestMethods(t *testing.T) {
-	s := start(t)
+	s := started(t)
 	for _, method := range []string{"POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "get"} {
 		for _, path := range []string{"/spec/own", "/specs", "/health"} {
 			got := s.raw(method + " " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
@@ -158,7 +157,7 @@ func TestMethods(t *testing.T) {
 
 // A body that is too large is refused without waiting for it.
 func TestLargeRequests(t *testing.T) {
-	s, began := start(t), time.Now()
+	s, began := started(t), time.Now()
 	long := strings.Repeat("x", 64<<10)
 	for name, c := range map[string]struct {
 		request string
@@ -197,9 +196,9 @@ func TestLargeRequests(t *testing.T) {
 // Who was refused too often about a node has to wait, with the right token of the site, too: else it could go
 // on guessing. Whoever is answered well is not limited.
 func TestTooMany(t *testing.T) {
-	l := specserve.Usual()
+	l := Usual()
 	l.RefusalsPerNode.Burst, l.Refusals.Burst = 3, 8
-	s := serve(t, l)
+	s := serveLimits(t, l)
 	s.publish("a", site())
 	for range 20 {
 		require.Equal(t, 200, s.ask("GET", "/spec/own", bearer(ownToken)...).status)
@@ -227,9 +226,9 @@ func TestTooMany(t *testing.T) {
 // Somebody who guesses keeps nobody out who has a provisioning token, though they share an address. Of two
 // thousand guesses only a few are compared with anything, or put before the rules of the site.
 func TestNeighboursOfAGuesser(t *testing.T) {
-	l := specserve.Usual()
+	l := Usual()
 	l.RefusalsPerNode.Burst, l.Refusals.Burst = 3, 8
-	s := serve(t, l)
+	s := serveLimits(t, l)
 	leaving := site()
 	leaving.Manifests["web"].Nodes = append(leaving.Manifests["web"].Nodes, &model.Node{Name: "inner", Spec: "own", Type: "pve"})
 	s.publish("a", leaving)
@@ -239,7 +238,7 @@ func TestNeighboursOfAGuesser(t *testing.T) {
 	forged := s.mint(keys.NewKey(), "own")
 	checked := map[int]int{}
 	for i := range 2000 {
-		guess := []string{"wrong", forged, expired, other, siteToken[:len(siteToken)-1] + string(rune('a'+i%26))}[i%5]
+		guess := []string{"wrong", forged, expired, other, tokenOfSite[:len(tokenOfSite)-1] + string(rune('a'+i%26))}[i%5]
 		checked[s.ask("GET", "/spec/own", bearer(guess)...).status]++
 		if i%500 == 0 {
 			require.Equal(t, 200, s.ask("GET", "/spec/own", bearer(right)...).status)
@@ -272,7 +271,7 @@ func TestNeighboursOfAGuesser(t *testing.T) {
 
 // Senders of notifications that are slow, or show nothing, take no place from those that are signed.
 func TestSlowNotifications(t *testing.T) {
-	s := start(t)
+	s := started(t)
 	const length = 1 << 20
 	begin := func(header string) (status string) {
 		t.Helper()
@@ -303,7 +302,7 @@ func TestSlowNotifications(t *testing.T) {
 func TestSilentAndTricklingClients(t *testing.T) {
 	l := unlimited()
 	l.Header, l.Read = 700*time.Millisecond, time.Second
-	s := serve(t, l)
+	s := serveLimits(t, l)
 	s.publish("a", site())
 	begins := map[string]string{
 		"TLS":     "\x16\x03\x01\x02\x00", // of a handshake
@@ -363,7 +362,7 @@ func TestSilentAndTricklingClients(t *testing.T) {
 func TestConnectionsOfOneClient(t *testing.T) {
 	l := unlimited()
 	l.ConnectionsPerClient = 5
-	s := serve(t, l)
+	s := serveLimits(t, l)
 	s.publish("a", site())
 	var open []net.Conn
 	for range 6 {
@@ -386,7 +385,7 @@ func TestConnectionsOfOneClient(t *testing.T) {
 func TestShutdown(t *testing.T) {
 	l := unlimited()
 	l.Shutdown = 12 * time.Second // a quarter of it for silent clients
-	s := serve(t, l)
+	s := serveLimits(t, l)
 	s.publish("a", site())
 	require.Equal(t, 200, s.ask("GET", "/health").status) // an idle connection, by HTTP/2
 	for range 20 {
@@ -453,7 +452,7 @@ func TestShutdown(t *testing.T) {
 
 // A client that says nothing costs one goroutine.
 func TestSilentClientsAreCheap(t *testing.T) {
-	s := start(t)
+	s := started(t)
 	require.Equal(t, 200, s.ask("GET", "/health").status)
 	s.client.CloseIdleConnections()
 	before := runtime.NumGoroutine()
@@ -470,7 +469,7 @@ func TestSilentClientsAreCheap(t *testing.T) {
 // Every byte of every kind of credential matters, under each method, from a network of the posture and
 // from elsewhere, and at each endpoint that takes it.
 func TestEveryByteMatters(t *testing.T) {
-	s := serve(t, unlimited())
+	s := serveLimits(t, unlimited())
 	for _, network := range []string{"127.0.0.1/32", "192.0.2.0/24"} {
 		changed := site()
 		changed.Postures["net"].Auth.Networks = []string{network}
@@ -478,15 +477,15 @@ func TestEveryByteMatters(t *testing.T) {
 		s.publish(network, changed)
 		for _, c := range []struct{ method, path, credential, right string }{
 			{"GET", "/spec/net", netToken, "200 "},
-			{"GET", "/spec/net", siteToken, "200 "},
+			{"GET", "/spec/net", tokenOfSite, "200 "},
 			{"GET", "/spec/net", s.mint(s.keys[0], "net"), "200 "},
-			{"GET", "/spec/site", siteToken, "200 "},
+			{"GET", "/spec/site", tokenOfSite, "200 "},
 			{"GET", "/spec/site", s.mint(s.keys[1], "site"), "200 "},
 			{"GET", "/spec/own", ownToken, "200 "},
 			{"GET", "/spec/own", s.mint(s.keys[1], "own"), "200 "},
-			{"GET", "/specs", siteToken, "200 "},
+			{"GET", "/specs", tokenOfSite, "200 "},
 			{"GET", "/agent/plan9-arm", s.mint(s.keys[0], "own"), "404 E200"},
-			{"GET", "/agent/plan9-arm", siteToken, "404 E200"},
+			{"GET", "/agent/plan9-arm", tokenOfSite, "404 E200"},
 			{"GET", "/site.git/raw/HEAD/x", s.mint(s.keys[0], "inner"), "404 E200"},
 			{"GET", "/site.git/raw/HEAD/x", string(s.access.Repository), "404 E200"},
 			{"GET", "/wait/own", s.mint(s.keys[0], "own"), "200 "},
@@ -543,15 +542,15 @@ func TestDownloadsUnderEveryMethod(t *testing.T) {
 
 // The whole life of a node's tokens, over the wire: it joins, renews, is revoked, and joins again.
 func TestS8TokensOverTheWire(t *testing.T) {
-	s := serve(t, unlimited())
+	s := serveLimits(t, unlimited())
 	clock := func() time.Time { return time.Unix(s.now.Load(), 0) }
 	ring, err := keys.Ensure(s.dir, clock())
 	require.NoError(t, err)
 	book, err := keys.OpenBook(s.dir)
 	require.NoError(t, err)
-	c, found := specserve.MakeCatalog(specserve.CatalogInput{Site: site(), Commit: "a", Policies: s.set})
+	c, found := MakeCatalog(CatalogInput{Site: site(), Commit: "a", Policies: s.set})
 	require.Empty(t, found)
-	s.Publish(specserve.View{Catalog: c, Keys: ring.Tokens(), Book: book, Access: s.access, Pins: s.pins})
+	s.Publish(View{Catalog: c, Keys: ring.Tokens(), Book: book, Access: s.access, Pins: s.pins})
 	mint := func() string {
 		m, err := keys.Mint(s.dir, "own", "own", keys.TokenLifetime, clock())
 		require.NoError(t, err)
@@ -569,7 +568,7 @@ func TestS8TokensOverTheWire(t *testing.T) {
 		t.Helper()
 		got := s.ask("GET", "/wait/own", append(bearer(text), "If-None-Match", `"other"`)...)
 		require.Equal(t, 200, got.status, got.body)
-		var sent specserve.Done
+		var sent done
 		require.NoError(t, json.Unmarshal([]byte(got.body), &sent))
 		return sent.Status
 	}
@@ -600,12 +599,12 @@ func TestS8TokensOverTheWire(t *testing.T) {
 	require.NotEmpty(t, fetch(mint()))
 }
 
-const repositoryKey = "6d0f8e2b4c-canary-key-of-the-repository"
+const keyOfRepository = "6d0f8e2b4c-canary-key-of-the-repository"
 
 // withRepository is a server that has all there is: a host of its own, inner, and the repository.
 func withRepository(t *testing.T) *served {
 	t.Helper()
-	s := serve(t, unlimited())
+	s := serveLimits(t, unlimited())
 	with := site()
 	with.Manifests["web"].Nodes = append(with.Manifests["web"].Nodes, &model.Node{Name: "inner", Spec: "own", Type: "pve"})
 	remote := sourcetest.New(t)
@@ -616,9 +615,9 @@ func withRepository(t *testing.T) *served {
 	require.NoError(t, err)
 	snapshot, err := repo.Snapshot(gitserve.Content{Branch: "main", InForce: id, LastGood: id})
 	require.NoError(t, err)
-	made, found := specserve.MakeCatalog(specserve.CatalogInput{Site: with, Commit: id, Policies: s.set})
+	made, found := MakeCatalog(CatalogInput{Site: with, Commit: id, Policies: s.set})
 	require.Empty(t, found)
-	s.Publish(specserve.View{Catalog: made, Keys: s.keys, Pins: s.pins, Repository: snapshot, Access: keys.Access{Repository: []byte(repositoryKey)}})
+	s.Publish(View{Catalog: made, Keys: s.keys, Pins: s.pins, Repository: snapshot, Access: keys.Access{Repository: []byte(keyOfRepository)}})
 	return s
 }
 
@@ -647,16 +646,16 @@ func TestWhoMayDownload(t *testing.T) {
 		{"no password", basic(""), "401 E300", "401 E300"},
 		{"a guess", "Bearer x", "401 E301", "401 E301"},
 		{"a guessed password", basic("x"), "401 E301", "401 E300"},
-		{"the key", "Bearer " + repositoryKey, "200 ", "401 E301"},
-		{"the key as a password", basic(repositoryKey), "200 ", "401 E300"},
-		{"almost the key", "Bearer " + repositoryKey[1:], "401 E301", "401 E301"},
+		{"the key", "Bearer " + keyOfRepository, "200 ", "401 E301"},
+		{"the key as a password", basic(keyOfRepository), "200 ", "401 E300"},
+		{"almost the key", "Bearer " + keyOfRepository[1:], "401 E301", "401 E301"},
 		{"the token of a child", "Bearer " + s.mint(s.keys[0], "inner"), "200 ", "404 E200"},
 		{"it as a password", basic(s.mint(s.keys[1], "inner")), "200 ", "401 E300"},
 		{"the token of a VM", "Bearer " + s.mint(s.keys[0], "own"), "403 E302", "404 E200"},
 		{"the token of a node that is not deployed", "Bearer " + s.mint(s.keys[0], "gone"), "403 E302", "404 E200"},
 		{"the token of a suspended node", "Bearer " + s.mint(s.keys[0], "cold"), "403 E302", "404 E200"},
 		{"the site's token for a VM", "Bearer " + ownToken, "403 E302", "404 E200"},
-		{"the site's token", "Bearer " + siteToken, "403 E302", "404 E200"},
+		{"the site's token", "Bearer " + tokenOfSite, "403 E302", "404 E200"},
 	} {
 		for path, want := range map[string]string{refs: x.repository, raw: x.repository, other: x.agent} {
 			got := s.sent(http.MethodGet, path, x.authorization)
@@ -667,33 +666,33 @@ func TestWhoMayDownload(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, "a\n", s.sent(http.MethodGet, raw, basic(repositoryKey)).body)
-	require.Equal(t, 404, s.sent(http.MethodGet, "/site.git/raw/HEAD/secrets.yaml", "Bearer "+repositoryKey).status)
-	require.Equal(t, 415, s.sent(http.MethodPost, "/site.git/git-upload-pack", "Bearer "+repositoryKey).status)
-	require.Equal(t, 405, s.sent(http.MethodPost, raw, "Bearer "+repositoryKey).status)
-	require.Equal(t, 404, s.sent(http.MethodPost, "/site.git/git-receive-pack", "Bearer "+repositoryKey).status)
+	require.Equal(t, "a\n", s.sent(http.MethodGet, raw, basic(keyOfRepository)).body)
+	require.Equal(t, 404, s.sent(http.MethodGet, "/site.git/raw/HEAD/secrets.yaml", "Bearer "+keyOfRepository).status)
+	require.Equal(t, 415, s.sent(http.MethodPost, "/site.git/git-upload-pack", "Bearer "+keyOfRepository).status)
+	require.Equal(t, 405, s.sent(http.MethodPost, raw, "Bearer "+keyOfRepository).status)
+	require.Equal(t, 404, s.sent(http.MethodPost, "/site.git/git-receive-pack", "Bearer "+keyOfRepository).status)
 	require.Equal(t, 413, s.raw("POST /site.git/git-upload-pack HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n").status)
 	require.Contains(t, s.log.String(), "credential="+"repository_key")
 }
 
 // A server without a repository says why, to those who may have it.
 func TestNoRepository(t *testing.T) {
-	s := start(t)
-	s.publishWith(func(v *specserve.View) {
-		v.NoRepository, v.Access.Repository = "the site folder is not a checkout of git", []byte(repositoryKey)
+	s := started(t)
+	s.publishWith(func(v *View) {
+		v.NoRepository, v.Access.Repository = "the site folder is not a checkout of git", []byte(keyOfRepository)
 	})
-	got := s.sent(http.MethodGet, "/site.git/info/refs?service=git-upload-pack", "Bearer "+repositoryKey)
+	got := s.sent(http.MethodGet, "/site.git/info/refs?service=git-upload-pack", "Bearer "+keyOfRepository)
 	require.Equal(t, "404 E200", fmt.Sprint(got.status, " ", got.code()))
 	require.Contains(t, got.body, "the repository is not served: the site folder is not a checkout of git")
 	require.Equal(t, 401, s.sent(http.MethodGet, "/site.git/info/refs", "").status, "who may not have it does not learn that")
 }
 
 // publishWith publishes the usual site with something changed.
-func (s *served) publishWith(change func(*specserve.View)) {
+func (s *served) publishWith(change func(*View)) {
 	s.t.Helper()
-	c, found := specserve.MakeCatalog(specserve.CatalogInput{Site: site(), Commit: "3f2c1a9", Policies: s.set})
+	c, found := MakeCatalog(CatalogInput{Site: site(), Commit: "3f2c1a9", Policies: s.set})
 	require.Empty(s.t, found)
-	v := specserve.View{Catalog: c, Keys: s.keys, Pins: s.pins}
+	v := View{Catalog: c, Keys: s.keys, Pins: s.pins}
 	change(&v)
 	s.Publish(v)
 }
@@ -702,20 +701,20 @@ func (s *served) publishWith(change func(*specserve.View)) {
 func TestProgram(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "program")
 	require.NoError(t, os.WriteFile(name, []byte("the program"), 0o700))
-	p, err := specserve.OpenProgram(name)
+	p, err := OpenProgram(name)
 	require.NoError(t, err)
 	s := serveProgram(t, unlimited(), p)
 	s.publish("3f2c1a9", site())
-	path := "/agent/" + specserve.ProgramSystem()
+	path := "/agent/" + ProgramSystem()
 	bearer := "Bearer " + s.mint(s.keys[0], "own")
 	got := s.sent(http.MethodGet, path, bearer)
 	require.Equal(t, 200, got.status, got.body)
 	require.Equal(t, "the program", got.body)
 	var spec struct{ Agent map[string]string }
 	require.NoError(t, json.Unmarshal([]byte(s.sent(http.MethodGet, wire.SpecPath("own"), bearer).body), &spec))
-	require.Equal(t, `"`+spec.Agent[specserve.ProgramSystem()]+`"`, got.header.Get("ETag"))
+	require.Equal(t, `"`+spec.Agent[ProgramSystem()]+`"`, got.header.Get("ETag"))
 	require.Empty(t, s.sent(http.MethodHead, path, bearer).body)
-	for other, want := range map[string]int{"/agent/plan9-arm": 404, path + "/": 404, "/agent/../" + specserve.ProgramSystem(): 404, "/agent/": 404, "/agent": 404} {
+	for other, want := range map[string]int{"/agent/plan9-arm": 404, path + "/": 404, "/agent/../" + ProgramSystem(): 404, "/agent/": 404, "/agent": 404} {
 		require.Equal(t, want, s.sent(http.MethodGet, other, bearer).status, other)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// YAML writes a JSON document as YAML, with its members in the same order.
-func YAML(document []byte) ([]byte, error) {
+// toYAML writes a JSON document as YAML, with its members in the same order.
+func toYAML(document []byte) ([]byte, error) {
 	var n yaml.Node
 	if err := yaml.Unmarshal(document, &n); err != nil { // JSON is YAML, in its flow style
 		return nil, fmt.Errorf("write the document as YAML: %w", err)

@@ -26,7 +26,7 @@ func (c *Client) Config(ctx context.Context, tag string) (FetchedConfig, error) 
 	if tag != "" {
 		headers.Set("If-None-Match", tag)
 	}
-	status, header, body, err := c.exchange(ctx, Usual(), http.MethodGet, wire.ConfigPath(c.Parent.Identity), nil, headers)
+	status, header, body, err := c.exchange(ctx, usual(), http.MethodGet, wire.ConfigPath(c.Parent.Identity), nil, headers)
 	switch {
 	case err != nil:
 	case status == http.StatusNotModified && tag != "":
@@ -48,8 +48,8 @@ func (c *Client) Config(ctx context.Context, tag string) (FetchedConfig, error) 
 }
 
 // waitLimits are those of a long poll: the server answers within a minute.
-func waitLimits() Limits {
-	l := Usual()
+func waitLimits() clientLimits {
+	l := usual()
 	l.Header, l.Total, l.Body = 75*time.Second, 90*time.Second, wire.MaxError
 	return l
 }

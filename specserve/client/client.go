@@ -20,8 +20,8 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Limits bound one attempt.
-type Limits struct {
+// clientLimits bound one attempt.
+type clientLimits struct {
 	Connect time.Duration // TCP and TLS
 	Header  time.Duration // from the request to the header of the answer
 	Idle    time.Duration // between two pieces of the body
@@ -29,9 +29,9 @@ type Limits struct {
 	Body    int64         // bytes
 }
 
-// Usual are the limits of a child.
-func Usual() Limits {
-	return Limits{Connect: 10 * time.Second, Header: 15 * time.Second, Idle: 15 * time.Second, Total: time.Minute, Body: wire.MaxSpec}
+// usual are the limits of a child.
+func usual() clientLimits {
+	return clientLimits{Connect: 10 * time.Second, Header: 15 * time.Second, Idle: 15 * time.Second, Total: time.Minute, Body: wire.MaxSpec}
 }
 
 // pauses are those before each attempt; each is longer or shorter by up to a fifth, so that nodes
@@ -48,7 +48,7 @@ const maxRetryAfter = 2 * time.Minute
 type Client struct {
 	Parent wire.Parent
 	Agent  string // the name and version of this program, for the log of the server
-	Limits Limits
+	Limits clientLimits
 	// Dial opens a connection; nil for the network.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Failed is called after an attempt that failed and before the pause that follows. May be nil.
@@ -105,8 +105,8 @@ var (
 )
 
 // reportLimits are the default limits of a report, which delays nothing.
-func reportLimits() Limits {
-	l := Usual()
+func reportLimits() clientLimits {
+	l := usual()
 	l.Total, l.Body = 15*time.Second, wire.MaxError
 	return l
 }
@@ -149,7 +149,7 @@ func (c *Client) once(ctx context.Context, tag string) (Fetched, error) {
 	if tag != "" {
 		headers.Set("If-None-Match", tag)
 	}
-	status, header, body, err := c.exchange(ctx, Usual(), http.MethodGet, wire.SpecPath(c.Parent.Identity), nil, headers)
+	status, header, body, err := c.exchange(ctx, usual(), http.MethodGet, wire.SpecPath(c.Parent.Identity), nil, headers)
 	if err != nil {
 		return Fetched{}, err
 	}
@@ -158,8 +158,8 @@ func (c *Client) once(ctx context.Context, tag string) (Fetched, error) {
 
 // exchange sends a request on a connection of its own, and takes the answer. The limits are those
 // unless others are set.
-func (c *Client) exchange(ctx context.Context, limits Limits, method, path string, document []byte, headers http.Header) (status int, header http.Header, body []byte, err error) {
-	if c.Limits != (Limits{}) {
+func (c *Client) exchange(ctx context.Context, limits clientLimits, method, path string, document []byte, headers http.Header) (status int, header http.Header, body []byte, err error) {
+	if c.Limits != (clientLimits{}) {
 		limits = c.Limits
 	}
 	ctx, cancelTotal := context.WithTimeoutCause(ctx, limits.Total, errTooLong)
@@ -220,7 +220,7 @@ func (c *Client) read(status int, header http.Header, body []byte, tag string) (
 	}
 }
 
-func (c *Client) transport(limits Limits) *http.Transport {
+func (c *Client) transport(limits clientLimits) *http.Transport {
 	dial := c.Dial
 	if dial == nil {
 		dial = (&net.Dialer{}).DialContext

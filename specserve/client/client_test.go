@@ -1,4 +1,4 @@
-package client_test
+package client
 
 import (
 	"context"
@@ -37,7 +37,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
-	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -115,8 +114,8 @@ func (s *server) dial(context.Context, string, string) (net.Conn, error) {
 	return here, nil
 }
 
-func (s *server) client(pins ...wire.Pin) *client.Client {
-	return &client.Client{
+func (s *server) client(pins ...wire.Pin) *Client {
+	return &Client{
 		Parent: wire.Parent{Identity: "edge", Server: "https://192.0.2.1:44443", Pins: pins, Token: secret},
 		Agent:  "homestak-gitops/test", Dial: s.dial,
 	}
@@ -163,7 +162,7 @@ func TestFetch(t *testing.T) {
 
 		got, err = c.Spec(t.Context(), `"one"`)
 		require.NoError(t, err)
-		require.Equal(t, client.Fetched{NotModified: true, ETag: `"one"`}, got)
+		require.Equal(t, Fetched{NotModified: true, ETag: `"one"`}, got)
 		require.Len(t, s.dials, 2)
 	})
 }
@@ -372,7 +371,7 @@ func TestBadServers(t *testing.T) {
 				defer s.stop()
 				s.silent = c.silent
 				asking := s.client(now)
-				asking.Limits = client.Usual()
+				asking.Limits = usual()
 				asking.Limits.Body = 1e6
 				var paused time.Duration
 				asking.Failed = func(_ error, pause time.Duration) { paused += pause }
@@ -412,7 +411,7 @@ func firstbootChild(t *testing.T) wire.Parent {
 	return wire.Parent{Identity: "edge", Server: "https://192.0.2.10:44443", Pins: pins, Token: `to"ken:'{#}%$`}
 }
 
-type document struct {
+type seed struct {
 	WriteFiles []struct {
 		Path, Owner, Permissions, Content string
 	} `yaml:"write_files"`
@@ -420,10 +419,10 @@ type document struct {
 }
 
 // read reads a document as cloud-init does: as YAML.
-func read(t *testing.T, text string) document {
+func read(t *testing.T, text string) seed {
 	t.Helper()
 	require.True(t, strings.HasPrefix(text, "#cloud-config\n"))
-	var doc document
+	var doc seed
 	require.NoError(t, yaml.Unmarshal([]byte(text), &doc))
 	return doc
 }
@@ -431,7 +430,7 @@ func read(t *testing.T, text string) document {
 // The files arrive as they are, whatever is in them, and who may read them.
 func TestUserData(t *testing.T) {
 	p := firstbootChild(t)
-	text, err := client.FirstBootUserData(p, "")
+	text, err := FirstBootUserData(p, "")
 	require.NoError(t, err)
 	require.NoError(t, lifecycle.CheckUserData(text), "it fits on a seed")
 	doc := read(t, text)
@@ -454,7 +453,7 @@ func TestUserData(t *testing.T) {
 	golden(t, "testdata/alone.txt", text)
 
 	p.Server = "http://192.0.2.10"
-	_, err = client.FirstBootUserData(p, "")
+	_, err = FirstBootUserData(p, "")
 	require.ErrorContains(t, err, "want https://HOST:PORT")
 }
 
@@ -465,9 +464,9 @@ func TestUserDataOfTheSite(t *testing.T) {
 		"message": "Content-Type: multipart/mixed; boundary=\"x\"\nMIME-Version: 1.0\n\n--x\nContent-Type: text/x-shellscript\n\n#!/bin/sh\n\n--x--\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			text, err := client.FirstBootUserData(firstbootChild(t), site)
+			text, err := FirstBootUserData(firstbootChild(t), site)
 			require.NoError(t, err)
-			again, err := client.FirstBootUserData(firstbootChild(t), site)
+			again, err := FirstBootUserData(firstbootChild(t), site)
 			require.NoError(t, err)
 			require.Equal(t, text, again)
 			require.NoError(t, lifecycle.CheckUserData(text))
@@ -500,7 +499,7 @@ func TestUserDataOfTheSite(t *testing.T) {
 			}
 		})
 	}
-	_, err := client.FirstBootUserData(firstbootChild(t), "MIME-Version: 1.0")
+	_, err := FirstBootUserData(firstbootChild(t), "MIME-Version: 1.0")
 	require.ErrorContains(t, err, "begins as a MIME message, and is none")
 }
 
@@ -632,7 +631,7 @@ func TestScript(t *testing.T) {
 			if c.otherPin {
 				p.Pins = []wire.Pin{{1}}
 			}
-			text, err := client.FirstBootUserData(p, "")
+			text, err := FirstBootUserData(p, "")
 			require.NoError(t, err)
 			root := t.TempDir()
 			for _, f := range read(t, text).WriteFiles {

@@ -33,7 +33,7 @@ type Transport struct {
 // connections; nil for the network.
 func NewTransport(known func() wire.Parent, dial func(ctx context.Context, network, address string) (net.Conn, error)) *Transport {
 	if dial == nil {
-		dial = (&net.Dialer{Timeout: Usual().Connect}).DialContext
+		dial = (&net.Dialer{Timeout: usual().Connect}).DialContext
 	}
 	return &Transport{known: known, dial: dial}
 }
@@ -65,7 +65,7 @@ func (t *Transport) to(pins []wire.Pin) *http.Transport {
 	if t.base != nil {
 		t.base.CloseIdleConnections()
 	}
-	l := Usual()
+	l := usual()
 	t.pins, t.base = pins, &http.Transport{
 		DialContext:            t.dial, // no proxy of the environment: a parent is reached directly
 		TLSClientConfig:        wire.PinnedTLS(pins),

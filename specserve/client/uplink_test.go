@@ -1,4 +1,4 @@
-package client_test
+package client
 
 import (
 	"cmp"
@@ -26,7 +26,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/sim/machine"
-	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -148,7 +147,7 @@ func (a *above) counted() int {
 
 // child is an uplink that runs.
 type child struct {
-	*client.Uplink
+	*Uplink
 	above  *above
 	file   string
 	checks chan struct{}
@@ -164,7 +163,7 @@ func (a *above) child(file string) *child {
 	a.t.Helper()
 	c := &child{above: a, file: file, checks: make(chan struct{}, 100), woken: make(chan string, 100)}
 	var err error
-	c.Uplink, err = client.OpenUplink(client.UplinkOptions{
+	c.Uplink, err = OpenUplink(UplinkOptions{
 		Given: a.given(), File: file, Agent: "test", Every: time.Minute, Log: slog.New(slog.DiscardHandler),
 		Report: func() ([]byte, error) { return []byte("{}"), nil }, Check: func() { c.checks <- struct{}{} }, Wake: func(node string) { c.woken <- node }, Dial: a.dial,
 	})
@@ -271,7 +270,7 @@ func TestS1KeysOutliveTheParent(t *testing.T) {
 		c.stop()
 		inner, leaf := "first of inner", "of leaf"
 		require.Equal(t, map[string]map[string]*string{"auth": {"ownership_key": nil, "ownership_keys.inner": &inner, "ownership_keys.leaf": &leaf}}, c.Config().Secrets)
-		again, err := client.OpenUplink(client.UplinkOptions{Given: a.given(), File: file, Every: time.Minute})
+		again, err := OpenUplink(UplinkOptions{Given: a.given(), File: file, Every: time.Minute})
 		require.NoError(t, err)
 		require.Equal(t, &leaf, again.Config().Secrets["auth"]["ownership_keys.leaf"])
 	})
@@ -378,19 +377,19 @@ func TestWaitAndKeep(t *testing.T) {
 		synctest.Wait()
 		require.True(t, again.Config().Removed)
 		again.stop()
-		alone, err := client.OpenUplink(client.UplinkOptions{Given: a.given(), File: file, Every: time.Minute})
+		alone, err := OpenUplink(UplinkOptions{Given: a.given(), File: file, Every: time.Minute})
 		require.NoError(t, err)
 		require.False(t, alone.Config().Removed, "that has to be heard, and not remembered")
 		require.Equal(t, "canary", *alone.Config().Secrets["passwords"]["app"])
 
 		other := a.given()
 		other.Token = "third.token"
-		replaced, err := client.OpenUplink(client.UplinkOptions{Given: other, File: file, Every: time.Minute})
+		replaced, err := OpenUplink(UplinkOptions{Given: other, File: file, Every: time.Minute})
 		require.NoError(t, err)
 		require.Equal(t, "third.token", replaced.Parent().Token, "the administrator gave it another one")
 		require.Nil(t, replaced.Config())
 	})
 	require.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
-	_, err := client.OpenUplink(client.UplinkOptions{Given: wire.Parent{Identity: "inner", Server: "https://192.0.2.10:44443", Pins: []wire.Pin{{1}}}, File: file})
+	_, err := OpenUplink(UplinkOptions{Given: wire.Parent{Identity: "inner", Server: "https://192.0.2.10:44443", Pins: []wire.Pin{{1}}}, File: file})
 	require.ErrorContains(t, err, "remove it: the agent then asks its parent")
 }

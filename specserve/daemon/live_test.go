@@ -1,4 +1,4 @@
-package daemon_test
+package daemon
 
 import (
 	"bytes"
@@ -23,12 +23,11 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-func site(nodes ...*model.Node) *model.Site {
+func siteOf(nodes ...*model.Node) *model.Site {
 	return &model.Site{
 		Name:      "home",
 		Hosts:     map[string]*model.Host{"father": {Name: "father", API: "https://192.0.2.10:8006"}},
@@ -41,7 +40,7 @@ func vm(name string) *model.Node { return &model.Node{Name: name, Type: "vm", Sp
 
 // running is a server that runs until the test ends.
 type running struct {
-	*daemon.Server
+	*Server
 	t    *testing.T
 	dir  string
 	set  *policy.Set
@@ -54,11 +53,11 @@ func start(t *testing.T, listen string) *running {
 }
 
 // startIn starts one with the folder of an earlier one.
-func startIn(t *testing.T, dir, listen string, edits ...func(*daemon.Server)) *running {
+func startIn(t *testing.T, dir, listen string, edits ...func(*Server)) *running {
 	t.Helper()
 	set, found := policy.Compile(t.Context(), policy.Options{})
 	require.Empty(t, found)
-	r := &running{t: t, dir: dir, set: set, Server: daemon.NewServer(daemon.ServerOptions{
+	r := &running{t: t, dir: dir, set: set, Server: NewServer(ServerOptions{
 		Options: specserve.Options{Identity: "father", Version: "1.2.3", Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Check: func() {}, Status: func() any { return "status" }},
 		Listen:  listen, Access: keys.Files{Dir: dir},
 	})}
@@ -78,7 +77,7 @@ func startIn(t *testing.T, dir, listen string, edits ...func(*daemon.Server)) *r
 }
 
 func (r *running) inForce(id string, s *model.Site) {
-	r.InForce(daemon.ServedCommit{
+	r.InForce(ServedCommit{
 		ID: id, Site: s, Policies: r.set,
 		Needs:    func() (map[string][]string, error) { return nil, nil },
 		Snapshot: func() (*serve.Snapshot, string, error) { return nil, "this test has none", nil },
@@ -86,7 +85,7 @@ func (r *running) inForce(id string, s *model.Site) {
 }
 
 // until waits for a state.
-func (r *running) until(is func(daemon.State) bool) daemon.State {
+func (r *running) until(is func(State) bool) State {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool { return is(r.State()) }, 5*time.Minute, 5*time.Millisecond)
 	return r.State()
@@ -119,7 +118,7 @@ func (r *running) askAt(address, method, path, token string, body io.Reader) (in
 	return got.StatusCode, string(text)
 }
 
-func listening(s daemon.State) bool { return len(s.Pins) > 0 && !strings.HasSuffix(s.Address, ":0") }
+func listening(s State) bool { return len(s.Pins) > 0 && !strings.HasSuffix(s.Address, ":0") }
 
 // The keys of operators count from the start, though no commit is in force, and are followed.
 func TestOperatorsNeedNoCommit(t *testing.T) {
@@ -143,9 +142,9 @@ func TestOperatorsNeedNoCommit(t *testing.T) {
 }
 
 // The commit in force is served, and the next one; one that cannot be served as a whole changes nothing.
-func TestCommits(t *testing.T) {
+func TestCommitsInForce(t *testing.T) {
 	r := start(t, "127.0.0.1:0")
-	r.inForce(strings.Repeat("a", 40), site(vm("web-1")))
+	r.inForce(strings.Repeat("a", 40), siteOf(vm("web-1")))
 	r.until(listening)
 	p, err := r.Parent("web-1", "base")
 	require.NoError(t, err)
@@ -154,7 +153,7 @@ func TestCommits(t *testing.T) {
 	status, body := r.get("/spec/web-1", p.Token)
 	require.Equal(t, 200, status, body)
 
-	bad := site(vm("web-1"))
+	bad := siteOf(vm("web-1"))
 	bad.Specs["base"].Missing = []string{"passwords.x"}
 	r.inForce(strings.Repeat("b", 40), bad)
 	s := r.State()
@@ -164,7 +163,7 @@ func TestCommits(t *testing.T) {
 	status, _ = r.get("/spec/web-1", p.Token)
 	require.Equal(t, 200, status)
 
-	r.inForce(strings.Repeat("c", 40), site(vm("web-1"), vm("web-2")))
+	r.inForce(strings.Repeat("c", 40), siteOf(vm("web-1"), vm("web-2")))
 	s = r.State()
 	require.NoError(t, s.Err())
 	require.True(t, s.Since.IsZero())
@@ -178,8 +177,8 @@ func TestCommits(t *testing.T) {
 // Nothing is done for a commit that is served already, but what failed is tried again.
 func TestSameCommit(t *testing.T) {
 	r := start(t, "127.0.0.1:0")
-	s, asked := site(vm("web-1")), 0
-	c := daemon.ServedCommit{ID: strings.Repeat("a", 40), Site: s, Policies: r.set, Snapshot: func() (*serve.Snapshot, string, error) {
+	s, asked := siteOf(vm("web-1")), 0
+	c := ServedCommit{ID: strings.Repeat("a", 40), Site: s, Policies: r.set, Snapshot: func() (*serve.Snapshot, string, error) {
 		asked++
 		if asked == 1 {
 			return nil, "", errors.New("the disk is full")
@@ -207,12 +206,12 @@ func TestPortInUse(t *testing.T) {
 	other, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	r := start(t, other.Addr().String())
-	s := r.until(func(s daemon.State) bool { return s.Err() != nil })
+	s := r.until(func(s State) bool { return s.Err() != nil })
 	require.ErrorContains(t, s.Err(), "address already in use")
 	require.False(t, s.Since.IsZero())
-	r.inForce(strings.Repeat("a", 40), site(vm("web-1")))
+	r.inForce(strings.Repeat("a", 40), siteOf(vm("web-1")))
 	_, err = r.Parent("web-1", "base")
-	require.ErrorIs(t, err, daemon.ErrNotServing)
+	require.ErrorIs(t, err, ErrNotServing)
 	require.Equal(t, 1, r.State().Nodes)
 	require.NoError(t, other.Close())
 	s = r.until(listening)
@@ -224,7 +223,7 @@ func TestPortInUse(t *testing.T) {
 // A rotated key and a replaced one are noticed while it runs, and a start finds what the last one made.
 func TestKeys(t *testing.T) {
 	r := start(t, "127.0.0.1:0")
-	r.inForce(strings.Repeat("a", 40), site(vm("web-1")))
+	r.inForce(strings.Repeat("a", 40), siteOf(vm("web-1")))
 	pins := r.until(listening).Pins
 	access, err := keys.ReadAccess(keys.Files{Dir: r.dir}, nil)
 	require.NoError(t, err)
@@ -244,24 +243,24 @@ func TestKeys(t *testing.T) {
 	require.Equal(t, pins, r.State().Pins)
 	r.stop()
 	_, err = r.Parent("web-1", "base")
-	require.ErrorIs(t, err, daemon.ErrNotServing, "nobody listens any more")
+	require.ErrorIs(t, err, ErrNotServing, "nobody listens any more")
 }
 
 // Where nodes reach the server is what listen says, or the site, or the host that the agent runs on.
 func TestAddress(t *testing.T) {
 	r := start(t, "0.0.0.0:0")
-	r.inForce(strings.Repeat("a", 40), site(vm("web-1")))
+	r.inForce(strings.Repeat("a", 40), siteOf(vm("web-1")))
 	port := func() string { _, port, _ := net.SplitHostPort(r.until(listening).Address); return port }
 	port()
 	_, err := r.Parent("web-1", "base")
 	require.ErrorContains(t, err, "set server_url in the site")
-	s := site(vm("web-1"))
+	s := siteOf(vm("web-1"))
 	s.Hosts["father"].API = "https://localhost:8006"
 	r.inForce(strings.Repeat("b", 40), s)
 	p, err := r.Parent("web-1", "base")
 	require.NoError(t, err)
 	require.Equal(t, "https://localhost:"+port(), p.Server)
-	s = site(vm("web-1"))
+	s = siteOf(vm("web-1"))
 	s.ServerURL = "https://gitops.home.example:8443/"
 	r.inForce(strings.Repeat("c", 40), s)
 	p, err = r.Parent("web-1", "base")
@@ -271,7 +270,7 @@ func TestAddress(t *testing.T) {
 
 func TestTree(t *testing.T) {
 	r := start(t, "127.0.0.1:0")
-	r.inForce(strings.Repeat("a", 40), site(vm("web-1"), &model.Node{Name: "inner", Type: "pve", Spec: "base"}))
+	r.inForce(strings.Repeat("a", 40), siteOf(vm("web-1"), &model.Node{Name: "inner", Type: "pve", Spec: "base"}))
 	now := time.Now()
 	own := wire.Report{Version: 1, Identity: "father", At: now, Phase: wire.PhaseRun, Ready: true, Nodes: []wire.ReportNode{
 		{Name: "inner", Type: "vm", Parent: "father", Phase: wire.PhaseRun, Ready: true}, {Name: "web-1", Type: "vm", Parent: "father", Phase: wire.PhaseRun, Ready: true},
@@ -292,7 +291,7 @@ func TestReportsAreKept(t *testing.T) {
 	empty := func(r *running) bool {
 		return slices.ContainsFunc(r.Reports(), func(r wire.ReceivedReport) bool { return r.Identity == "inner" && r.Empty })
 	}
-	r.inForce(strings.Repeat("a", 40), site(vm("web-1"), child))
+	r.inForce(strings.Repeat("a", 40), siteOf(vm("web-1"), child))
 	r.until(listening)
 	for _, node := range []string{"web-1", "inner"} {
 		p, err := r.Parent(node, "base")
@@ -308,7 +307,7 @@ func TestReportsAreKept(t *testing.T) {
 	r.stop()
 
 	again := startIn(t, r.dir, "127.0.0.1:0")
-	again.inForce(strings.Repeat("a", 40), site(vm("web-1"), child))
+	again.inForce(strings.Repeat("a", 40), siteOf(vm("web-1"), child))
 	again.until(listening)
 	saw, err := again.Reported("web-1")
 	require.NoError(t, err)
@@ -321,7 +320,7 @@ func TestReportsAreKept(t *testing.T) {
 // counts meanwhile.
 func TestASlowResolverDelaysNoRequest(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan net.Conn)
-	r := startIn(t, filepath.Join(t.TempDir(), "server"), "0.0.0.0:0", func(s *daemon.Server) {
+	r := startIn(t, filepath.Join(t.TempDir(), "server"), "0.0.0.0:0", func(s *Server) {
 		s.DialAbove("https://father.example:44443", func(ctx context.Context, _, address string) (net.Conn, error) {
 			require.Equal(t, "father.example:44443", address)
 			_, bounded := ctx.Deadline()
@@ -330,10 +329,10 @@ func TestASlowResolverDelaysNoRequest(t *testing.T) {
 			return <-answer, nil
 		})
 	})
-	child := site(vm("app"))
+	child := siteOf(vm("app"))
 	child.Hosts["father"] = &model.Host{Name: "father", Local: true, Bridge: "no-such-bridge"}
 	r.inForce("c1", child)
-	r.until(func(s daemon.State) bool { return len(s.Pins) > 0 && s.Commit == "c1" })
+	r.until(func(s State) bool { return len(s.Pins) > 0 && s.Commit == "c1" })
 	known := make(chan string, 2)
 	for range 2 {
 		go func() {
@@ -366,7 +365,7 @@ func TestS8RevokedWhileServing(t *testing.T) {
 	r := startIn(t, dir, "127.0.0.1:0")
 	serving := func() {
 		r.until(listening)
-		r.inForce("4444444444444444444444444444444444444444", site(vm("web-1"), vm("web-2")))
+		r.inForce("4444444444444444444444444444444444444444", siteOf(vm("web-1"), vm("web-2")))
 	}
 	serving()
 	given := map[string]string{}

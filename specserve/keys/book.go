@@ -18,18 +18,18 @@ import (
 // The files of a book in the folder of a server, mode 0600. Minting and revoking tokens writes the first, the
 // server the second.
 const (
-	IssuedFile = "tokens.json"
-	UsedFile   = "tokens-used.json"
+	issuedFile = "tokens.json"
+	usedFile   = "tokens-used.json"
 )
 
 // stride is the distance between the numbers of minted tokens. Those between are of tokens that follow upon one.
 const stride = 1000
 
-// Lapse is the time after its end in which the newest token of a node can still be replaced: a node that was off comes back with it.
-const Lapse = 30 * 24 * time.Hour
+// lapse is the time after its end in which the newest token of a node can still be replaced: a node that was off comes back with it.
+const lapse = 30 * 24 * time.Hour
 
-// Overlap is the time for which a token for one use stays valid after its successor was used: requests may be under way.
-const Overlap = time.Minute
+// overlap is the time for which a token for one use stays valid after its successor was used: requests may be under way.
+const overlap = time.Minute
 
 // Book knows which tokens of the nodes of a server count: not those that were revoked, not those for one use whose
 // successor was used, and of those that have expired only the newest, for a while. Its methods may be called from any
@@ -78,9 +78,9 @@ func (c *clock) tick(now time.Time, ran time.Duration) {
 }
 
 // spared reports whether a token counts that has lapsed: it had not when the server began to miss time, and the nodes have
-// had less than Lapse since to renew theirs.
+// had less than lapse since to renew theirs.
 func (c *clock) spared(end, now time.Time) bool {
-	return end.Add(Lapse).After(c.From) && now.Before(c.Until.Add(Lapse))
+	return end.Add(lapse).After(c.From) && now.Before(c.Until.Add(lapse))
 }
 
 // Revocation says that all tokens of a node were revoked.
@@ -125,7 +125,7 @@ func OpenBook(dir string) (*Book, error) {
 		return nil, err
 	}
 	used := usedDocument{}
-	if err := readDocument(filepath.Join(dir, UsedFile), &used, &used.Version); err != nil {
+	if err := readDocument(filepath.Join(dir, usedFile), &used, &used.Version); err != nil {
 		return nil, err
 	}
 	if b.used = used.Nodes; b.used == nil {
@@ -153,7 +153,7 @@ func readDocument(name string, to any, itsVersion *int) error {
 
 func readIssued(dir string) (map[string]issue, error) {
 	d := issuedDocument{}
-	if err := readDocument(filepath.Join(dir, IssuedFile), &d, &d.Version); err != nil {
+	if err := readDocument(filepath.Join(dir, issuedFile), &d, &d.Version); err != nil {
 		return nil, err
 	}
 	if d.Nodes == nil {
@@ -173,7 +173,7 @@ func (b *Book) Refresh() (revoked bool, err error) {
 }
 
 func (b *Book) refresh() error {
-	files := durable.StampsOf(filepath.Join(b.dir, IssuedFile))
+	files := durable.StampsOf(filepath.Join(b.dir, issuedFile))
 	if files.Same(b.files) {
 		return nil
 	}
@@ -212,7 +212,7 @@ func changeIssued(dir, node string, next func(issue) issue) error {
 			return err
 		}
 		all[node] = next(all[node])
-		return writeDocument(dir, IssuedFile, issuedDocument{version, all})
+		return writeDocument(dir, issuedFile, issuedDocument{version, all})
 	})
 }
 
@@ -249,9 +249,9 @@ func (b *Book) Admit(c Claims, now time.Time) error {
 	switch since := now.Sub(newest.Since); {
 	case c.Generation < b.issued[c.Node].Generation:
 		return &wire.Error{Code: wire.CodeRefused, Message: "the token was revoked", Hint: hintOfNew, Cause: wire.ErrReplaced}
-	case single && older && (since < 0 || since > Overlap):
+	case single && older && (since < 0 || since > overlap):
 		return &wire.Error{Code: wire.CodeRefused, Message: "the token was valid for one use, and the node has used the next one", Hint: hintOfNew, Cause: wire.ErrReplaced}
-	case over != nil && (older || now.Unix() >= c.Expires+int64(Lapse/time.Second) && !b.clock.spared(time.Unix(c.Expires, 0), now)):
+	case over != nil && (older || now.Unix() >= c.Expires+int64(lapse/time.Second) && !b.clock.spared(time.Unix(c.Expires, 0), now)):
 		return over
 	}
 	return nil
@@ -320,7 +320,7 @@ func (b *Book) Save() error {
 	d := usedDocument{version, maps.Clone(b.used), b.clock}
 	b.changed = false
 	b.mutex.Unlock()
-	err := durable.Exclusively(b.dir, func() error { return writeDocument(b.dir, UsedFile, d) })
+	err := durable.Exclusively(b.dir, func() error { return writeDocument(b.dir, usedFile, d) })
 	if err != nil {
 		b.mutex.Lock()
 		defer b.mutex.Unlock()

@@ -28,9 +28,9 @@ func TestS7ClockIsSetWhileServing(t *testing.T) {
 	behind.tick(right.Add(-2*day), time.Minute)
 	behind.tick(right, time.Minute)
 	require.False(t, lapsed(&behind, end, right))
-	require.True(t, lapsed(&behind, right.Add(-year-Lapse), right), "it had lapsed before")
-	require.False(t, lapsed(&behind, end, right.Add(Lapse-1)))
-	require.True(t, lapsed(&behind, end, right.Add(Lapse)), "the nodes had time")
+	require.True(t, lapsed(&behind, right.Add(-year-lapse), right), "it had lapsed before")
+	require.False(t, lapsed(&behind, end, right.Add(lapse-1)))
+	require.True(t, lapsed(&behind, end, right.Add(lapse)), "the nodes had time")
 
 	// It is a year ahead, and put right.
 	var ahead clock
@@ -38,7 +38,7 @@ func TestS7ClockIsSetWhileServing(t *testing.T) {
 	ahead.tick(right.Add(year), time.Minute)
 	require.False(t, lapsed(&ahead, right.Add(day), right.Add(year)))
 	ahead.tick(right, time.Minute)
-	require.True(t, lapsed(&ahead, right.Add(day), right.Add(day+Lapse)))
+	require.True(t, lapsed(&ahead, right.Add(day), right.Add(day+lapse)))
 
 	// A server that is off at each weekend spares a token for the usual time only.
 	var weekly clock

@@ -4,7 +4,7 @@ package keys
 // repository is fetched instead.
 //
 // GitHub, Gitea and Forgejo sign the body, GitLab sends its token or signs by Standard Webhooks, and the generic
-// form signs the time and the body. A signed time is accepted within Window of now. A repeated delivery is
+// form signs the time and the body. A signed time is accepted within window of now. A repeated delivery is
 // recognized for as long; it is not an error, because providers retry.
 //
 // The body is hashed as it arrives and never stored, so a slow or unsigned sender takes no memory.
@@ -28,9 +28,9 @@ import (
 	"time"
 )
 
-// Window is the largest difference between the signed time of a delivery and this clock, and the time for which a delivery is
+// window is the largest difference between the signed time of a delivery and this clock, and the time for which a delivery is
 // remembered.
-const Window = 5 * time.Minute
+const window = 5 * time.Minute
 
 // remembered is the number of deliveries that are kept to recognize a repetition. An attacker who has one delivery
 // cannot push it out: only valid ones are kept.
@@ -38,7 +38,7 @@ const remembered = 1024
 
 // Why a delivery is not accepted.
 var (
-	ErrProvider     = errors.New("unknown provider")
+	errProvider     = errors.New("unknown provider")
 	ErrHookMissing  = errors.New("the delivery is not signed")
 	ErrHookInvalid  = errors.New("the signature is not valid")
 	ErrHookNoSecret = errors.New("the provider has no secret of its own")
@@ -122,7 +122,7 @@ func NewHookChecker(now func() time.Time) *HookChecker {
 func (c *HookChecker) Check(provider string, secret []byte, header http.Header, body io.Reader) (HookVerdict, error) {
 	s, known := schemes()[provider]
 	if !known {
-		return Other, fmt.Errorf("%w %q: %s are known", ErrProvider, provider, strings.Join(HookProviders(), ", "))
+		return Other, fmt.Errorf("%w %q: %s are known", errProvider, provider, strings.Join(HookProviders(), ", "))
 	}
 	if len(secret) == 0 {
 		return Other, fmt.Errorf("%w: %s", ErrHookNoSecret, provider)
@@ -150,7 +150,7 @@ func (c *HookChecker) repeated(id [sha256.Size]byte, now time.Time) bool {
 	for first := c.order.Front(); first != nil; first = c.order.Front() {
 		d := first.Value.(delivered)
 		// A signed time may be a window ahead, so that a delivery is valid for two.
-		if c.order.Len() < remembered && now.Sub(d.at) <= 2*Window {
+		if c.order.Len() < remembered && now.Sub(d.at) <= 2*window {
 			break
 		}
 		c.order.Remove(first)
@@ -268,8 +268,8 @@ func inTime(text string, now time.Time) error {
 		return fmt.Errorf("%w: %q is not a time in Unix seconds", ErrHookTime, text)
 	}
 	at := time.Unix(seconds, 0)
-	if away := now.Sub(at).Abs(); away > Window {
-		return fmt.Errorf("%w: %s, more than %s from the time here", ErrHookTime, at.UTC().Format(time.RFC3339), Window)
+	if away := now.Sub(at).Abs(); away > window {
+		return fmt.Errorf("%w: %s, more than %s from the time here", ErrHookTime, at.UTC().Format(time.RFC3339), window)
 	}
 	return nil
 }

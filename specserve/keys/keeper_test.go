@@ -1,4 +1,4 @@
-package keys_test
+package keys
 
 import (
 	"context"
@@ -23,7 +23,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/durable"
-	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -31,33 +30,33 @@ import (
 type world struct {
 	dir   string
 	now   time.Time
-	names keys.Names
+	names Names
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	return &world{
 		dir: filepath.Join(t.TempDir(), "server"), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
-		names: keys.Names{DNS: []string{"father"}, IPs: []net.IP{net.IPv4(192, 0, 2, 10)}},
+		names: Names{DNS: []string{"father"}, IPs: []net.IP{net.IPv4(192, 0, 2, 10)}},
 	}
 }
 
-func (w *world) options() keys.CertOptions {
-	return keys.CertOptions{
+func (w *world) options() CertOptions {
+	return CertOptions{
 		Dir: w.dir, Log: slog.New(slog.DiscardHandler),
-		Names: func() keys.Names { return w.names }, Now: func() time.Time { return w.now },
+		Names: func() Names { return w.names }, Now: func() time.Time { return w.now },
 	}
 }
 
-func (w *world) open(t *testing.T) *keys.CertKeeper {
+func (w *world) open(t *testing.T) *CertKeeper {
 	t.Helper()
-	k, err := keys.OpenCert(w.options())
+	k, err := OpenCert(w.options())
 	require.NoError(t, err)
 	return k
 }
 
 // shown is the certificate that a client gets.
-func shown(t *testing.T, k *keys.CertKeeper) *x509.Certificate {
+func shown(t *testing.T, k *CertKeeper) *x509.Certificate {
 	t.Helper()
 	here, there := net.Pipe()
 	done := make(chan error, 1)
@@ -78,7 +77,7 @@ func shown(t *testing.T, k *keys.CertKeeper) *x509.Certificate {
 func TestCertificateIsMadeOnceAndKept(t *testing.T) {
 	w := newWorld(t)
 	k := w.open(t)
-	info, err := os.Stat(filepath.Join(w.dir, keys.CertFile))
+	info, err := os.Stat(filepath.Join(w.dir, CertFile))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode())
 	pins := k.Pins()
@@ -140,7 +139,7 @@ func TestNewNamesKeepTheKey(t *testing.T) {
 	require.Equal(t, pins, k.Pins())
 	require.Equal(t, end, k.Expires(), "names do not postpone the next key")
 	require.NoError(t, shown(t, k).VerifyHostname("2001:db8::10"))
-	w.names = keys.Names{}
+	w.names = Names{}
 	w.now = w.now.Add(2 * time.Hour)
 	changed, err = k.Check()
 	require.NoError(t, err)
@@ -184,11 +183,11 @@ func TestS7ClockOfTheServer(t *testing.T) {
 // Several processes may start at the same time, and renew at the same time.
 func TestTwoProcessesAgree(t *testing.T) {
 	w := newWorld(t)
-	keepers := make([]*keys.CertKeeper, 8)
+	keepers := make([]*CertKeeper, 8)
 	var all sync.WaitGroup
 	for i := range keepers {
 		all.Go(func() {
-			k, err := keys.OpenCert(w.options())
+			k, err := OpenCert(w.options())
 			if err != nil {
 				t.Error(err)
 			}
@@ -223,9 +222,9 @@ const killedEnv = "HOMESTAK_TEST_CERT_DIR"
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(killedEnv); dir != "" {
 		now := time.Now()
-		o := keys.CertOptions{Dir: dir, Log: slog.New(slog.DiscardHandler), Names: func() keys.Names { return keys.Names{} }, Now: func() time.Time { return now }}
+		o := CertOptions{Dir: dir, Log: slog.New(slog.DiscardHandler), Names: func() Names { return Names{} }, Now: func() time.Time { return now }}
 		for range 100_000 {
-			k, err := keys.OpenCert(o)
+			k, err := OpenCert(o)
 			if err != nil {
 				panic(err)
 			}
@@ -245,7 +244,7 @@ func TestKilled(t *testing.T) {
 		cmd.Env = append(os.Environ(), killedEnv+"="+dir)
 		_ = cmd.Run()
 		cancel()
-		k, err := keys.OpenCert(keys.CertOptions{Dir: dir, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return time.Now().AddDate(i, 0, 0) }})
+		k, err := OpenCert(CertOptions{Dir: dir, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return time.Now().AddDate(i, 0, 0) }})
 		require.NoError(t, err)
 		require.Equal(t, k.Pins()[0], wire.PinOf(shown(t, k)).String())
 	}
@@ -268,7 +267,7 @@ func TestCertUnusableFile(t *testing.T) {
 			w := newWorld(t)
 			k := w.open(t)
 			pins := k.Pins()
-			file := filepath.Join(w.dir, keys.CertFile)
+			file := filepath.Join(w.dir, CertFile)
 			require.NoError(t, spoil(file))
 			if name == "chmod 600" { // the mode alone changes no content
 				require.NoError(t, os.Chtimes(file, time.Now(), time.Now().Add(time.Second)))
@@ -277,7 +276,7 @@ func TestCertUnusableFile(t *testing.T) {
 			require.ErrorContains(t, err, name)
 			require.Equal(t, pins[0], wire.PinOf(shown(t, k)).String(), "what is in force stays in force")
 			if name != "no such file or dir" {
-				_, err = keys.OpenCert(w.options())
+				_, err = OpenCert(w.options())
 				require.ErrorContains(t, err, "restore it from a backup")
 				require.NotContains(t, err.Error(), "PRIVATE KEY-----")
 			}
@@ -326,7 +325,7 @@ func TestCertificateFilesAreReadAgain(t *testing.T) {
 	w := newWorld(t)
 	o := w.options()
 	o.CertFile, o.KeyFile = certFile, keyFile
-	k, err := keys.OpenCert(o)
+	k, err := OpenCert(o)
 	require.NoError(t, err)
 	require.Equal(t, []string{first}, k.Pins(), "of the next key nothing is known")
 	require.NoDirExists(t, w.dir)
@@ -354,21 +353,21 @@ func TestOpenRefuses(t *testing.T) {
 	w := newWorld(t)
 	o := w.options()
 	o.CertFile = "x"
-	_, err := keys.OpenCert(o)
+	_, err := OpenCert(o)
 	require.ErrorContains(t, err, "--cert FILE --key FILE")
 	var keyFile string
 	o.CertFile, keyFile, _ = pair(t, t.TempDir())
 	o.KeyFile = keyFile
 	require.NoError(t, os.Chmod(keyFile, 0o644))
-	_, err = keys.OpenCert(o)
+	_, err = OpenCert(o)
 	require.ErrorContains(t, err, "every user of this machine can use the key")
 	o.KeyFile = "/none"
-	_, err = keys.OpenCert(o)
+	_, err = OpenCert(o)
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
 func TestHostNames(t *testing.T) {
-	n := keys.HostNames()
+	n := HostNames()
 	require.Contains(t, n.DNS, "localhost")
 	require.GreaterOrEqual(t, len(n.IPs), 2)
 }

@@ -1,4 +1,4 @@
-package keys_test
+package keys
 
 import (
 	"crypto/hmac"
@@ -18,15 +18,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 
-func ensure(t *testing.T, dir string) keys.Ring {
+func ensure(t *testing.T, dir string) Ring {
 	t.Helper()
-	r, err := keys.Ensure(dir, now)
+	r, err := Ensure(dir, now)
 	require.NoError(t, err)
 	return r
 }
@@ -34,18 +33,18 @@ func ensure(t *testing.T, dir string) keys.Ring {
 // However many servers start first, there is one key, and it stays.
 func TestFirstStart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "server")
-	_, err := keys.Read(dir)
+	_, err := Read(dir)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.ErrorContains(t, err, "there is no signing key")
-	_, err = keys.Rotate(dir, now)
+	_, err = Rotate(dir, now)
 	require.ErrorIs(t, err, os.ErrNotExist, "only a server makes the first key")
 
-	rings := make([]keys.Ring, 8)
+	rings := make([]Ring, 8)
 	var all sync.WaitGroup
 	for i := range rings {
 		all.Go(func() {
 			var err error
-			if rings[i], err = keys.Ensure(dir, now.Add(time.Duration(i)*time.Hour)); err != nil {
+			if rings[i], err = Ensure(dir, now.Add(time.Duration(i)*time.Hour)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -56,7 +55,7 @@ func TestFirstStart(t *testing.T) {
 		require.Equal(t, rings[0], r)
 	}
 	require.Equal(t, rings[0], ensure(t, dir))
-	info, err := os.Stat(filepath.Join(dir, keys.FileName))
+	info, err := os.Stat(filepath.Join(dir, FileName))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode())
 	info, err = os.Stat(dir)
@@ -68,11 +67,11 @@ func TestFirstStart(t *testing.T) {
 func TestRotation(t *testing.T) {
 	dir := t.TempDir()
 	first := ensure(t, dir)
-	minted, err := keys.MintToken(first[0].Key, keys.Claims{Node: "web-1", Spec: "base", Issued: now.Unix()})
+	minted, err := MintToken(first[0].Key, Claims{Node: "web-1", Spec: "base", Issued: now.Unix()})
 	require.NoError(t, err)
-	accepted := func(r keys.Ring) wire.Code {
+	accepted := func(r Ring) wire.Code {
 		t.Helper()
-		read, err := keys.Read(dir)
+		read, err := Read(dir)
 		require.NoError(t, err)
 		require.Equal(t, r, read)
 		c, err := r.Tokens().Verify(minted, "web-1", now)
@@ -84,19 +83,19 @@ func TestRotation(t *testing.T) {
 	}
 	require.Empty(t, accepted(first))
 
-	second, err := keys.Rotate(dir, now.Add(time.Hour))
+	second, err := Rotate(dir, now.Add(time.Hour))
 	require.NoError(t, err)
 	require.Equal(t, first[0], second[1])
 	require.NotEqual(t, first[0].ID, second[0].ID)
 	require.Empty(t, accepted(second))
 
-	third, err := keys.Rotate(dir, now.Add(2*time.Hour))
+	third, err := Rotate(dir, now.Add(2*time.Hour))
 	require.NoError(t, err)
 	require.Equal(t, second[0], third[1])
 	require.Len(t, third, 2)
 	require.Equal(t, wire.CodeRefused, accepted(third))
 
-	alone, err := keys.DropOld(dir)
+	alone, err := DropOld(dir)
 	require.NoError(t, err)
 	require.Equal(t, third[:1], alone)
 	require.Equal(t, wire.CodeRefused, accepted(alone))
@@ -111,13 +110,13 @@ func TestUnusableFile(t *testing.T) {
 		`{"version":1,"keys":[{}]}`: "64 hexadecimal digits",
 	} {
 		dir := t.TempDir()
-		name := filepath.Join(dir, keys.FileName)
+		name := filepath.Join(dir, FileName)
 		require.NoError(t, os.WriteFile(name, []byte(content), 0o600))
-		for _, read := range []func() (keys.Ring, error){
-			func() (keys.Ring, error) { return keys.Read(dir) },
-			func() (keys.Ring, error) { return keys.Ensure(dir, now) },
-			func() (keys.Ring, error) { return keys.Rotate(dir, now) },
-			func() (keys.Ring, error) { return keys.DropOld(dir) },
+		for _, read := range []func() (Ring, error){
+			func() (Ring, error) { return Read(dir) },
+			func() (Ring, error) { return Ensure(dir, now) },
+			func() (Ring, error) { return Rotate(dir, now) },
+			func() (Ring, error) { return DropOld(dir) },
 		} {
 			_, err := read()
 			require.ErrorContains(t, err, why)
@@ -129,28 +128,28 @@ func TestUnusableFile(t *testing.T) {
 	}
 	dir := t.TempDir()
 	ring := ensure(t, dir)
-	name := filepath.Join(dir, keys.FileName)
+	name := filepath.Join(dir, FileName)
 	require.NoError(t, os.WriteFile(name, []byte(`{"version":1,"keys":[{"key":"`+ring[0].Text()+`x"}]}`), 0o600))
-	_, err := keys.Read(dir)
+	_, err := Read(dir)
 	require.ErrorContains(t, err, "not usable")
 	require.NotContains(t, err.Error(), ring[0].Text())
 	require.NoError(t, os.Chmod(name, 0o640))
-	_, err = keys.Read(dir)
+	_, err = Read(dir)
 	require.ErrorContains(t, err, "chmod 600")
 }
 
 func TestAccess(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "server")
-	_, err := keys.Ensure(dir, time.Now())
+	_, err := Ensure(dir, time.Now())
 	require.NoError(t, err)
 	providers := []string{"generic", "github", "gitlab"}
-	_, err = keys.ReadAccess(keys.Files{Dir: dir}, providers)
+	_, err = ReadAccess(Files{Dir: dir}, providers)
 	require.ErrorIs(t, err, os.ErrNotExist)
 
-	first, err := keys.EnsureAccess(keys.Files{Dir: dir}, providers)
+	first, err := EnsureAccess(Files{Dir: dir}, providers)
 	require.NoError(t, err)
 	seen := map[string]bool{}
-	for name, key := range map[string][]byte{keys.ReadFile: first.Read, keys.OperatorFile: first.Operator, keys.RepositoryFile: first.Repository, keys.HookFile: first.Hook("generic"), "hook-github.key": first.Hook("github"), "hook-gitlab.key": first.Hook("gitlab")} {
+	for name, key := range map[string][]byte{ReadFile: first.Read, OperatorFile: first.Operator, RepositoryFile: first.Repository, HookFile: first.Hook("generic"), "hook-github.key": first.Hook("github"), "hook-gitlab.key": first.Hook("gitlab")} {
 		info, err := os.Stat(filepath.Join(dir, name))
 		require.NoError(t, err)
 		require.Equal(t, os.FileMode(0o600), info.Mode())
@@ -159,14 +158,14 @@ func TestAccess(t *testing.T) {
 	}
 	require.Len(t, seen, 6, "each key is another one")
 
-	again, err := keys.EnsureAccess(keys.Files{Dir: dir}, providers)
+	again, err := EnsureAccess(Files{Dir: dir}, providers)
 	require.NoError(t, err)
 	require.True(t, again.Equal(first))
 
 	// The administrator may write one.
-	own := filepath.Join(dir, keys.HookFileOf("github"))
+	own := filepath.Join(dir, HookFileOf("github"))
 	require.NoError(t, os.WriteFile(own, []byte("a secret of sixteen or more \n"), 0o600))
-	with, err := keys.ReadAccess(keys.Files{Dir: dir}, providers)
+	with, err := ReadAccess(Files{Dir: dir}, providers)
 	require.NoError(t, err)
 	require.Equal(t, "a secret of sixteen or more", string(with.Hook("github")))
 	require.Equal(t, first.Hook("gitlab"), with.Hook("gitlab"))
@@ -174,8 +173,8 @@ func TestAccess(t *testing.T) {
 	require.False(t, first.Equal(with))
 
 	// A file may be missing, as after its secret was moved to the file of another provider.
-	require.NoError(t, os.Rename(filepath.Join(dir, keys.HookFile), own))
-	moved, err := keys.ReadAccess(keys.Files{Dir: dir}, providers)
+	require.NoError(t, os.Rename(filepath.Join(dir, HookFile), own))
+	moved, err := ReadAccess(Files{Dir: dir}, providers)
 	require.NoError(t, err)
 	require.Nil(t, moved.Hook("generic"))
 	require.Equal(t, first.Hook("generic"), moved.Hook("github"))
@@ -193,15 +192,15 @@ func TestAccessRefused(t *testing.T) {
 		"two lines": {"canary-canary-canary\ncanary-canary-canary\n", 0o600},
 		"readable":  {"canary-canary-canary\n", 0o644},
 	} {
-		for _, file := range []string{keys.ReadFile, keys.OperatorFile, keys.RepositoryFile, keys.HookFile, keys.HookFileOf("gitea")} {
+		for _, file := range []string{ReadFile, OperatorFile, RepositoryFile, HookFile, HookFileOf("gitea")} {
 			t.Run(name+" "+file, func(t *testing.T) {
 				dir := filepath.Join(t.TempDir(), "server")
-				_, err := keys.Ensure(dir, time.Now())
+				_, err := Ensure(dir, time.Now())
 				require.NoError(t, err)
 				path := filepath.Join(dir, file)
 				require.NoError(t, os.WriteFile(path, []byte(c.content), 0o600))
 				require.NoError(t, os.Chmod(path, c.mode))
-				_, err = keys.EnsureAccess(keys.Files{Dir: dir}, []string{"generic", "gitea"})
+				_, err = EnsureAccess(Files{Dir: dir}, []string{"generic", "gitea"})
 				require.ErrorContains(t, err, path)
 				require.NotContains(t, err.Error(), "canary")
 				after, err := os.ReadFile(path)
@@ -215,12 +214,12 @@ func TestAccessRefused(t *testing.T) {
 // Each file may be elsewhere, as agent.hcl names it; the others stay in the folder.
 func TestFilesElsewhere(t *testing.T) {
 	dir, elsewhere := filepath.Join(t.TempDir(), "server"), filepath.Join(t.TempDir(), "read")
-	_, err := keys.Ensure(dir, time.Now())
+	_, err := Ensure(dir, time.Now())
 	require.NoError(t, err)
-	made, err := keys.EnsureAccess(keys.Files{Dir: dir, Read: elsewhere}, nil)
+	made, err := EnsureAccess(Files{Dir: dir, Read: elsewhere}, nil)
 	require.NoError(t, err)
-	require.NoFileExists(t, filepath.Join(dir, keys.ReadFile))
-	require.FileExists(t, filepath.Join(dir, keys.OperatorFile))
+	require.NoFileExists(t, filepath.Join(dir, ReadFile))
+	require.FileExists(t, filepath.Join(dir, OperatorFile))
 	text, err := os.ReadFile(elsewhere)
 	require.NoError(t, err)
 	require.Equal(t, string(made.Read)+"\n", string(text))
@@ -230,8 +229,8 @@ func TestFilesElsewhere(t *testing.T) {
 type desk struct {
 	t    *testing.T
 	dir  string
-	ring keys.Ring
-	book *keys.Book
+	ring Ring
+	book *Book
 	now  time.Time
 }
 
@@ -246,14 +245,14 @@ func newDesk(t *testing.T) *desk {
 func (d *desk) restart() {
 	d.t.Helper()
 	var err error
-	d.book, err = keys.OpenBook(d.dir)
+	d.book, err = OpenBook(d.dir)
 	require.NoError(d.t, err)
 }
 
 // mint is the verb, which runs in another process.
 func (d *desk) mint(life time.Duration) string {
 	d.t.Helper()
-	m, err := keys.Mint(d.dir, "web-1", "base", life, d.now)
+	m, err := Mint(d.dir, "web-1", "base", life, d.now)
 	require.NoError(d.t, err)
 	return m.Token
 }
@@ -269,11 +268,11 @@ func (d *desk) show(text string) (next string, code wire.Code) {
 	if !d.ring.Tokens().Due(c, d.now) {
 		return "", ""
 	}
-	claims := keys.Claims{Node: "web-1", Spec: "base", Issued: d.now.Unix(), Number: c.Number}
+	claims := Claims{Node: "web-1", Spec: "base", Issued: d.now.Unix(), Number: c.Number}
 	if life := c.Life(); life != 0 {
 		claims.Expires = d.now.Add(life).Unix()
 	}
-	next, err = keys.MintToken(d.ring[0].Key, d.book.Next(claims))
+	next, err = MintToken(d.ring[0].Key, d.book.Next(claims))
 	require.NoError(d.t, err)
 	return next, ""
 }
@@ -287,7 +286,7 @@ func (d *desk) code(text string) wire.Code {
 // A token that was minted is good until its successor was used, and for no longer than requests may be under way.
 func TestS8MintedTokensAreUsedOnce(t *testing.T) {
 	d := newDesk(t)
-	first := d.mint(keys.TokenLifetime)
+	first := d.mint(TokenLifetime)
 	lost, _ := d.show(first) // the answer is lost
 	require.NotEmpty(t, lost)
 	next, _ := d.show(first)
@@ -296,7 +295,7 @@ func TestS8MintedTokensAreUsedOnce(t *testing.T) {
 	renewed, code := d.show(next)
 	require.Empty(t, code)
 	require.Empty(t, renewed, "it is good for a day")
-	d.now = d.now.Add(keys.Overlap)
+	d.now = d.now.Add(overlap)
 	require.Empty(t, d.code(first))
 	d.now = d.now.Add(1)
 	require.Equal(t, wire.CodeRefused, d.code(first))
@@ -306,10 +305,10 @@ func TestS8MintedTokensAreUsedOnce(t *testing.T) {
 	require.Empty(t, d.code(next))
 
 	// Where the file lacks the newest uses, a token that is minted counts nevertheless.
-	again := d.mint(keys.TokenLifetime)
+	again := d.mint(TokenLifetime)
 	next, _ = d.show(again)
 	require.Empty(t, d.code(next))
-	again = d.mint(keys.TokenLifetime)
+	again = d.mint(TokenLifetime)
 	d.now = d.now.Add(time.Hour)
 	require.Empty(t, d.code(again))
 
@@ -326,14 +325,14 @@ func TestS8MintedTokensAreUsedOnce(t *testing.T) {
 // only: a copy of an older one opens nothing.
 func TestS8LifeOfTokens(t *testing.T) {
 	d := newDesk(t)
-	all := []string{d.mint(keys.TokenLifetime)}
+	all := []string{d.mint(TokenLifetime)}
 	for range 10 {
 		next, code := d.show(all[len(all)-1])
 		require.Empty(t, code)
 		require.NotEmpty(t, next)
 		all = append(all, next)
 		require.Empty(t, d.code(next))
-		d.now = d.now.Add(keys.TokenLifetime / 2)
+		d.now = d.now.Add(TokenLifetime / 2)
 	}
 	newest := all[len(all)-1]
 	require.Equal(t, wire.CodeExpired, d.code(all[len(all)-3]))
@@ -346,7 +345,7 @@ func TestS8LifeOfTokens(t *testing.T) {
 	require.Empty(t, d.code(newest), "the answer may be lost")
 	require.Empty(t, d.code(next))
 	require.Equal(t, wire.CodeExpired, d.code(newest), "now it is an older one")
-	d.now = d.now.Add(keys.TokenLifetime + keys.Lapse - time.Second)
+	d.now = d.now.Add(TokenLifetime + lapse - time.Second)
 	require.Empty(t, d.code(next))
 	d.now = d.now.Add(time.Second)
 	require.Equal(t, wire.CodeExpired, d.code(next))
@@ -377,27 +376,27 @@ func TestS7ClockOfAParent(t *testing.T) {
 				}
 				var text string
 				if running {
-					text = renew(d.mint(keys.TokenLifetime))
+					text = renew(d.mint(TokenLifetime))
 				}
 				set(right.AddDate(years, 0, 0))
 				if !running {
-					text = d.mint(keys.TokenLifetime)
+					text = d.mint(TokenLifetime)
 				}
 				wrong := renew(text)
 				for range 5 {
-					d.now = d.now.Add(keys.TokenLifetime / 2)
+					d.now = d.now.Add(TokenLifetime / 2)
 					wrong = renew(wrong)
 				}
-				set(right.Add(3 * keys.TokenLifetime))
+				set(right.Add(3 * TokenLifetime))
 				next := renew(wrong)
 				require.NotEqual(t, wrong, next, "it is replaced at once")
-				c, err := keys.InspectToken(next)
+				c, err := InspectToken(next)
 				require.NoError(t, err)
-				require.Equal(t, d.now.Add(keys.TokenLifetime).Unix(), c.Expires)
-				d.now = d.now.Add(2 * keys.Overlap)
+				require.Equal(t, d.now.Add(TokenLifetime).Unix(), c.Expires)
+				d.now = d.now.Add(2 * overlap)
 				require.NotEmpty(t, d.code(wrong), "a copy of it is worth nothing now")
 				require.Empty(t, d.code(next))
-				d.now = d.now.Add(keys.TokenLifetime + keys.Lapse)
+				d.now = d.now.Add(TokenLifetime + lapse)
 				require.Equal(t, wire.CodeExpired, d.code(next))
 			})
 		}
@@ -407,7 +406,7 @@ func TestS7ClockOfAParent(t *testing.T) {
 // A server that was off for longer than its nodes have to renew their tokens.
 func TestS7ClockOfAServerThatWasOff(t *testing.T) {
 	d := newDesk(t)
-	first, _ := d.show(d.mint(keys.TokenLifetime))
+	first, _ := d.show(d.mint(TokenLifetime))
 	require.Empty(t, d.code(first))
 	require.NoError(t, d.book.Save())
 	d.now = d.now.AddDate(0, 6, 0)
@@ -421,31 +420,31 @@ func TestS7ClockOfAServerThatWasOff(t *testing.T) {
 // Tokens of earlier versions are good for a year. They are replaced at once, and end with that.
 func TestS8TokensOfEarlierVersions(t *testing.T) {
 	d := newDesk(t)
-	old, err := keys.MintToken(d.ring[0].Key, keys.Claims{Node: "web-1", Spec: "base", Issued: d.now.Unix(), Expires: d.now.AddDate(1, 0, 0).Unix()})
+	old, err := MintToken(d.ring[0].Key, Claims{Node: "web-1", Spec: "base", Issued: d.now.Unix(), Expires: d.now.AddDate(1, 0, 0).Unix()})
 	require.NoError(t, err)
 	next, code := d.show(old)
 	require.Empty(t, code)
-	c, err := keys.InspectToken(next)
+	c, err := InspectToken(next)
 	require.NoError(t, err)
 	require.Equal(t, int64(24*3600), c.Expires-c.Issued)
 	require.Empty(t, d.code(next))
-	d.now = d.now.Add(2 * keys.Overlap)
+	d.now = d.now.Add(2 * overlap)
 	require.Equal(t, wire.CodeRefused, d.code(old))
 }
 
 // A revocation counts for a server that runs at once, over restarts, and for every token of that node until then.
 func TestS8Revoke(t *testing.T) {
 	d := newDesk(t)
-	_, err := keys.Revoke(t.TempDir(), "web-1", now)
+	_, err := Revoke(t.TempDir(), "web-1", now)
 	require.ErrorIs(t, err, os.ErrNotExist, "there is no server")
 
-	minted, unused, forever := d.mint(keys.TokenLifetime), d.mint(keys.TokenLifetime), d.mint(0)
+	minted, unused, forever := d.mint(TokenLifetime), d.mint(TokenLifetime), d.mint(0)
 	renewed, _ := d.show(minted)
 	require.Empty(t, d.code(renewed))
 	require.Empty(t, d.book.Revoked())
-	r, err := keys.Revoke(d.dir, "web-1", d.now)
+	r, err := Revoke(d.dir, "web-1", d.now)
 	require.NoError(t, err)
-	require.Equal(t, keys.Revocation{Node: "web-1", Generation: 1, At: now.Truncate(time.Second), Minted: true}, r)
+	require.Equal(t, Revocation{Node: "web-1", Generation: 1, At: now.Truncate(time.Second), Minted: true}, r)
 	for range 2 {
 		for _, text := range []string{minted, unused, forever, renewed} {
 			require.Equal(t, wire.CodeRefused, d.code(text))
@@ -453,35 +452,35 @@ func TestS8Revoke(t *testing.T) {
 		require.Equal(t, map[string]time.Time{"web-1": r.At}, d.book.Revoked())
 		d.restart()
 	}
-	m, err := keys.Mint(d.dir, "web-2", "base", time.Hour, d.now)
+	m, err := Mint(d.dir, "web-2", "base", time.Hour, d.now)
 	require.NoError(t, err)
 	_, err = d.ring.Tokens().VerifyBy(d.book, m.Token, "web-2", d.now)
 	require.NoError(t, err, "others are not concerned")
 
-	fresh := d.mint(keys.TokenLifetime)
+	fresh := d.mint(TokenLifetime)
 	require.Empty(t, d.code(fresh))
 	require.Empty(t, d.book.Revoked(), "it has a new one")
-	_, err = keys.Revoke(d.dir, "web-1", d.now)
+	_, err = Revoke(d.dir, "web-1", d.now)
 	require.NoError(t, err)
 	require.Equal(t, wire.CodeRefused, d.code(fresh), "once more")
 }
 
 // A file that cannot be used is no reason to accept what was revoked.
 func TestS8UnusableBook(t *testing.T) {
-	for _, file := range []string{keys.IssuedFile, keys.UsedFile} {
+	for _, file := range []string{issuedFile, usedFile} {
 		d := newDesk(t)
-		text := d.mint(keys.TokenLifetime)
-		_, err := keys.Revoke(d.dir, "web-1", d.now)
+		text := d.mint(TokenLifetime)
+		_, err := Revoke(d.dir, "web-1", d.now)
 		require.NoError(t, err)
 		require.Equal(t, wire.CodeRefused, d.code(text))
 		require.NoError(t, os.WriteFile(filepath.Join(d.dir, file), []byte("{"), 0o600))
 		require.Equal(t, wire.CodeRefused, d.code(text), "what was known counts")
-		_, err = keys.OpenBook(d.dir)
+		_, err = OpenBook(d.dir)
 		require.ErrorContains(t, err, file+" is not usable")
-		if file == keys.IssuedFile {
+		if file == issuedFile {
 			_, err = d.book.Refresh()
 			require.ErrorContains(t, err, file+" is not usable")
-			_, err = keys.Revoke(d.dir, "web-1", d.now)
+			_, err = Revoke(d.dir, "web-1", d.now)
 			require.ErrorContains(t, err, file+" is not usable")
 		}
 	}
@@ -490,14 +489,14 @@ func TestS8UnusableBook(t *testing.T) {
 // A revocation is something new, also when a request noticed it first; a token that was minted is not.
 func TestS8ARevocationIsNoticed(t *testing.T) {
 	dir := t.TempDir()
-	k, err := keys.OpenCredentials(keys.CredentialsOptions{Access: keys.Files{Dir: dir}, Log: slog.New(slog.DiscardHandler)})
+	k, err := OpenCredentials(CredentialsOptions{Access: Files{Dir: dir}, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	k.Check()
 	require.False(t, k.Check())
-	minted, err := keys.Mint(dir, "web-1", "base", time.Hour, time.Now())
+	minted, err := Mint(dir, "web-1", "base", time.Hour, time.Now())
 	require.NoError(t, err)
 	require.False(t, k.Check(), "nobody waits for that")
-	_, err = keys.Revoke(dir, "web-1", time.Now())
+	_, err = Revoke(dir, "web-1", time.Now())
 	require.NoError(t, err)
 	_, err = k.Ring().Tokens().VerifyBy(k.Book(), minted.Token, "web-1", time.Now())
 	require.ErrorContains(t, err, "revoked")
@@ -540,8 +539,8 @@ func deliveries(at time.Time) map[string]http.Header {
 	}
 }
 
-func hookAt(now time.Time) *keys.HookChecker {
-	return keys.NewHookChecker(func() time.Time { return now })
+func hookAt(now time.Time) *HookChecker {
+	return NewHookChecker(func() time.Time { return now })
 }
 
 // GitHub publishes this example, so the header is not only what we think it is
@@ -550,43 +549,43 @@ func TestTheExampleOfGitHub(t *testing.T) {
 	h := header("X-Hub-Signature-256", "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17")
 	v, err := hookAt(noon).Check("github", []byte("It's a Secret to Everybody"), h, strings.NewReader("Hello, World!"))
 	require.NoError(t, err)
-	require.Equal(t, keys.HookPushed, v)
+	require.Equal(t, HookPushed, v)
 }
 
 func TestEachProvider(t *testing.T) {
-	require.Len(t, deliveries(noon), len(keys.HookProviders()))
+	require.Len(t, deliveries(noon), len(HookProviders()))
 	for name, h := range deliveries(noon) {
 		t.Run(name, func(t *testing.T) {
 			c := hookAt(noon)
 			v, err := c.Check(name, secret, h, strings.NewReader(body))
 			require.NoError(t, err)
-			require.Equal(t, keys.HookPushed, v)
+			require.Equal(t, HookPushed, v)
 			v, err = c.Check(name, secret, h, strings.NewReader(body))
 			require.NoError(t, err)
-			require.Equal(t, keys.HookRepeated, v)
+			require.Equal(t, HookRepeated, v)
 
 			_, err = hookAt(noon).Check(name, []byte("wrong"), h, strings.NewReader(body))
-			require.ErrorIs(t, err, keys.ErrHookInvalid)
+			require.ErrorIs(t, err, ErrHookInvalid)
 			require.NotContains(t, err.Error(), string(secret))
 			_, err = hookAt(noon).Check(name, nil, h, strings.NewReader(body))
-			require.ErrorIs(t, err, keys.ErrHookNoSecret)
+			require.ErrorIs(t, err, ErrHookNoSecret)
 			_, err = hookAt(noon).Check(name, secret, http.Header{}, strings.NewReader(body))
-			require.ErrorIs(t, err, keys.ErrHookMissing)
+			require.ErrorIs(t, err, ErrHookMissing)
 			if name != "gitlab" { // whose token says nothing of the body
 				_, err = hookAt(noon).Check(name, secret, h, strings.NewReader(body+" "))
-				require.ErrorIs(t, err, keys.ErrHookInvalid)
+				require.ErrorIs(t, err, ErrHookInvalid)
 			}
 			for other := range deliveries(noon) {
 				if other == name || name == "gitea" || other == "gitea" { // forgejo signs for gitea's sake, too
 					continue
 				}
 				_, err = hookAt(noon).Check(other, secret, h, strings.NewReader(body))
-				require.ErrorIs(t, err, keys.ErrHookMissing, other)
+				require.ErrorIs(t, err, ErrHookMissing, other)
 			}
 		})
 	}
 	_, err := hookAt(noon).Check("gerrit", secret, http.Header{}, http.NoBody)
-	require.ErrorIs(t, err, keys.ErrProvider)
+	require.ErrorIs(t, err, errProvider)
 	require.ErrorContains(t, err, "forgejo, generic, gitea, github, gitlab")
 }
 
@@ -601,7 +600,7 @@ func TestTamperedSignatures(t *testing.T) {
 			h := good.Clone()
 			h.Set(field, string(changed))
 			_, err := hookAt(noon).Check(name, secret, h, strings.NewReader(body))
-			require.ErrorIs(t, err, keys.ErrHookInvalid, "%s: byte %d", name, i)
+			require.ErrorIs(t, err, ErrHookInvalid, "%s: byte %d", name, i)
 		}
 	}
 }
@@ -610,10 +609,10 @@ func TestTamperedSignatures(t *testing.T) {
 func TestTheOwnHeaderCounts(t *testing.T) {
 	good := hex.EncodeToString(mac(secret, body))
 	_, err := hookAt(noon).Check("forgejo", secret, header("X-Forgejo-Signature", "00", "X-Gitea-Signature", good), strings.NewReader(body))
-	require.ErrorIs(t, err, keys.ErrHookInvalid)
+	require.ErrorIs(t, err, ErrHookInvalid)
 	v, err := hookAt(noon).Check("forgejo", secret, header("X-Gitea-Signature", good), strings.NewReader(body))
 	require.NoError(t, err)
-	require.Equal(t, keys.HookPushed, v)
+	require.Equal(t, HookPushed, v)
 }
 
 // A test delivery of a new hook is accepted, and asks for nothing.
@@ -626,7 +625,7 @@ func TestOtherEvents(t *testing.T) {
 		h.Set(event[0], event[1])
 		v, err := hookAt(noon).Check(name, secret, h, strings.NewReader(body))
 		require.NoError(t, err)
-		require.Equal(t, keys.Other, v, name)
+		require.Equal(t, Other, v, name)
 	}
 }
 
@@ -640,45 +639,45 @@ func TestSignedByGitLab(t *testing.T) {
 	c := hookAt(noon)
 	v, err := c.Check("gitlab", whsec, h, strings.NewReader(body))
 	require.NoError(t, err)
-	require.Equal(t, keys.HookPushed, v)
+	require.Equal(t, HookPushed, v)
 	v, err = c.Check("gitlab", whsec, h, strings.NewReader(body))
 	require.NoError(t, err)
-	require.Equal(t, keys.HookRepeated, v)
+	require.Equal(t, HookRepeated, v)
 
 	h.Set("Webhook-Signature", "v1,AAAA")
 	h.Set("X-Gitlab-Token", string(whsec)) // does not rescue a wrong signature
 	_, err = hookAt(noon).Check("gitlab", whsec, h, strings.NewReader(body))
-	require.ErrorIs(t, err, keys.ErrHookInvalid)
+	require.ErrorIs(t, err, ErrHookInvalid)
 	h.Set("Webhook-Signature", good)
-	_, err = hookAt(noon.Add(keys.Window+time.Second)).Check("gitlab", whsec, h, strings.NewReader(body))
-	require.ErrorIs(t, err, keys.ErrHookTime)
+	_, err = hookAt(noon.Add(window+time.Second)).Check("gitlab", whsec, h, strings.NewReader(body))
+	require.ErrorIs(t, err, ErrHookTime)
 	_, err = hookAt(noon).Check("gitlab", []byte("whsec_%%%"), h, strings.NewReader(body))
-	require.ErrorIs(t, err, keys.ErrHookInvalid)
+	require.ErrorIs(t, err, ErrHookInvalid)
 }
 
 // A signed time is accepted within the window, and remembered as long as it is accepted.
 func TestTheWindow(t *testing.T) {
 	now := noon
-	c := keys.NewHookChecker(func() time.Time { return now })
-	ahead := deliveries(noon.Add(keys.Window))["generic"]
+	c := NewHookChecker(func() time.Time { return now })
+	ahead := deliveries(noon.Add(window))["generic"]
 	v, err := c.Check("generic", secret, ahead, strings.NewReader(body))
 	require.NoError(t, err)
-	require.Equal(t, keys.HookPushed, v)
-	now = noon.Add(2 * keys.Window) // the last moment at which it is valid
+	require.Equal(t, HookPushed, v)
+	now = noon.Add(2 * window) // the last moment at which it is valid
 	v, err = c.Check("generic", secret, ahead, strings.NewReader(body))
 	require.NoError(t, err)
-	require.Equal(t, keys.HookRepeated, v)
+	require.Equal(t, HookRepeated, v)
 	now = now.Add(time.Second)
 	_, err = c.Check("generic", secret, ahead, strings.NewReader(body))
-	require.ErrorIs(t, err, keys.ErrHookTime)
+	require.ErrorIs(t, err, ErrHookTime)
 	require.ErrorContains(t, err, "2026-01-02T12:05:00Z")
 
 	now = noon
-	_, err = c.Check("generic", secret, deliveries(noon.Add(keys.Window + time.Second))["generic"], strings.NewReader(body))
-	require.ErrorIs(t, err, keys.ErrHookTime)
+	_, err = c.Check("generic", secret, deliveries(noon.Add(window + time.Second))["generic"], strings.NewReader(body))
+	require.ErrorIs(t, err, ErrHookTime)
 	soon := "soon"
 	_, err = c.Check("generic", secret, header("X-Homestak-Timestamp", soon, "X-Homestak-Signature", hex.EncodeToString(mac(secret, soon+"."+body))), strings.NewReader(body))
-	require.ErrorIs(t, err, keys.ErrHookTime)
+	require.ErrorIs(t, err, ErrHookTime)
 }
 
 // What is remembered is bounded, and safe for requests side by side.
@@ -690,7 +689,7 @@ func TestManyDeliveries(t *testing.T) {
 			for i := range 1000 {
 				h := deliveries(noon)["github"]
 				h.Set("X-GitHub-Delivery", fmt.Sprint(worker, i))
-				if v, err := c.Check("github", secret, h, strings.NewReader(body)); err != nil || v != keys.HookPushed {
+				if v, err := c.Check("github", secret, h, strings.NewReader(body)); err != nil || v != HookPushed {
 					t.Errorf("delivery %d of %d: %v, %v", i, worker, v, err)
 				}
 			}
@@ -702,7 +701,7 @@ func TestManyDeliveries(t *testing.T) {
 		for i := range 1000 {
 			h := deliveries(noon)["github"]
 			h.Set("X-GitHub-Delivery", fmt.Sprint(worker, i))
-			if v, _ := c.Check("github", secret, h, strings.NewReader(body)); v == keys.HookRepeated {
+			if v, _ := c.Check("github", secret, h, strings.NewReader(body)); v == HookRepeated {
 				repeated++
 			}
 		}
@@ -726,16 +725,16 @@ func FuzzCheck(f *testing.F) {
 // at is when the tokens here are minted.
 var at = time.Unix(1767225600, 0)
 
-func key(t *testing.T, digit string) keys.Key {
+func key(t *testing.T, digit string) Key {
 	t.Helper()
-	k, err := keys.ParseKey(strings.Repeat(digit, 64))
+	k, err := ParseKey(strings.Repeat(digit, 64))
 	require.NoError(t, err)
 	return k
 }
 
-func mint(t *testing.T, k keys.Key, c keys.Claims) string {
+func mint(t *testing.T, k Key, c Claims) string {
 	t.Helper()
-	text, err := keys.MintToken(k, c)
+	text, err := MintToken(k, c)
 	require.NoError(t, err)
 	return text
 }
@@ -759,20 +758,20 @@ func TestGoldenVectors(t *testing.T) {
 	require.Equal(t, "09a2a779", k.ID)
 	for _, v := range []struct {
 		name   string
-		key    keys.Key
-		claims keys.Claims
+		key    Key
+		claims Claims
 		want   string
 	}{
-		{"as the predecessor mints", k.Predecessor(), keys.Claims{Node: "edge", Spec: "base", Issued: at.Unix()}, vectorPredecessor},
-		{"with our keys", k, keys.Claims{Node: "edge", Spec: "base", Issued: at.Unix(), Expires: at.Unix() + 86400}, vectorWhole},
+		{"as the predecessor mints", k.Predecessor(), Claims{Node: "edge", Spec: "base", Issued: at.Unix()}, vectorPredecessor},
+		{"with our keys", k, Claims{Node: "edge", Spec: "base", Issued: at.Unix(), Expires: at.Unix() + 86400}, vectorWhole},
 	} {
 		got := mint(t, v.key, v.claims)
 		require.Equal(t, v.want, got, v.name)
-		v.claims.Version, v.claims.Key = keys.TokenVersion, v.key.ID
-		c, err := keys.Keys{v.key}.Verify(got, "edge", at)
+		v.claims.Version, v.claims.Key = tokenVersion, v.key.ID
+		c, err := Keys{v.key}.Verify(got, "edge", at)
 		require.NoError(t, err, v.name)
 		require.Equal(t, v.claims, c, v.name)
-		c, err = keys.InspectToken(got)
+		c, err = InspectToken(got)
 		require.NoError(t, err, v.name)
 		require.Equal(t, v.claims, c, v.name)
 	}
@@ -782,13 +781,13 @@ func TestGoldenVectors(t *testing.T) {
 // Every step of the verification, in its order: each token also has all that later steps refuse.
 func TestOrderOfVerification(t *testing.T) {
 	k, old, other := key(t, "a"), key(t, "b"), key(t, "c")
-	signingKeys := keys.Keys{k, old}
-	signed := func(k keys.Key, payload string) string {
+	signingKeys := Keys{k, old}
+	signed := func(k Key, payload string) string {
 		// Mint makes no wrong payload, so the signature is borrowed from the test's own HMAC.
 		p := base64.RawURLEncoding.EncodeToString([]byte(payload))
-		return p + "." + base64.RawURLEncoding.EncodeToString(sign(t, k, p))
+		return p + "." + base64.RawURLEncoding.EncodeToString(signatureOf(t, k, p))
 	}
-	good := mint(t, k, keys.Claims{Node: "edge", Spec: "base", Issued: at.Unix(), Expires: at.Unix() + 10})
+	good := mint(t, k, Claims{Node: "edge", Spec: "base", Issued: at.Unix(), Expires: at.Unix() + 10})
 	head, tail, _ := strings.Cut(good, ".")
 	for _, c := range []struct {
 		name, text string
@@ -805,17 +804,17 @@ func TestOrderOfVerification(t *testing.T) {
 		{"signature with stray bits", head + "." + tail[:42] + "_", wire.CodeNoCredential, "signature of the token is not base64url"},
 		{"payload that is not JSON", "AAAA." + tail, wire.CodeNoCredential, "payload of the token is not valid"},
 		{"payload that is a list", base64.RawURLEncoding.EncodeToString([]byte("[]")) + "." + tail, wire.CodeNoCredential, "payload of the token"},
-		{"unknown key", mint(t, other, keys.Claims{Node: "edge", Spec: "base"}), wire.CodeRefused, "a key that this server does not have"},
-		{"key of the predecessor, without one", mint(t, k.Predecessor(), keys.Claims{Node: "edge", Spec: "base"}), wire.CodeRefused, "a key that this server does not have"},
+		{"unknown key", mint(t, other, Claims{Node: "edge", Spec: "base"}), wire.CodeRefused, "a key that this server does not have"},
+		{"key of the predecessor, without one", mint(t, k.Predecessor(), Claims{Node: "edge", Spec: "base"}), wire.CodeRefused, "a key that this server does not have"},
 		{"empty signature", head + ".", wire.CodeRefused, "signature of the token is not valid"},
 		{"kid of one key, signature of another", signed(old, `{"v":2,"kid":"`+k.ID+`"}`), wire.CodeRefused, "signature of the token is not valid"},
 		{"version 2", signed(k, `{"v":2,"kid":"`+k.ID+`"}`), wire.CodeNoCredential, "version 2"},
 		{"no node", signed(k, `{"v":1,"s":"base","exp":1,"kid":"`+k.ID+`"}`), wire.CodeNoCredential, "does not name a node"},
 		{"no spec", signed(k, `{"v":1,"n":"web","exp":1,"kid":"`+k.ID+`"}`), wire.CodeNoCredential, "does not name a node"},
-		{"expired", mint(t, k, keys.Claims{Node: "web", Spec: "base", Expires: at.Unix()}), wire.CodeExpired, "2026-01-01T00:00:00Z"},
-		{"of another node", mint(t, k, keys.Claims{Node: "web", Spec: "base"}), wire.CodeNotYours, "another node"},
+		{"expired", mint(t, k, Claims{Node: "web", Spec: "base", Expires: at.Unix()}), wire.CodeExpired, "2026-01-01T00:00:00Z"},
+		{"of another node", mint(t, k, Claims{Node: "web", Spec: "base"}), wire.CodeNotYours, "another node"},
 		{"good", good, "", ""},
-		{"by the older key", mint(t, old, keys.Claims{Node: "edge", Spec: "base"}), "", ""},
+		{"by the older key", mint(t, old, Claims{Node: "edge", Spec: "base"}), "", ""},
 	} {
 		got, err := signingKeys.Verify(c.text, "edge", at)
 		require.Equal(t, c.code, code(err), "%s: %v", c.name, err)
@@ -827,22 +826,22 @@ func TestOrderOfVerification(t *testing.T) {
 			}
 		}
 	}
-	_, err := keys.Keys(nil).Verify(good, "edge", at)
+	_, err := Keys(nil).Verify(good, "edge", at)
 	require.Equal(t, wire.CodeRefused, code(err))
-	_, err = keys.Keys{{}}.Verify(mint(t, k.Predecessor(), keys.Claims{Node: "edge", Spec: "base"}), "edge", at)
+	_, err = Keys{{}}.Verify(mint(t, k.Predecessor(), Claims{Node: "edge", Spec: "base"}), "edge", at)
 	require.Equal(t, wire.CodeRefused, code(err), "the zero key verifies nothing")
 }
 
 // No byte of a token can be another one.
 func TestTamperedBytes(t *testing.T) {
 	k := key(t, "a")
-	good := mint(t, k, keys.Claims{Node: "edge", Spec: "base", Issued: at.Unix()})
+	good := mint(t, k, Claims{Node: "edge", Spec: "base", Issued: at.Unix()})
 	for i := range good {
 		for _, b := range []byte("Az09-_.=+ \n\x00") {
 			if good[i] == b {
 				continue
 			}
-			_, err := keys.Keys{k}.Verify(good[:i]+string(b)+good[i+1:], "edge", at)
+			_, err := Keys{k}.Verify(good[:i]+string(b)+good[i+1:], "edge", at)
 			require.Contains(t, []wire.Code{wire.CodeNoCredential, wire.CodeRefused}, code(err), "byte %d is %q", i, b)
 		}
 	}
@@ -850,44 +849,44 @@ func TestTamperedBytes(t *testing.T) {
 
 func TestDue(t *testing.T) {
 	k, old := key(t, "a"), key(t, "b")
-	signingKeys := keys.Keys{k, old}
-	claims := keys.Claims{Issued: at.Unix(), Expires: at.Unix() + 100, Key: k.ID}
+	signingKeys := Keys{k, old}
+	claims := Claims{Issued: at.Unix(), Expires: at.Unix() + 100, Key: k.ID}
 	require.False(t, signingKeys.Due(claims, at.Add(49*time.Second)))
 	require.True(t, signingKeys.Due(claims, at.Add(50*time.Second)))
-	require.True(t, signingKeys.Due(keys.Claims{Key: old.ID}, at), "the older key")
-	require.True(t, signingKeys.Due(keys.Claims{}, at), "the predecessor")
-	require.False(t, signingKeys.Due(keys.Claims{Key: k.ID}, at.Add(time.Hour)), "it never expires")
+	require.True(t, signingKeys.Due(Claims{Key: old.ID}, at), "the older key")
+	require.True(t, signingKeys.Due(Claims{}, at), "the predecessor")
+	require.False(t, signingKeys.Due(Claims{Key: k.ID}, at.Add(time.Hour)), "it never expires")
 }
 
 // A token from the future counts, since a clock that was set back must not lock nodes out. It is replaced at once, or one from a
 // clock that was ahead by a year would be good for a year.
 func TestS7ClockTokensFromTheFuture(t *testing.T) {
 	k := key(t, "a")
-	signingKeys := keys.Keys{k}
-	text := mint(t, k, keys.Claims{Node: "inner", Spec: "base", Issued: at.Unix(), Expires: at.Add(keys.TokenLifetime).Unix(), Number: 1})
+	signingKeys := Keys{k}
+	text := mint(t, k, Claims{Node: "inner", Spec: "base", Issued: at.Unix(), Expires: at.Add(TokenLifetime).Unix(), Number: 1})
 	for back, due := range map[time.Duration]bool{
-		0: false, time.Minute: false, keys.Skew: false, keys.Skew + time.Second: true, 24 * time.Hour: true, 20 * 365 * 24 * time.Hour: true,
+		0: false, time.Minute: false, tokenSkew: false, tokenSkew + time.Second: true, 24 * time.Hour: true, 20 * 365 * 24 * time.Hour: true,
 	} {
 		c, err := signingKeys.Verify(text, "inner", at.Add(-back))
 		require.NoError(t, err, back)
 		require.Equal(t, due, signingKeys.Due(c, at.Add(-back)), back)
 	}
-	require.False(t, signingKeys.Due(keys.Claims{Issued: at.Unix(), Key: k.ID, Number: 1}, at.AddDate(-1, 0, 0)), "one without an end is never replaced")
+	require.False(t, signingKeys.Due(Claims{Issued: at.Unix(), Key: k.ID, Number: 1}, at.AddDate(-1, 0, 0)), "one without an end is never replaced")
 }
 
 func TestMintRefuses(t *testing.T) {
 	k := key(t, "a")
 	for _, c := range []struct {
-		key    keys.Key
-		claims keys.Claims
+		key    Key
+		claims Claims
 		says   string
 	}{
-		{keys.Key{}, keys.Claims{Node: "edge", Spec: "base"}, "no signing key"},
-		{k, keys.Claims{Spec: "base"}, "needs the names"},
-		{k, keys.Claims{Node: "edge"}, "needs the names"},
-		{k, keys.Claims{Node: strings.Repeat("n", 800), Spec: "base"}, "1024 are the most"},
+		{Key{}, Claims{Node: "edge", Spec: "base"}, "no signing key"},
+		{k, Claims{Spec: "base"}, "needs the names"},
+		{k, Claims{Node: "edge"}, "needs the names"},
+		{k, Claims{Node: strings.Repeat("n", 800), Spec: "base"}, "1024 are the most"},
 	} {
-		_, err := keys.MintToken(c.key, c.claims)
+		_, err := MintToken(c.key, c.claims)
 		require.ErrorContains(t, err, c.says)
 	}
 }
@@ -895,31 +894,31 @@ func TestMintRefuses(t *testing.T) {
 // A key is 32 bytes, and nothing that prints one shows it.
 func TestKeys(t *testing.T) {
 	for _, bad := range []string{"", "abc", strings.Repeat("a", 62), strings.Repeat("a", 66), strings.Repeat("g", 64), strings.Repeat("0", 64)} {
-		_, err := keys.ParseKey(bad)
+		_, err := ParseKey(bad)
 		require.Error(t, err, bad)
 		if len(bad) > 3 {
 			require.NotContains(t, err.Error(), bad)
 		}
 	}
-	k := keys.NewKey()
-	require.NotEqual(t, k, keys.NewKey())
-	again, err := keys.ParseKey(k.Text() + "\n")
+	k := NewKey()
+	require.NotEqual(t, k, NewKey())
+	again, err := ParseKey(k.Text() + "\n")
 	require.NoError(t, err)
 	require.Equal(t, k, again)
-	for _, shown := range []string{fmt.Sprint(k), fmt.Sprintf("%+v", k), fmt.Sprintf("%#v", k), fmt.Sprintf("%v", keys.Keys{k}), fmt.Sprintf("%x", k)} {
+	for _, shown := range []string{fmt.Sprint(k), fmt.Sprintf("%+v", k), fmt.Sprintf("%#v", k), fmt.Sprintf("%v", Keys{k}), fmt.Sprintf("%x", k)} {
 		require.NotContains(t, shown, k.Text()[:8])
 	}
 }
 
 // Whatever a request has, it is refused with a code of credentials, and only a signed one is not.
 func FuzzVerify(f *testing.F) {
-	k, err := keys.ParseKey(strings.Repeat("a", 64))
+	k, err := ParseKey(strings.Repeat("a", 64))
 	require.NoError(f, err)
 	f.Add(vectorPredecessor)
 	f.Add(vectorWhole)
 	f.Add("a.b")
 	f.Add(base64.RawURLEncoding.EncodeToString([]byte(`{"v":1,"n":"edge","s":"base","kid":"09a2a779"}`)) + ".AAAA")
-	keys := keys.Keys{k, k.Predecessor()}
+	keys := Keys{k, k.Predecessor()}
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := keys.Verify(text, "edge", at)
 		if err == nil {
@@ -933,14 +932,14 @@ func FuzzVerify(f *testing.F) {
 }
 
 // raw is a key as bytes.
-func raw(t *testing.T, k keys.Key) []byte {
+func raw(t *testing.T, k Key) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(k.Text())
 	require.NoError(t, err)
 	return b
 }
 
-func sign(t *testing.T, k keys.Key, payload string) []byte {
+func signatureOf(t *testing.T, k Key, payload string) []byte {
 	t.Helper()
 	mac := hmac.New(sha256.New, raw(t, k))
 	mac.Write([]byte(payload))
@@ -949,19 +948,19 @@ func sign(t *testing.T, k keys.Key, payload string) []byte {
 
 func TestMintAndInspect(t *testing.T) {
 	dir := t.TempDir()
-	_, err := keys.Mint(dir, "web-1", "base", time.Hour, now)
+	_, err := Mint(dir, "web-1", "base", time.Hour, now)
 	require.ErrorIs(t, err, os.ErrNotExist, "minting makes no key")
-	require.NoFileExists(t, dir+"/"+keys.FileName)
+	require.NoFileExists(t, dir+"/"+FileName)
 	ring := ensure(t, dir)
-	_, err = keys.Mint(dir, "web-1", "", time.Hour, now)
+	_, err = Mint(dir, "web-1", "", time.Hour, now)
 	require.ErrorContains(t, err, "has no spec")
-	_, err = keys.Mint(dir, "web-1", "base", -time.Hour, now)
+	_, err = Mint(dir, "web-1", "base", -time.Hour, now)
 	require.ErrorContains(t, err, "at least a minute")
 
-	m, err := keys.Mint(dir, "web-1", "base", time.Hour, now)
+	m, err := Mint(dir, "web-1", "base", time.Hour, now)
 	require.NoError(t, err)
 	require.Equal(t, "2026-01-02T04:04:05Z", m.Expires.Format(time.RFC3339))
-	i, err := keys.Inspect(m.Token + "\n")
+	i, err := Inspect(m.Token + "\n")
 	require.NoError(t, err)
 	require.Equal(t, `node     "web-1"
 spec     "base"
@@ -978,13 +977,13 @@ valid    not verified
 	require.Equal(t, wire.CodeExpired, wire.CodeOf(err))
 	require.False(t, *late.Valid)
 	require.Contains(t, late.Text(), "valid    no: the token has expired at 2026-01-02T04:04:05Z")
-	_, err = keys.Inspect("x")
+	_, err = Inspect("x")
 	require.Equal(t, wire.CodeNoCredential, wire.CodeOf(err))
 
-	forever, err := keys.Mint(dir, "web-1", "base", 0, now)
+	forever, err := Mint(dir, "web-1", "base", 0, now)
 	require.NoError(t, err)
 	require.Nil(t, forever.Expires)
-	i, err = keys.Inspect(forever.Token)
+	i, err = Inspect(forever.Token)
 	require.NoError(t, err)
 	require.Contains(t, i.Text(), "expires  never")
 }
@@ -992,7 +991,7 @@ valid    not verified
 func TestDescribe(t *testing.T) {
 	dir := t.TempDir()
 	ensure(t, dir)
-	ring, err := keys.Rotate(dir, now.AddDate(0, 1, 0))
+	ring, err := Rotate(dir, now.AddDate(0, 1, 0))
 	require.NoError(t, err)
 	require.Equal(t, "key "+ring[0].ID+" of 2026-02-02 signs\nkey "+ring[1].ID+" of 2026-01-02 is still accepted\n", ring.Describe())
 	require.Len(t, ring.Document().Keys, 2)

@@ -22,8 +22,8 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// TokenVersion is the version of the payload.
-const TokenVersion = 1
+// tokenVersion is the version of the payload.
+const tokenVersion = 1
 
 // MaxTokenLength bounds a token, in bytes. Names are DNS labels, so a real one is far shorter.
 const MaxTokenLength = 1024
@@ -117,7 +117,7 @@ func MintToken(k Key, c Claims) (string, error) {
 	case c.Node == "" || c.Spec == "":
 		return "", errors.New("minting a token: it needs the names of a node and of its spec")
 	}
-	c.Version, c.Key = TokenVersion, k.ID
+	c.Version, c.Key = tokenVersion, k.ID
 	payload, err := encode(c)
 	if err != nil {
 		return "", err
@@ -162,8 +162,8 @@ func (ks Keys) VerifyBy(book TokenBook, text, node string, now time.Time) (Claim
 		return Claims{}, err
 	}
 	switch {
-	case c.Version != TokenVersion:
-		return Claims{}, wire.Errorf(wire.CodeNoCredential, "the token has version %d, this program reads %d", c.Version, TokenVersion)
+	case c.Version != tokenVersion:
+		return Claims{}, wire.Errorf(wire.CodeNoCredential, "the token has version %d, this program reads %d", c.Version, tokenVersion)
 	case c.Node == "" || c.Spec == "":
 		return Claims{}, wire.Errorf(wire.CodeNoCredential, "the token does not name a node and its spec")
 	}
@@ -250,12 +250,12 @@ func split(text string) (payload string, signature []byte, c Claims, err error) 
 	return payload, signature, c, nil
 }
 
-// Skew is the time by which the clock of a token's issuer may be ahead of this one.
-const Skew = 5 * time.Minute
+// tokenSkew is the time by which the clock of a token's issuer may be ahead of this one.
+const tokenSkew = 5 * time.Minute
 
 // Early reports whether a token was issued in the future. Only the parent signs, so its clock was ahead, or is behind now.
 // Such a token counts, or a wrong clock would lock out a whole tree, but it is replaced at once.
-func (c Claims) Early(now time.Time) bool { return c.Issued > now.Add(Skew).Unix() }
+func (c Claims) Early(now time.Time) bool { return c.Issued > now.Add(tokenSkew).Unix() }
 
 // Due reports whether the node should get a new token with this answer: it is past half its life,
 // another key signs by now, it is good for one use or for longer than tokens are now, or it was issued in the future.

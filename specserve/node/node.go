@@ -26,17 +26,17 @@ type Node struct {
 	Left func(differ int)
 }
 
-// StaleError reports that no spec could be fetched, and that the one that is here was applied.
-type StaleError struct{ Cause error }
+// staleError reports that no spec could be fetched, and that the one that is here was applied.
+type staleError struct{ Cause error }
 
-func (e *StaleError) Error() string {
+func (e *staleError) Error() string {
 	return e.Cause.Error() + "\nthe spec that was fetched before stays in force: it is applied"
 }
 
-func (e *StaleError) Unwrap() error { return e.Cause }
+func (e *staleError) Unwrap() error { return e.Cause }
 
 // Run fetches the spec and applies it. Without a response it applies the stored one, so that manual changes are
-// reverted even while the parent is unreachable; the error is then a *StaleError. With drift = "report" a spec is
+// reverted even while the parent is unreachable; the error is then a *staleError. With drift = "report" a spec is
 // applied once, and then only compared. It returns the applied spec, and how many settings differed at first.
 func (n Node) Run(ctx context.Context, fetch func(context.Context) error) (want *spec.Spec, changed int, err error) {
 	fetchErr := fetch(ctx)
@@ -59,7 +59,7 @@ func (n Node) Run(ctx context.Context, fetch func(context.Context) error) (want 
 		return want, changed, n.Folder.Recovered()
 	}
 	if err == nil {
-		err = &StaleError{fetchErr}
+		err = &staleError{fetchErr}
 	}
 	if ctx.Err() != nil { // a stop is not a failure
 		return want, changed, err

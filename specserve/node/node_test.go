@@ -1,4 +1,4 @@
-package node_test
+package node
 
 import (
 	"context"
@@ -25,7 +25,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/specserve/client"
-	"github.com/homestak/homestak-gitops/specserve/node"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -38,13 +37,13 @@ func (b broken) Run(context.Context, guest.Command) (guest.Output, error) {
 
 // An attempt that fails is recorded; one that somebody stopped is not a failure.
 func TestApplyRecordsFailure(t *testing.T) {
-	f := node.Folder{Path: t.TempDir()}
+	f := Folder{Path: t.TempDir()}
 	_, err := f.Store([]byte(one))
 	require.NoError(t, err)
 	want, err := f.Spec()
 	require.NoError(t, err)
 
-	_, err = node.Node{Folder: f, Machine: broken{errors.New("the disk is full")}}.Apply(t.Context(), want)
+	_, err = Node{Folder: f, Machine: broken{errors.New("the disk is full")}}.Apply(t.Context(), want)
 	require.ErrorContains(t, err, "the disk is full")
 	failed, err := f.Failed()
 	require.NoError(t, err)
@@ -53,7 +52,7 @@ func TestApplyRecordsFailure(t *testing.T) {
 
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
-	_, err = node.Node{Folder: f, Machine: broken{stopped.Err()}}.Apply(stopped, want)
+	_, err = Node{Folder: f, Machine: broken{stopped.Err()}}.Apply(stopped, want)
 	require.ErrorIs(t, err, context.Canceled)
 	failed, err = f.Failed()
 	require.NoError(t, err)
@@ -68,7 +67,7 @@ func TestPlan(t *testing.T) {
 	want, err := spec.Read([]byte(`{"version":1,"node":"web-1","spec":"base","identity":{"hostname":"web-1"}}`))
 	require.NoError(t, err)
 	s := &converge.State{Want: want, Have: spec.Empty("web-1"), Unmanaged: []string{"user bob"}, Unknown: []converge.Unknown{{Aspect: "packages", Why: "dpkg is broken"}}}
-	p := node.Plan(s, time.Now())
+	p := Plan(s, time.Now())
 	require.Equal(t, "user bob on web-1 is unmanaged", p.Findings[0].Summary)
 	require.Equal(t, "packages of web-1", p.Unknown[0].Scope)
 }
@@ -108,13 +107,13 @@ func serve(t *testing.T) *served {
 }
 
 // node is a child of the server, with its file.
-func (s *served) node(t *testing.T) (node.Server, node.Folder) {
+func (s *served) node(t *testing.T) (Server, Folder) {
 	t.Helper()
 	dir := t.TempDir()
 	p := wire.Parent{Identity: "web-1", Server: s.URL, Pins: []wire.Pin{s.pin}, Token: "first"}
 	file := filepath.Join(dir, "node.json")
 	require.NoError(t, p.Save(file))
-	return node.Server{Client: &client.Client{Parent: p}, File: file}, node.Folder{Path: filepath.Join(dir, "state")}
+	return Server{Client: &client.Client{Parent: p}, File: file}, Folder{Path: filepath.Join(dir, "state")}
 }
 
 // What was fetched is asked for by its tag, as long as it is what is stored.
@@ -200,14 +199,14 @@ func TestRunWithoutAnswer(t *testing.T) {
 	s := serve(t)
 	from, f := s.node(t)
 	s.status = http.StatusNotFound
-	n := node.Node{Folder: f, Machine: broken{errors.New("the disk is full")}}
+	n := Node{Folder: f, Machine: broken{errors.New("the disk is full")}}
 	fetch := func(ctx context.Context) error {
 		_, err := f.Fetch(ctx, from)
 		return err
 	}
 	_, _, err := n.Run(t.Context(), fetch)
 	require.Equal(t, wire.CodeNoEndpoint, wire.CodeOf(err))
-	require.NotErrorAs(t, err, new(*node.StaleError))
+	require.NotErrorAs(t, err, new(*staleError))
 	failed, err := f.Failed()
 	require.NoError(t, err)
 	require.Equal(t, "E100", failed.Code)
@@ -239,7 +238,7 @@ func (u unsupported) Run(context.Context, guest.Command) (guest.Output, error) {
 
 // Two runs take turns, and one that is stopped does not wait.
 func TestLock(t *testing.T) {
-	f := node.Folder{Path: t.TempDir()}
+	f := Folder{Path: t.TempDir()}
 	unlock, err := f.Lock(t.Context(), func() { t.Error("nobody has it") })
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -259,7 +258,7 @@ const (
 	two = `{"version":1,"node":"web-1","spec":"edge"}`
 )
 
-func files(t *testing.T, f node.Folder) []string {
+func files(t *testing.T, f Folder) []string {
 	t.Helper()
 	entries, err := os.ReadDir(f.Path)
 	require.NoError(t, err)
@@ -276,7 +275,7 @@ func files(t *testing.T, f node.Folder) []string {
 // A spec is complete until another one arrives; the one before it is kept.
 func TestFolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := node.Folder{Path: filepath.Join(t.TempDir(), "var", "lib")}
+		f := Folder{Path: filepath.Join(t.TempDir(), "var", "lib")}
 		_, err := f.Spec()
 		require.ErrorIs(t, err, fs.ErrNotExist)
 
@@ -294,7 +293,7 @@ func TestFolder(t *testing.T) {
 		require.NoError(t, f.Fail(wire.Errorf(wire.CodeConnection, "no route"), time.Now()))
 		failed, err := f.Failed()
 		require.NoError(t, err)
-		require.Equal(t, &node.Failed{Version: 1, Code: "E501", Message: wire.Errorf(wire.CodeConnection, "no route").Error(), Attempts: 2, First: first.UTC(), Last: first.UTC().Add(time.Hour)}, failed)
+		require.Equal(t, &Failed{Version: 1, Code: "E501", Message: wire.Errorf(wire.CodeConnection, "no route").Error(), Attempts: 2, First: first.UTC(), Last: first.UTC().Add(time.Hour)}, failed)
 
 		require.NoError(t, f.Applied(s, 7, time.Now()))
 		require.Equal(t, []string{"config-complete.json", "config-failed.json", "spec.json"}, files(t, f), "the parent may still be away")
@@ -302,7 +301,7 @@ func TestFolder(t *testing.T) {
 		require.Equal(t, []string{"config-complete.json", "spec.json"}, files(t, f))
 		done, err := f.Complete()
 		require.NoError(t, err)
-		require.Equal(t, &node.Complete{Version: 1, Node: "web-1", Spec: "base", At: time.Now().UTC(), Changed: 7}, done)
+		require.Equal(t, &Complete{Version: 1, Node: "web-1", Spec: "base", At: time.Now().UTC(), Changed: 7}, done)
 
 		time.Sleep(time.Hour)
 		require.NoError(t, f.Applied(s, 0, time.Now()))
@@ -327,7 +326,7 @@ func TestFolder(t *testing.T) {
 
 // What is no spec is refused, and the one that is there stays.
 func TestStoreRefuses(t *testing.T) {
-	f := node.Folder{Path: t.TempDir()}
+	f := Folder{Path: t.TempDir()}
 	_, err := f.Store([]byte(one))
 	require.NoError(t, err)
 	for _, bad := range []string{"", "null and void", `{"version":2,"node":"web-1"}`, one[:20]} {
@@ -342,7 +341,7 @@ func TestStoreRefuses(t *testing.T) {
 
 // Files that somebody damaged are reported; a new failure replaces them.
 func TestDamagedFiles(t *testing.T) {
-	f := node.Folder{Path: t.TempDir()}
+	f := Folder{Path: t.TempDir()}
 	for _, name := range []string{"config-complete.json", "config-failed.json", "spec.json"} {
 		require.NoError(t, os.WriteFile(filepath.Join(f.Path, name), []byte("{"), 0o600))
 	}
@@ -375,8 +374,8 @@ func TestReport(t *testing.T) {
 		w.WriteHeader(status)
 	}))
 	t.Cleanup(parentServer.Close)
-	f := node.Folder{Path: t.TempDir()}
-	to := node.Server{Client: &client.Client{Agent: "homestak-gitops/1.2.3", Parent: wire.Parent{
+	f := Folder{Path: t.TempDir()}
+	to := Server{Client: &client.Client{Agent: "homestak-gitops/1.2.3", Parent: wire.Parent{
 		Identity: "web-1", Server: parentServer.URL, Pins: []wire.Pin{wire.PinOf(parentServer.Certificate())}, Token: "first",
 	}}}
 	send := func() wire.Report {
@@ -447,14 +446,14 @@ func TestWait(t *testing.T) {
 		})}
 		served := make(chan error, 1)
 		go func() { served <- h.ServeTLS(far, "", "") }()
-		open := func() (node.Server, error) {
+		open := func() (Server, error) {
 			p := wire.Parent{Identity: "web-1", Server: "https://192.0.2.10:44443", Pins: []wire.Pin{key}, Token: "first"}
-			return node.Server{Client: &client.Client{Parent: p, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) { return network.Dial(ctx, at, at) }}}, nil
+			return Server{Client: &client.Client{Parent: p, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) { return network.Dial(ctx, at, at) }}}, nil
 		}
 		var starts int
 		var notes []string
 		var fails error
-		f := node.Folder{Path: t.TempDir()}
+		f := Folder{Path: t.TempDir()}
 		ctx, end := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
@@ -522,9 +521,9 @@ func TestS8WaitRenewsTheToken(t *testing.T) {
 		case <-r.Context().Done():
 		}
 	})
-	open := func() (node.Server, error) {
+	open := func() (Server, error) {
 		p, err := wire.LoadParent(from.File)
-		return node.Server{Client: &client.Client{Parent: p}, File: from.File}, err
+		return Server{Client: &client.Client{Parent: p}, File: from.File}, err
 	}
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

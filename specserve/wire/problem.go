@@ -42,8 +42,8 @@ type ProblemKind struct {
 	Hint    string // what to do
 }
 
-// AllProblems is the table, by code.
-func AllProblems() []ProblemKind {
+// allProblems is the table, by code.
+func allProblems() []ProblemKind {
 	return []ProblemKind{
 		{CodeNoEndpoint, http.StatusNotFound, "unknown endpoint", "check the address of the server, and that it is as new as this program"},
 		{CodeBadRequest, http.StatusBadRequest, "the request cannot be understood", "check that server and client have the same version"},
@@ -64,7 +64,7 @@ func AllProblems() []ProblemKind {
 // LookupProblem returns the row of a code; that of Internal for an unknown one.
 func LookupProblem(code Code) ProblemKind {
 	var internal ProblemKind
-	for _, k := range AllProblems() {
+	for _, k := range allProblems() {
 		if k.Code == code {
 			return k
 		}
@@ -145,7 +145,7 @@ func ReadProblem(status int, document []byte) *Error {
 		return &Error{Code: b.Error.Code, Message: printable(b.Error.Message, mostMessage), Hint: printable(b.Error.Hint, mostHint)}
 	}
 	code := CodeInternal
-	for _, k := range AllProblems() {
+	for _, k := range allProblems() {
 		if k.Status == status {
 			code = k.Code
 			break

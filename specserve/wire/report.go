@@ -27,9 +27,9 @@ const ReportVersion = 1
 const (
 	MaxReport         = 4 << 20
 	MaxLeafReport     = 64 << 10 // bytes of the report of a node that has none below it
-	MaxNodes          = 20_000
+	maxNodes          = 20_000
 	MaxReportFindings = 1_000
-	MaxText           = 2_000 // bytes of one text
+	maxText           = 2_000 // bytes of one text
 )
 
 // MaxReportEvery is the longest time between two reports: a child that reports less often is stale, whatever it says.
@@ -163,8 +163,8 @@ func (r *Report) check(identity string, now time.Time) error {
 		return invalid("it is empty, and has nodes")
 	case r.Empty && r.Commit == "":
 		return invalid("it is empty, and names no commit at which it is")
-	case len(r.Nodes) > MaxNodes:
-		return &ReportTooLargeError{fmt.Sprintf("%d nodes of at most %d", len(r.Nodes), MaxNodes)}
+	case len(r.Nodes) > maxNodes:
+		return &ReportTooLargeError{fmt.Sprintf("%d nodes of at most %d", len(r.Nodes), maxNodes)}
 	case len(r.Findings) > MaxReportFindings:
 		return &ReportTooLargeError{fmt.Sprintf("%d findings of at most %d", len(r.Findings), MaxReportFindings)}
 	case len(r.Agent) > 100:
@@ -174,8 +174,8 @@ func (r *Report) check(identity string, now time.Time) error {
 		switch {
 		case f.Severity != diag.Error && f.Severity != diag.Warning:
 			return invalid("finding %d has the severity %.80q", i+1, f.Severity)
-		case max(len(f.Summary), len(f.Detail), len(f.Address), len(f.Code), len(f.At.File), len(f.Source)) > MaxText:
-			return &ReportTooLargeError{fmt.Sprintf("finding %d has a text of more than %d bytes", i+1, MaxText)}
+		case max(len(f.Summary), len(f.Detail), len(f.Address), len(f.Code), len(f.At.File), len(f.Source)) > maxText:
+			return &ReportTooLargeError{fmt.Sprintf("finding %d has a text of more than %d bytes", i+1, maxText)}
 		}
 	}
 	return r.checkNodes()
@@ -200,8 +200,8 @@ func (r *Report) checkNodes() error {
 			return invalid("commit of node %s is an object name of git", n.Name)
 		case n.Drift < 0:
 			return invalid("node %s has a drift of %d", n.Name, n.Drift)
-		case len(n.Error) > MaxText:
-			return &ReportTooLargeError{fmt.Sprintf("the error of node %s has more than %d bytes", n.Name, MaxText)}
+		case len(n.Error) > maxText:
+			return &ReportTooLargeError{fmt.Sprintf("the error of node %s has more than %d bytes", n.Name, maxText)}
 		}
 		above[n.Name] = true
 	}

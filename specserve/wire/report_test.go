@@ -1,4 +1,4 @@
-package wire_test
+package wire
 
 import (
 	"bytes"
@@ -14,7 +14,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -22,22 +21,22 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 const head = "0123456789abcdef0123456789abcdef01234567"
 
 // good is a report of inner with a node, and below that another one.
-func good() wire.Report {
-	return wire.Report{
-		Version: wire.ReportVersion, Identity: "inner", Agent: "0.1.0", Commit: head, LastGood: head, At: noon, Phase: wire.PhaseRun, Ready: true,
+func good() Report {
+	return Report{
+		Version: ReportVersion, Identity: "inner", Agent: "0.1.0", Commit: head, LastGood: head, At: noon, Phase: PhaseRun, Ready: true,
 		Findings: diag.List{{Severity: diag.Warning, Summary: "image without checksum"}},
-		Nodes: []wire.ReportNode{
-			{Name: "leaf", Type: "pve", Parent: "inner", Phase: wire.PhaseRun, Ready: true, Since: noon},
-			{Name: "app", Type: "vm", Parent: "leaf", Phase: wire.PhaseRun, Ready: true, Since: noon},
+		Nodes: []ReportNode{
+			{Name: "leaf", Type: "pve", Parent: "inner", Phase: PhaseRun, Ready: true, Since: noon},
+			{Name: "app", Type: "vm", Parent: "leaf", Phase: PhaseRun, Ready: true, Since: noon},
 		},
 	}
 }
 
-func read(t *testing.T, r wire.Report) (wire.Report, error) {
+func read(t *testing.T, r Report) (Report, error) {
 	t.Helper()
 	data, err := json.Marshal(r)
 	require.NoError(t, err)
-	return wire.ReadReport(bytes.NewReader(data), "inner", noon)
+	return ReadReport(bytes.NewReader(data), "inner", noon)
 }
 
 func TestAReportIsReadAsItWasWritten(t *testing.T) {
@@ -48,38 +47,38 @@ func TestAReportIsReadAsItWasWritten(t *testing.T) {
 
 // What is not as the protocol says is refused, with what is wrong.
 func TestReportsThatAreRefused(t *testing.T) {
-	for want, change := range map[string]func(*wire.Report){
-		"version is 2":                            func(r *wire.Report) { r.Version = 2 },
-		`it is of "father"`:                       func(r *wire.Report) { r.Identity = "father" },
-		"object names of git":                     func(r *wire.Report) { r.Commit = "main" },
-		`phase "asleep" is not known`:             func(r *wire.Report) { r.Phase = "asleep" },
-		"it has no time":                          func(r *wire.Report) { r.At = time.Time{} },
-		"its time is 6m0s ahead of ours":          func(r *wire.Report) { r.At = noon.Add(6 * time.Minute) },
-		"it is empty, and has nodes":              func(r *wire.Report) { r.Empty = true },
-		"names no commit at which it is":          func(r *wire.Report) { r.Empty, r.Nodes, r.Commit = true, nil, "" },
-		`node 1 has the name "../x"`:              func(r *wire.Report) { r.Nodes[0].Name = "../x" },
-		"node leaf is listed twice":               func(r *wire.Report) { r.Nodes[1].Name = "leaf" },
-		"node inner is listed twice":              func(r *wire.Report) { r.Nodes[1].Name = "inner" },
-		`node app is of type "pod"`:               func(r *wire.Report) { r.Nodes[1].Type = "pod" },
-		`parent of node leaf, "app", is not befo`: func(r *wire.Report) { r.Nodes[0].Parent = "app" },
-		"phase \"\" of node app":                  func(r *wire.Report) { r.Nodes[1].Phase = "" },
-		"a drift of -1":                           func(r *wire.Report) { r.Nodes[1].Drift = -1 },
-		"cut is -1":                               func(r *wire.Report) { r.Cut = -1 },
-		"it comes every -1 seconds":               func(r *wire.Report) { r.Every = -1 },
-		"it comes every 86401 seconds":            func(r *wire.Report) { r.Every = 86401 },
-		`severity "fatal"`:                        func(r *wire.Report) { r.Findings[0].Severity = "fatal" },
+	for want, change := range map[string]func(*Report){
+		"version is 2":                            func(r *Report) { r.Version = 2 },
+		`it is of "father"`:                       func(r *Report) { r.Identity = "father" },
+		"object names of git":                     func(r *Report) { r.Commit = "main" },
+		`phase "asleep" is not known`:             func(r *Report) { r.Phase = "asleep" },
+		"it has no time":                          func(r *Report) { r.At = time.Time{} },
+		"its time is 6m0s ahead of ours":          func(r *Report) { r.At = noon.Add(6 * time.Minute) },
+		"it is empty, and has nodes":              func(r *Report) { r.Empty = true },
+		"names no commit at which it is":          func(r *Report) { r.Empty, r.Nodes, r.Commit = true, nil, "" },
+		`node 1 has the name "../x"`:              func(r *Report) { r.Nodes[0].Name = "../x" },
+		"node leaf is listed twice":               func(r *Report) { r.Nodes[1].Name = "leaf" },
+		"node inner is listed twice":              func(r *Report) { r.Nodes[1].Name = "inner" },
+		`node app is of type "pod"`:               func(r *Report) { r.Nodes[1].Type = "pod" },
+		`parent of node leaf, "app", is not befo`: func(r *Report) { r.Nodes[0].Parent = "app" },
+		"phase \"\" of node app":                  func(r *Report) { r.Nodes[1].Phase = "" },
+		"a drift of -1":                           func(r *Report) { r.Nodes[1].Drift = -1 },
+		"cut is -1":                               func(r *Report) { r.Cut = -1 },
+		"it comes every -1 seconds":               func(r *Report) { r.Every = -1 },
+		"it comes every 86401 seconds":            func(r *Report) { r.Every = 86401 },
+		`severity "fatal"`:                        func(r *Report) { r.Findings[0].Severity = "fatal" },
 	} {
 		r := good()
 		change(&r)
 		_, err := read(t, r)
 		require.ErrorContains(t, err, want)
-		require.ErrorAs(t, err, new(*wire.InvalidReportError), want)
+		require.ErrorAs(t, err, new(*InvalidReportError), want)
 	}
 	for _, text := range []string{"", "null", "[]", "{", `{"version": "1"}`, `{"version": 1} {}`, "\xff", `"x"`} {
-		_, err := wire.ReadReport(strings.NewReader(text), "inner", noon)
-		require.ErrorAs(t, err, new(*wire.InvalidReportError), "%q", text)
+		_, err := ReadReport(strings.NewReader(text), "inner", noon)
+		require.ErrorAs(t, err, new(*InvalidReportError), "%q", text)
 	}
-	_, err := wire.ReadReport(io.MultiReader(strings.NewReader("{"), failing{}), "inner", noon)
+	_, err := ReadReport(io.MultiReader(strings.NewReader("{"), failing{}), "inner", noon)
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 }
 
@@ -100,22 +99,22 @@ func (e *endless) Read(p []byte) (int, error) {
 
 func TestReportsThatAreTooLarge(t *testing.T) {
 	body := &endless{}
-	_, err := wire.ReadReport(body, "inner", noon)
-	require.ErrorAs(t, err, new(*wire.ReportTooLargeError))
-	require.LessOrEqual(t, body.read, 2*wire.MaxReport, "no more than that was read")
-	long := strings.Repeat("x", wire.MaxText+1)
-	for want, change := range map[string]func(*wire.Report){
-		"the error of node leaf": func(r *wire.Report) { r.Nodes[0].Error = long },
-		"finding 1 has a text":   func(r *wire.Report) { r.Findings[0].Detail = long },
-		"its version of the":     func(r *wire.Report) { r.Agent = long },
-		"20001 nodes":            func(r *wire.Report) { r.Nodes = make([]wire.ReportNode, wire.MaxNodes+1) },
-		"1001 findings":          func(r *wire.Report) { r.Findings = make(diag.List, wire.MaxReportFindings+1) },
+	_, err := ReadReport(body, "inner", noon)
+	require.ErrorAs(t, err, new(*ReportTooLargeError))
+	require.LessOrEqual(t, body.read, 2*MaxReport, "no more than that was read")
+	long := strings.Repeat("x", maxText+1)
+	for want, change := range map[string]func(*Report){
+		"the error of node leaf": func(r *Report) { r.Nodes[0].Error = long },
+		"finding 1 has a text":   func(r *Report) { r.Findings[0].Detail = long },
+		"its version of the":     func(r *Report) { r.Agent = long },
+		"20001 nodes":            func(r *Report) { r.Nodes = make([]ReportNode, maxNodes+1) },
+		"1001 findings":          func(r *Report) { r.Findings = make(diag.List, MaxReportFindings+1) },
 	} {
 		r := good()
 		change(&r)
 		_, err := read(t, r)
 		require.ErrorContains(t, err, want)
-		require.ErrorAs(t, err, new(*wire.ReportTooLargeError))
+		require.ErrorAs(t, err, new(*ReportTooLargeError))
 	}
 }
 
@@ -124,12 +123,12 @@ func TestMembersOfANewerChild(t *testing.T) {
 	data, err := json.Marshal(good())
 	require.NoError(t, err)
 	data = append(bytes.TrimSuffix(data, []byte("}")), `,"color":"red"}`...)
-	_, err = wire.ReadReport(bytes.NewReader(data), "inner", noon)
+	_, err = ReadReport(bytes.NewReader(data), "inner", noon)
 	require.NoError(t, err)
 }
 
 func TestTheStoreKeepsTheNewest(t *testing.T) {
-	s := wire.NewReportStore()
+	s := NewReportStore()
 	_, there := s.Get("inner")
 	require.False(t, there)
 	newer, older := good(), good()
@@ -158,7 +157,7 @@ func TestPeriodOfTheChild(t *testing.T) {
 	}{
 		{0, time.Minute, time.Minute}, {0, 0, 0}, {300, time.Minute, 5 * time.Minute}, {5, time.Minute, 5 * time.Second}, {300, 0, 5 * time.Minute},
 	} {
-		r := wire.ReceivedReport{Report: good(), ReceivedAt: noon}
+		r := ReceivedReport{Report: good(), ReceivedAt: noon}
 		r.Every = c.says
 		require.Equal(t, c.period, r.Period(c.usual))
 		require.False(t, r.Stale(noon.Add(3*c.period), c.usual))
@@ -166,10 +165,10 @@ func TestPeriodOfTheChild(t *testing.T) {
 	}
 	slow := good()
 	slow.Every = 300
-	folded := wire.FoldReports(own("inner"), []wire.ReceivedReport{{Report: slow, ReceivedAt: noon}}, every, noon.Add(15*time.Minute))
+	folded := FoldReports(own("inner"), []ReceivedReport{{Report: slow, ReceivedAt: noon}}, every, noon.Add(15*time.Minute))
 	require.False(t, folded.Nodes[0].Stale)
 	require.True(t, folded.Ready)
-	folded = wire.FoldReports(own("inner"), []wire.ReceivedReport{{Report: slow, ReceivedAt: noon}}, every, noon.Add(15*time.Minute+1))
+	folded = FoldReports(own("inner"), []ReceivedReport{{Report: slow, ReceivedAt: noon}}, every, noon.Add(15*time.Minute+1))
 	require.True(t, folded.Nodes[0].Stale)
 	data, err := json.Marshal(slow)
 	require.NoError(t, err)
@@ -177,18 +176,18 @@ func TestPeriodOfTheChild(t *testing.T) {
 }
 
 // claims is a report of a child with a node of its own, and one that this one has.
-func claims(identity, child, below string, ready bool) wire.ReceivedReport {
-	return wire.ReceivedReport{ReceivedAt: noon, Report: wire.Report{
-		Version: wire.ReportVersion, Identity: identity, At: noon, Phase: wire.PhaseRun, Ready: true, Nodes: []wire.ReportNode{
-			{Name: child, Type: "pve", Parent: identity, Phase: wire.PhaseRun, Ready: ready},
-			{Name: below, Type: "vm", Parent: child, Phase: wire.PhaseRun, Ready: ready},
+func claims(identity, child, below string, ready bool) ReceivedReport {
+	return ReceivedReport{ReceivedAt: noon, Report: Report{
+		Version: ReportVersion, Identity: identity, At: noon, Phase: PhaseRun, Ready: true, Nodes: []ReportNode{
+			{Name: child, Type: "pve", Parent: identity, Phase: PhaseRun, Ready: ready},
+			{Name: below, Type: "vm", Parent: child, Phase: PhaseRun, Ready: ready},
 		},
 	}}
 }
 
 // What an agent says of its own nodes counts, and no claim of another child about nodes further down.
 func TestTheNearestAgentCounts(t *testing.T) {
-	lines := func(r wire.Report) (out []string) {
+	lines := func(r Report) (out []string) {
 		for _, n := range r.Nodes {
 			out = append(out, fmt.Sprint(n.Name, " below ", n.Parent, " ", n.Ready))
 		}
@@ -196,13 +195,13 @@ func TestTheNearestAgentCounts(t *testing.T) {
 	}
 	// The first child says of two nodes of the second one, and of a node of the parent, that they are its own.
 	first, second := claims("annex", "store", "app", false), claims("inner", "app", "leaf", true)
-	first.Nodes = append(first.Nodes, wire.ReportNode{Name: "inner", Type: "vm", Parent: "store", Phase: wire.PhaseRun}, wire.ReportNode{Name: "deep", Type: "vm", Parent: "app", Phase: wire.PhaseRun})
-	folded := wire.FoldReports(own("annex", "inner"), []wire.ReceivedReport{first, second}, every, noon)
+	first.Nodes = append(first.Nodes, ReportNode{Name: "inner", Type: "vm", Parent: "store", Phase: PhaseRun}, ReportNode{Name: "deep", Type: "vm", Parent: "app", Phase: PhaseRun})
+	folded := FoldReports(own("annex", "inner"), []ReceivedReport{first, second}, every, noon)
 	require.Equal(t, []string{"annex below father true", "store below annex false", "inner below father true", "app below inner true", "leaf below app true"}, lines(folded))
 	require.Equal(t, 3, folded.Cut, "app, inner and what annex says to be below app")
 	require.False(t, folded.Ready)
 
-	s := wire.NewReportStore()
+	s := NewReportStore()
 	s.Put(first.Report, noon)
 	s.Put(second.Report, noon)
 	for node, through := range map[string]string{"store": "annex", "app": "inner", "leaf": "inner", "deep": "annex", "annex": "", "nobody": ""} {
@@ -212,14 +211,14 @@ func TestTheNearestAgentCounts(t *testing.T) {
 
 // The parent's own nodes and those of all children have room before what is further down.
 func TestRoomForTheNearest(t *testing.T) {
-	long := strings.Repeat("x", wire.MaxText)
-	wide := wire.ReceivedReport{ReceivedAt: noon, Report: wire.Report{Version: wire.ReportVersion, Identity: "annex", Commit: head, At: noon, Phase: wire.PhaseRun, Ready: true}}
-	wide.Nodes = []wire.ReportNode{{Name: "store", Type: "pve", Parent: "annex", Phase: wire.PhaseRun}}
+	long := strings.Repeat("x", maxText)
+	wide := ReceivedReport{ReceivedAt: noon, Report: Report{Version: ReportVersion, Identity: "annex", Commit: head, At: noon, Phase: PhaseRun, Ready: true}}
+	wide.Nodes = []ReportNode{{Name: "store", Type: "pve", Parent: "annex", Phase: PhaseRun}}
 	for i := range 4000 {
-		wide.Nodes = append(wide.Nodes, wire.ReportNode{Name: fmt.Sprintf("n%d", i), Type: "vm", Parent: "store", Phase: wire.PhaseRun, Error: long})
+		wide.Nodes = append(wide.Nodes, ReportNode{Name: fmt.Sprintf("n%d", i), Type: "vm", Parent: "store", Phase: PhaseRun, Error: long})
 	}
 	parent := own("annex", "inner", "last")
-	folded := wire.FoldReports(parent, []wire.ReceivedReport{wide, claims("inner", "app", "leaf", true), claims("last", "one", "two", true)}, every, noon)
+	folded := FoldReports(parent, []ReceivedReport{wide, claims("inner", "app", "leaf", true), claims("last", "one", "two", true)}, every, noon)
 	require.Positive(t, folded.Cut)
 	there := map[string]bool{}
 	for _, n := range folded.Nodes {
@@ -235,17 +234,17 @@ func TestRoomForTheNearest(t *testing.T) {
 const period = time.Minute
 
 // own is what the parent knows of its children by its host.
-func own(names ...string) wire.Report {
-	r := wire.Report{Version: wire.ReportVersion, Identity: "father", Commit: head, At: noon, Phase: wire.PhaseRun, Ready: true}
+func own(names ...string) Report {
+	r := Report{Version: ReportVersion, Identity: "father", Commit: head, At: noon, Phase: PhaseRun, Ready: true}
 	for _, name := range names {
-		r.Nodes = append(r.Nodes, wire.ReportNode{Name: name, Type: "pve", Parent: "father", Phase: wire.PhaseRun, Ready: true})
+		r.Nodes = append(r.Nodes, ReportNode{Name: name, Type: "pve", Parent: "father", Phase: PhaseRun, Ready: true})
 	}
 	return r
 }
 
 func TestReportsFoldUpward(t *testing.T) {
 	from := own("inner", "other")
-	folded := wire.FoldReports(from, []wire.ReceivedReport{{Report: good(), ReceivedAt: noon}}, every, noon.Add(3*period))
+	folded := FoldReports(from, []ReceivedReport{{Report: good(), ReceivedAt: noon}}, every, noon.Add(3*period))
 	var names []string
 	for _, n := range folded.Nodes {
 		names = append(names, n.Name+" below "+n.Parent)
@@ -257,7 +256,7 @@ func TestReportsFoldUpward(t *testing.T) {
 	require.False(t, folded.Ready, "one child has not reported")
 	require.Equal(t, own("inner", "other"), from, "it is not changed")
 
-	stale := wire.FoldReports(own("inner"), []wire.ReceivedReport{{Report: good(), ReceivedAt: noon}}, every, noon.Add(3*period+1))
+	stale := FoldReports(own("inner"), []ReceivedReport{{Report: good(), ReceivedAt: noon}}, every, noon.Add(3*period+1))
 	require.False(t, stale.Nodes[0].Ready)
 	require.Equal(t, "last reported 2026-01-02T12:00:00Z: its state since then is unknown", stale.Nodes[0].Error)
 	require.Len(t, stale.Nodes, 3, "what was in it is still shown")
@@ -266,15 +265,15 @@ func TestReportsFoldUpward(t *testing.T) {
 		require.True(t, n.Stale, n.Name)
 		require.False(t, n.Ready, "nobody knows how %s is by now", n.Name)
 	}
-	atBoot := wire.FoldReports(own("inner"), []wire.ReceivedReport{{Report: good(), ReceivedAt: noon}}, func(string) time.Duration { return 0 }, noon.Add(100*period))
+	atBoot := FoldReports(own("inner"), []ReceivedReport{{Report: good(), ReceivedAt: noon}}, func(string) time.Duration { return 0 }, noon.Add(100*period))
 	require.False(t, atBoot.Nodes[0].Stale, "one that reports only when it boots is never stale")
 
 	failed := good()
 	failed.Ready = false
-	r := wire.FoldReports(own("inner"), []wire.ReceivedReport{{Report: failed, ReceivedAt: noon}}, every, noon)
+	r := FoldReports(own("inner"), []ReceivedReport{{Report: failed, ReceivedAt: noon}}, every, noon)
 	require.Equal(t, "image without checksum", r.Nodes[0].Error)
 	require.False(t, r.Ready)
-	r = wire.FoldReports(own("inner"), []wire.ReceivedReport{{Report: good(), ReceivedAt: noon}}, every, noon)
+	r = FoldReports(own("inner"), []ReceivedReport{{Report: good(), ReceivedAt: noon}}, every, noon)
 	require.True(t, r.Ready)
 }
 
@@ -282,37 +281,37 @@ func TestReportsFoldUpward(t *testing.T) {
 func TestALargeTreeIsCut(t *testing.T) {
 	wide := good()
 	wide.Nodes = nil
-	for i := range wire.MaxNodes {
-		wide.Nodes = append(wide.Nodes, wire.ReportNode{Name: fmt.Sprintf("n%d", i), Type: "vm", Parent: "inner", Phase: wire.PhaseRun, Ready: true, Since: noon})
+	for i := range maxNodes {
+		wide.Nodes = append(wide.Nodes, ReportNode{Name: fmt.Sprintf("n%d", i), Type: "vm", Parent: "inner", Phase: PhaseRun, Ready: true, Since: noon})
 	}
-	folded := wire.FoldReports(own("inner"), []wire.ReceivedReport{{Report: wide, ReceivedAt: noon}}, every, noon)
-	require.Len(t, folded.Nodes, wire.MaxNodes)
+	folded := FoldReports(own("inner"), []ReceivedReport{{Report: wide, ReceivedAt: noon}}, every, noon)
+	require.Len(t, folded.Nodes, maxNodes)
 	require.Equal(t, 1, folded.Cut)
 	require.False(t, folded.Ready)
 	data, err := json.Marshal(folded)
 	require.NoError(t, err)
-	require.LessOrEqual(t, len(data), wire.MaxReport, "nodes with short names have room")
+	require.LessOrEqual(t, len(data), MaxReport, "nodes with short names have room")
 }
 
 // Long texts do not make a report that the parent refuses.
 func TestLongTextsAreCut(t *testing.T) {
-	long := strings.Repeat("\x01", wire.MaxText) // which JSON writes with six bytes each
+	long := strings.Repeat("\x01", maxText) // which JSON writes with six bytes each
 	from, child := own("inner"), good()
-	for range 2 * wire.MaxReportFindings {
+	for range 2 * MaxReportFindings {
 		from.Findings = append(from.Findings, diag.Finding{Severity: diag.Error, Summary: long + "x", Detail: long})
 	}
 	child.Nodes = nil
 	for i := range 1000 {
-		child.Nodes = append(child.Nodes, wire.ReportNode{Name: fmt.Sprintf("n%d", i), Type: "vm", Parent: "inner", Phase: wire.PhaseRun, Error: long, Since: noon})
+		child.Nodes = append(child.Nodes, ReportNode{Name: fmt.Sprintf("n%d", i), Type: "vm", Parent: "inner", Phase: PhaseRun, Error: long, Since: noon})
 	}
-	folded := wire.FoldReports(from, []wire.ReceivedReport{{Report: child, ReceivedAt: noon}}, every, noon)
+	folded := FoldReports(from, []ReceivedReport{{Report: child, ReceivedAt: noon}}, every, noon)
 	require.NotEmpty(t, folded.Findings)
 	require.Positive(t, folded.Cut)
 	require.Equal(t, 1001, len(folded.Nodes)+folded.Cut)
 	data, err := json.Marshal(folded)
 	require.NoError(t, err)
-	require.LessOrEqual(t, len(data), wire.MaxReport)
-	_, err = wire.ReadReport(bytes.NewReader(data), "father", noon)
+	require.LessOrEqual(t, len(data), MaxReport)
+	_, err = ReadReport(bytes.NewReader(data), "father", noon)
 	require.NoError(t, err)
 }
 
@@ -320,17 +319,17 @@ func TestLongTextsAreCut(t *testing.T) {
 func TestAFoldIsAReport(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching(`[a-d][0-9]?`)
-		tree := func(identity string) wire.Report {
-			r := wire.Report{Version: wire.ReportVersion, Identity: identity, Commit: head, At: noon, Phase: wire.PhaseRun, Ready: rapid.Bool().Draw(t, "ready")}
+		tree := func(identity string) Report {
+			r := Report{Version: ReportVersion, Identity: identity, Commit: head, At: noon, Phase: PhaseRun, Ready: rapid.Bool().Draw(t, "ready")}
 			above := []string{identity}
 			for range rapid.IntRange(0, 6).Draw(t, "nodes") {
 				n := name.Draw(t, "name")
 				if slices.Contains(above, n) {
 					continue
 				}
-				r.Nodes = append(r.Nodes, wire.ReportNode{
+				r.Nodes = append(r.Nodes, ReportNode{
 					Name: n, Parent: rapid.SampledFrom(above).Draw(t, "parent"), Type: rapid.SampledFrom([]string{"vm", "pve"}).Draw(t, "type"),
-					Phase: rapid.SampledFrom([]wire.Phase{wire.PhaseCreate, wire.PhaseRun, wire.PhaseDestroy}).Draw(t, "phase"), Error: strings.Repeat("é", rapid.SampledFrom([]int{0, 3, 1500}).Draw(t, "error")),
+					Phase: rapid.SampledFrom([]Phase{PhaseCreate, PhaseRun, PhaseDestroy}).Draw(t, "phase"), Error: strings.Repeat("é", rapid.SampledFrom([]int{0, 3, 1500}).Draw(t, "error")),
 				})
 				above = append(above, n)
 			}
@@ -340,17 +339,17 @@ func TestAFoldIsAReport(t *testing.T) {
 		for i := range parent.Nodes {
 			parent.Nodes[i].Parent = "father"
 		}
-		var children []wire.ReceivedReport
+		var children []ReceivedReport
 		for _, n := range parent.Nodes {
 			if rapid.Bool().Draw(t, "reports") {
-				children = append(children, wire.ReceivedReport{Report: tree(n.Name), ReceivedAt: noon.Add(-time.Duration(rapid.IntRange(0, 10).Draw(t, "age")) * period)})
+				children = append(children, ReceivedReport{Report: tree(n.Name), ReceivedAt: noon.Add(-time.Duration(rapid.IntRange(0, 10).Draw(t, "age")) * period)})
 			}
 		}
 		total := len(parent.Nodes)
 		for _, c := range children {
 			total += len(c.Nodes)
 		}
-		folded := wire.FoldReports(parent, children, every, noon)
+		folded := FoldReports(parent, children, every, noon)
 		if len(folded.Nodes)+folded.Cut != total {
 			t.Fatalf("%d nodes and %d cut of %d", len(folded.Nodes), folded.Cut, total)
 		}
@@ -358,7 +357,7 @@ func TestAFoldIsAReport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := wire.ReadReport(bytes.NewReader(data), "father", noon); err != nil {
+		if _, err := ReadReport(bytes.NewReader(data), "father", noon); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -371,13 +370,13 @@ func FuzzRead(f *testing.F) {
 	f.Add(data)
 	f.Add([]byte(`{"version":1,"identity":"inner","at":"2026-01-02T12:00:00Z","phase":"run","nodes":[{}]}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		r, err := wire.ReadReport(bytes.NewReader(body), "inner", noon)
+		r, err := ReadReport(bytes.NewReader(body), "inner", noon)
 		if err != nil {
 			return
 		}
 		again, err := json.Marshal(r)
 		require.NoError(t, err)
-		got, err := wire.ReadReport(bytes.NewReader(again), "inner", noon)
+		got, err := ReadReport(bytes.NewReader(again), "inner", noon)
 		require.NoError(t, err)
 		require.Len(t, got.Nodes, len(r.Nodes))
 	})
@@ -387,14 +386,14 @@ func every(string) time.Duration { return period }
 
 // A report is the same as another one that says nothing else, whenever that was.
 func TestSame(t *testing.T) {
-	one := wire.Report{Identity: "inner", Commit: "a", At: time.Unix(1, 0), Nodes: []wire.ReportNode{{Name: "app", Ready: true, Reported: time.Unix(1, 0)}}}
+	one := Report{Identity: "inner", Commit: "a", At: time.Unix(1, 0), Nodes: []ReportNode{{Name: "app", Ready: true, Reported: time.Unix(1, 0)}}}
 	two := one
-	two.At, two.Nodes = time.Unix(2, 0), []wire.ReportNode{{Name: "app", Ready: true, Reported: time.Unix(2, 0)}}
+	two.At, two.Nodes = time.Unix(2, 0), []ReportNode{{Name: "app", Ready: true, Reported: time.Unix(2, 0)}}
 	require.True(t, one.Same(two))
 	require.Equal(t, time.Unix(1, 0), one.Nodes[0].Reported, "neither is changed")
 	two.Nodes[0].Ready = false
 	require.False(t, one.Same(two))
 	two.Nodes, two.Commit = one.Nodes, "b"
 	require.False(t, one.Same(two))
-	require.False(t, one.Same(wire.Report{}))
+	require.False(t, one.Same(Report{}))
 }

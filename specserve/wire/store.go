@@ -198,7 +198,7 @@ type folding struct {
 // fits takes the room of a line, if there is enough.
 func (f *folding) fits(n ReportNode) bool {
 	needs := size(n) + len(",")
-	if f.lines >= MaxNodes || needs > f.room {
+	if f.lines >= maxNodes || needs > f.room {
 		f.out.Cut++
 		return false
 	}
@@ -306,9 +306,9 @@ func (r Report) Problem() string {
 // ShortenText cuts a text to what a report may have, at a character.
 func ShortenText(text string) string {
 	const end = "…"
-	if len(text) <= MaxText {
+	if len(text) <= maxText {
 		return text
 	}
-	text = strings.ToValidUTF8(text[:MaxText-len(end)], "")
+	text = strings.ToValidUTF8(text[:maxText-len(end)], "")
 	return text + end
 }

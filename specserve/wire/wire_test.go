@@ -1,4 +1,4 @@
-package wire_test
+package wire
 
 import (
 	"context"
@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
-	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 var pins = []string{"sha256:" + strings.Repeat("0a", 32), "sha256:" + strings.Repeat("0b", 32)}
@@ -27,15 +26,15 @@ var pins = []string{"sha256:" + strings.Repeat("0a", 32), "sha256:" + strings.Re
 func TestSpecDocument(t *testing.T) {
 	s, err := spec.Read([]byte(`{"version":1,"node":"edge","spec":"base","platform":{"packages":["jq"]}}`))
 	require.NoError(t, err)
-	answer := wire.Spec{Spec: s, Pins: pins, Token: "t", Agent: map[string]string{"linux-amd64": strings.Repeat("0c", 32)}}
+	answer := Spec{Spec: s, Pins: pins, Token: "t", Agent: map[string]string{"linux-amd64": strings.Repeat("0c", 32)}}
 	b, err := answer.Document()
 	require.NoError(t, err)
 	require.JSONEq(t, `{"version":1,"node":"edge","spec":"base","identity":{},"access":{},"posture":{},"platform":{"packages":["jq"]},"config":{},
 		"pins":["`+pins[0]+`","`+pins[1]+`"],"token":"t","agent":{"linux-amd64":"`+strings.Repeat("0c", 32)+`"}}`, string(b))
 
-	got, err := wire.ReadSpec(b, "edge")
+	got, err := ReadSpec(b, "edge")
 	require.NoError(t, err)
-	require.Equal(t, pins, wire.PinTexts(got.Pins))
+	require.Equal(t, pins, PinTexts(got.Pins))
 	require.Equal(t, "t", got.Token)
 	again, err := spec.Read(got.Spec)
 	require.NoError(t, err)
@@ -56,7 +55,7 @@ func TestSpecDocument(t *testing.T) {
 
 // A server that is newer than the child says more; what it says is kept.
 func TestNewerServer(t *testing.T) {
-	got, err := wire.ReadSpec([]byte(`{"zoo":[1, 2],"version":1,"node":"edge","spec":"base","pins":["`+pins[0]+`"]}`), "edge")
+	got, err := ReadSpec([]byte(`{"zoo":[1, 2],"version":1,"node":"edge","spec":"base","pins":["`+pins[0]+`"]}`), "edge")
 	require.NoError(t, err)
 	require.JSONEq(t, `{"node":"edge","spec":"base","version":1,"zoo":[1,2]}`, string(got.Spec))
 }
@@ -73,23 +72,23 @@ func TestReadSpecRefuses(t *testing.T) {
 		`{"version":1,"node":"edge","pins":["` + pins[0] + `"],"token":"a b"}`:               "a token that cannot be sent",
 		`{"version":1,"node":"edge","pins":["` + pins[0] + `"],"agent":{"linux-amd64":"x"}}`: "no checksum of the agent",
 	} {
-		_, err := wire.ReadSpec([]byte(body), "edge")
+		_, err := ReadSpec([]byte(body), "edge")
 		require.ErrorContains(t, err, says, body)
 	}
 }
 
 func TestToken(t *testing.T) {
 	h := http.Header{}
-	wire.SetToken(h, "")
+	SetToken(h, "")
 	require.Empty(t, h)
-	wire.SetToken(h, "abc")
+	SetToken(h, "abc")
 	require.Equal(t, "Bearer abc", h.Get("Authorization"))
 	for value, want := range map[string]string{"Bearer abc": "abc", "bearer abc ": "abc", "Basic abc": "", "Bearer": "", "Bearer ": "", "abc": "", "": ""} {
 		h.Set("Authorization", value)
-		require.Equal(t, want, wire.Token(h), value)
+		require.Equal(t, want, Token(h), value)
 	}
-	require.Equal(t, "/spec/a%2F..%2Fb", wire.SpecPath("a/../b"))
-	require.Equal(t, "/agent/linux-amd64", wire.AgentPath("linux", "amd64"))
+	require.Equal(t, "/spec/a%2F..%2Fb", SpecPath("a/../b"))
+	require.Equal(t, "/agent/linux-amd64", AgentPath("linux", "amd64"))
 }
 
 // An answer is refused, or it is a spec of that node without what is not part of it.
@@ -97,7 +96,7 @@ func FuzzReadSpec(f *testing.F) {
 	f.Add([]byte(`{"version":1,"node":"edge","spec":"base","pins":["` + pins[0] + `"],"token":"t","agent":{}}`))
 	f.Add([]byte(`{"version":1,"node":"edge","Token":"t","PINS":["` + pins[0] + `"]}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		got, err := wire.ReadSpec(body, "edge")
+		got, err := ReadSpec(body, "edge")
 		if err != nil {
 			return
 		}
@@ -118,7 +117,7 @@ func TestBackoff(t *testing.T) {
 		t.Helper()
 		require.InDelta(t, want, got, float64(want)/5)
 	}
-	b := wire.Backoff{Most: 2 * time.Minute}
+	b := Backoff{Most: 2 * time.Minute}
 	for range 2 {
 		for _, want := range []time.Duration{5, 10, 20, 40, 80, 120, 120} {
 			near(want*time.Second, b.Next())
@@ -132,37 +131,37 @@ func TestBackoff(t *testing.T) {
 func TestSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		require.True(t, wire.Sleep(t.Context(), time.Hour, nil))
+		require.True(t, Sleep(t.Context(), time.Hour, nil))
 		require.Equal(t, time.Hour, time.Since(began))
 		before := make(chan struct{}, 1)
 		before <- struct{}{}
-		require.True(t, wire.Sleep(t.Context(), time.Hour, before))
+		require.True(t, Sleep(t.Context(), time.Hour, before))
 		ended, end := context.WithCancel(t.Context())
 		end()
-		require.False(t, wire.Sleep(ended, time.Hour, nil))
+		require.False(t, Sleep(ended, time.Hour, nil))
 		require.Equal(t, time.Hour, time.Since(began))
 	})
 }
 
 const canary = "canary-token"
 
-func whole(t *testing.T) wire.Parent {
+func whole(t *testing.T) Parent {
 	t.Helper()
-	pins, err := wire.ParsePins([]string{strings.Repeat("0a", 32), strings.Repeat("0b", 32)})
+	pins, err := ParsePins([]string{strings.Repeat("0a", 32), strings.Repeat("0b", 32)})
 	require.NoError(t, err)
-	return wire.Parent{Identity: "edge", Server: "https://[fd00::1]:44443", Pins: pins, Token: canary}
+	return Parent{Identity: "edge", Server: "https://[fd00::1]:44443", Pins: pins, Token: canary}
 }
 
 func TestSaveAndLoad(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "etc", "homestak-gitops", "node.json")
-	_, err := wire.LoadParent(name)
-	require.ErrorIs(t, err, wire.ErrNoParent)
+	_, err := LoadParent(name)
+	require.ErrorIs(t, err, ErrNoParent)
 	p := whole(t)
 	require.NoError(t, p.Save(name))
 	info, err := os.Stat(name)
 	require.NoError(t, err)
 	require.Equal(t, fs.FileMode(0o600), info.Mode())
-	got, err := wire.LoadParent(name)
+	got, err := LoadParent(name)
 	require.NoError(t, err)
 	require.Equal(t, p, got)
 	b, err := os.ReadFile(name)
@@ -193,24 +192,24 @@ func TestLoadRefuses(t *testing.T) {
 	require.NoError(t, whole(t).Save(name))
 	for _, mode := range []fs.FileMode{0o640, 0o604, 0o620} {
 		require.NoError(t, os.Chmod(name, mode))
-		_, err := wire.LoadParent(name)
+		_, err := LoadParent(name)
 		require.ErrorContains(t, err, "chmod 600 "+name)
 	}
 	require.NoError(t, os.Chmod(name, 0o400))
-	_, err := wire.LoadParent(name)
+	_, err := LoadParent(name)
 	require.NoError(t, err)
 	link := filepath.Join(dir, "link")
 	require.NoError(t, os.Symlink(name, link))
 	for _, other := range []string{link, dir} {
-		_, err = wire.LoadParent(other)
+		_, err = LoadParent(other)
 		require.ErrorContains(t, err, "is not a regular file")
 	}
 	large := filepath.Join(dir, "large")
 	require.NoError(t, os.WriteFile(large, make([]byte, 1<<20), 0o600))
-	_, err = wire.LoadParent(large)
+	_, err = LoadParent(large)
 	require.ErrorContains(t, err, "1048576 bytes")
 	require.NoError(t, os.WriteFile(large, []byte("{"), 0o600))
-	_, err = wire.LoadParent(large)
+	_, err = LoadParent(large)
 	require.ErrorContains(t, err, large+": it is not the JSON document")
 }
 
@@ -244,11 +243,11 @@ func TestReadIsStrict(t *testing.T) {
 		edit(`"canary-token"`, `"canary-token\n"`): "characters that a token does not have",
 		`{"version":1,"identity":"edge","server":"https://a:1","pins":[],"token":"canary-token"}`: "there are no pins",
 	} {
-		_, err := wire.ReadParent([]byte(text))
+		_, err := ReadParent([]byte(text))
 		require.ErrorContains(t, err, says, text)
 		require.NotContains(t, err.Error(), "canary", text)
 	}
-	p, err := wire.ReadParent([]byte(`{"version":1,"identity":"edge","server":"https://a/","pins":[` + a + `]}`))
+	p, err := ReadParent([]byte(`{"version":1,"identity":"edge","server":"https://a/","pins":[` + a + `]}`))
 	require.NoError(t, err)
 	require.Empty(t, p.Token, "the posture may need none")
 }
@@ -257,90 +256,90 @@ func TestReadIsStrict(t *testing.T) {
 func TestByHand(t *testing.T) {
 	want, name := whole(t), filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(name, []byte(canary+"\n"), 0o600))
-	got, err := wire.ParentByHand("edge", want.Server, name, wire.PinTexts(want.Pins))
+	got, err := ParentByHand("edge", want.Server, name, PinTexts(want.Pins))
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 	require.NoError(t, os.Chmod(name, 0o644))
-	_, err = wire.ParentByHand("edge", want.Server, name, wire.PinTexts(want.Pins))
+	_, err = ParentByHand("edge", want.Server, name, PinTexts(want.Pins))
 	require.ErrorContains(t, err, "chmod 600")
-	got, err = wire.ParentByHand("edge", want.Server, "", wire.PinTexts(want.Pins))
+	got, err = ParentByHand("edge", want.Server, "", PinTexts(want.Pins))
 	require.NoError(t, err)
 	require.Empty(t, got.Token)
-	_, err = wire.ParentByHand("edge", want.Server, "", nil)
+	_, err = ParentByHand("edge", want.Server, "", nil)
 	require.ErrorContains(t, err, "there are no pins")
-	_, err = wire.ParentByHand("edge", "192.0.2.1", "", wire.PinTexts(want.Pins))
+	_, err = ParentByHand("edge", "192.0.2.1", "", PinTexts(want.Pins))
 	require.ErrorContains(t, err, "want https://HOST:PORT")
-	_, err = wire.ParentByHand("edge", want.Server, name+"x", wire.PinTexts(want.Pins))
+	_, err = ParentByHand("edge", want.Server, name+"x", PinTexts(want.Pins))
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
 func TestParse(t *testing.T) {
 	digits := strings.Repeat("0a", 32)
 	for _, text := range []string{digits, "sha256:" + digits, " sha256:" + strings.ToUpper(digits) + "\n"} {
-		p, err := wire.ParsePin(text)
+		p, err := ParsePin(text)
 		require.NoError(t, err)
 		require.Equal(t, "sha256:"+digits, p.String())
 	}
 	for _, bad := range []string{"", "sha256:", "sha1:" + digits, digits[2:], digits + "00", strings.Repeat("zz", 32)} {
-		_, err := wire.ParsePin(bad)
+		_, err := ParsePin(bad)
 		require.ErrorContains(t, err, "is not a pin", bad)
 	}
 	a, b := "sha256:"+digits, "sha256:"+strings.Repeat("0b", 32)
-	got, err := wire.ParsePins([]string{a, b, digits})
+	got, err := ParsePins([]string{a, b, digits})
 	require.NoError(t, err)
-	require.Equal(t, []string{a, b}, wire.PinTexts(got))
-	_, err = wire.ParsePins(nil)
+	require.Equal(t, []string{a, b}, PinTexts(got))
+	_, err = ParsePins(nil)
 	require.ErrorContains(t, err, "there are no pins")
 	many := []string{a, b, "sha256:" + strings.Repeat("0c", 32), "sha256:" + strings.Repeat("0d", 32), "sha256:" + strings.Repeat("0e", 32)}
-	_, err = wire.ParsePins(many)
+	_, err = ParsePins(many)
 	require.ErrorContains(t, err, "5 pins, 4 are the most")
 }
 
 // The codes and their status are a contract with children of other versions.
 func TestTable(t *testing.T) {
 	var got []string
-	for _, k := range wire.AllProblems() {
+	for _, k := range allProblems() {
 		require.NotEmpty(t, k.Message, k.Code)
 		require.NotEmpty(t, k.Hint, k.Code)
-		require.Equal(t, k, wire.LookupProblem(k.Code))
+		require.Equal(t, k, LookupProblem(k.Code))
 		got = append(got, fmt.Sprintf("%s %d", k.Code, k.Status))
 	}
 	require.Equal(t, []string{
 		"E100 404", "E101 400", "E200 404", "E201 404", "E202 404", "E300 401", "E301 401", "E302 403", "E303 401",
 		"E400 422", "E429 429", "E500 500", "E501 0",
 	}, got)
-	require.Equal(t, wire.CodeInternal, wire.LookupProblem("E999").Code)
+	require.Equal(t, CodeInternal, LookupProblem("E999").Code)
 }
 
 func TestError(t *testing.T) {
-	err := error(wire.Errorf(wire.CodeConnection, "reading: %w", io.ErrUnexpectedEOF))
+	err := error(Errorf(CodeConnection, "reading: %w", io.ErrUnexpectedEOF))
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	require.Equal(t, "E501: reading: unexpected EOF\ncheck that the server runs, that its address is right, and that no firewall is in between", err.Error())
-	require.Equal(t, wire.CodeConnection, wire.CodeOf(fmt.Errorf("fetching: %w", err)))
-	require.Equal(t, wire.CodeInternal, wire.CodeOf(errors.New("any")))
-	require.Equal(t, http.StatusForbidden, (&wire.Error{Code: wire.CodeNotYours}).Status())
-	require.Equal(t, http.StatusInternalServerError, (&wire.Error{Code: wire.CodeConnection}).Status(), "what only a client notices is no answer")
+	require.Equal(t, CodeConnection, CodeOf(fmt.Errorf("fetching: %w", err)))
+	require.Equal(t, CodeInternal, CodeOf(errors.New("any")))
+	require.Equal(t, http.StatusForbidden, (&Error{Code: CodeNotYours}).Status())
+	require.Equal(t, http.StatusInternalServerError, (&Error{Code: CodeConnection}).Status(), "what only a client notices is no answer")
 }
 
 // What a server writes, a client reads.
 func TestBody(t *testing.T) {
-	for _, k := range wire.AllProblems() {
-		e := &wire.Error{Code: k.Code}
-		require.Equal(t, &wire.Error{Code: k.Code, Message: k.Message, Hint: k.Hint}, wire.ReadProblem(e.Status(), e.Body()))
+	for _, k := range allProblems() {
+		e := &Error{Code: k.Code}
+		require.Equal(t, &Error{Code: k.Code, Message: k.Message, Hint: k.Hint}, ReadProblem(e.Status(), e.Body()))
 	}
 	require.JSONEq(t, `{"error":{"code":"E200","message":"no node \"web\"","hint":"check it"}}`,
-		string((&wire.Error{Code: wire.CodeNotFound, Message: `no node "web"`, Hint: "check it"}).Body()))
+		string((&Error{Code: CodeNotFound, Message: `no node "web"`, Hint: "check it"}).Body()))
 }
 
 // An answer may come from anybody, such as a proxy.
 func TestReadAnything(t *testing.T) {
 	for _, body := range []string{"<html>no", "", `{"error":{"code":"E9"}}`, `{"error":[]}`, `{"error":{"message":"x"}}`} {
-		require.Equal(t, &wire.Error{Code: wire.CodeNoEndpoint, Message: "the server answered 404 Not Found"}, wire.ReadProblem(http.StatusNotFound, []byte(body)), body)
+		require.Equal(t, &Error{Code: CodeNoEndpoint, Message: "the server answered 404 Not Found"}, ReadProblem(http.StatusNotFound, []byte(body)), body)
 	}
-	require.Equal(t, wire.CodeNotYours, wire.ReadProblem(http.StatusNotFound, []byte(`{"error":{"code":"E302"}}`)).Code, "the document is more exact than the status")
-	require.Equal(t, wire.CodeInternal, wire.ReadProblem(http.StatusBadGateway, nil).Code)
-	require.Equal(t, wire.CodeInternal, wire.ReadProblem(http.StatusTeapot, nil).Code)
-	long := wire.ReadProblem(404, (&wire.Error{Code: wire.CodeNotFound, Message: "\x1b[31m" + strings.Repeat("ü", 400)}).Body())
+	require.Equal(t, CodeNotYours, ReadProblem(http.StatusNotFound, []byte(`{"error":{"code":"E302"}}`)).Code, "the document is more exact than the status")
+	require.Equal(t, CodeInternal, ReadProblem(http.StatusBadGateway, nil).Code)
+	require.Equal(t, CodeInternal, ReadProblem(http.StatusTeapot, nil).Code)
+	long := ReadProblem(404, (&Error{Code: CodeNotFound, Message: "\x1b[31m" + strings.Repeat("ü", 400)}).Body())
 	require.NotContains(t, long.Message, "\x1b")
 	require.LessOrEqual(t, len(long.Message), 500+len("…"))
 }
