@@ -5,19 +5,19 @@ import (
 	"runtime/debug"
 )
 
-// BuildInfo is the document of version --json.
-type BuildInfo struct {
+// buildInfo is the document of version --json.
+type buildInfo struct {
 	Version string `json:"version"`
 	Commit  string `json:"commit"` // with the suffix -dirty if it was built from something else; "" if unknown
 	Go      string `json:"go"`
 }
 
-// ThisBuild is the build of the program that runs.
-func ThisBuild() BuildInfo { return BuildInfoOf(debug.ReadBuildInfo()) }
+// thisBuild is the build of the program that runs.
+func thisBuild() buildInfo { return buildInfoOf(debug.ReadBuildInfo()) }
 
-// BuildInfoOf reads what the go command wrote into a binary, as debug.ReadBuildInfo returns it.
-func BuildInfoOf(info *debug.BuildInfo, ok bool) BuildInfo {
-	b := BuildInfo{Version: "(unknown)", Go: runtime.Version()}
+// buildInfoOf reads what the go command wrote into a binary, as debug.ReadBuildInfo returns it.
+func buildInfoOf(info *debug.BuildInfo, ok bool) buildInfo {
+	b := buildInfo{Version: "(unknown)", Go: runtime.Version()}
 	if !ok {
 		return b
 	}

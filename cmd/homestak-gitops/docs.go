@@ -16,7 +16,7 @@ func docsVerb() *cobra.Command {
 		Hidden: true,
 		Args:   ui.TakesArgs(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
-			return WriteManual(c.Root(), drivers.Kinds(), args[0])
+			return writeManual(c.Root(), drivers.Kinds(), args[0])
 		},
 	}
 }

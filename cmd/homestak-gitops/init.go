@@ -23,7 +23,7 @@ a new auth.ownership_key. It never overwrites a file.`,
 }
 
 func runInit(a *app, dir string) error {
-	if err := WriteScaffold(dir); err != nil {
+	if err := writeScaffold(dir); err != nil {
 		return err
 	}
 	in := ""

@@ -18,9 +18,9 @@ import (
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
-// WriteManual writes the man pages of a command, and its pages about commands and language, into
+// writeManual writes the man pages of a command, and its pages about commands and language, into
 // a folder: man/*.1, commands.md and reference.md. The same program writes the same bytes.
-func WriteManual(root *cobra.Command, kinds model.Kinds, dir string) error {
+func writeManual(root *cobra.Command, kinds model.Kinds, dir string) error {
 	root.DisableAutoGenTag = true
 	root.InitDefaultCompletionCmd()
 	man := filepath.Join(dir, "man")

@@ -19,9 +19,9 @@ import (
 //go:embed site
 var scaffoldSite embed.FS
 
-// WriteScaffold writes the site into a folder: all of it or, where one of its files or another file
+// writeScaffold writes the site into a folder: all of it or, where one of its files or another file
 // of the language is there already, nothing.
-func WriteScaffold(dir string) error {
+func writeScaffold(dir string) error {
 	files, err := siteFiles()
 	if err != nil {
 		return err

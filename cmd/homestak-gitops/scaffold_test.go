@@ -1,4 +1,4 @@
-package main_test
+package main
 
 import (
 	"os"
@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
 )
@@ -17,13 +16,13 @@ import (
 // All or nothing is written, and nothing is overwritten. The key of ownership is new, and for the user's eyes only.
 func TestS1Init(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "site")
-	require.NoError(t, main.WriteScaffold(dir))
+	require.NoError(t, writeScaffold(dir))
 	require.FileExists(t, filepath.Join(dir, "site.hcl"))
 	require.FileExists(t, filepath.Join(dir, ".gitignore"))
 	keys := map[string]bool{}
 	for _, made := range []string{dir, filepath.Join(t.TempDir(), "second")} {
 		if made != dir {
-			require.NoError(t, main.WriteScaffold(made))
+			require.NoError(t, writeScaffold(made))
 		}
 		file := filepath.Join(made, "secrets.yaml")
 		data, err := os.ReadFile(file)
@@ -37,11 +36,11 @@ func TestS1Init(t *testing.T) {
 		keys[secrets.Values["auth"][model.OwnershipKey]] = true
 	}
 	require.Len(t, keys, 2, "each site has a key of its own")
-	require.ErrorContains(t, main.WriteScaffold(dir), "holds HCL files already")
+	require.ErrorContains(t, writeScaffold(dir), "holds HCL files already")
 
 	dir = t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, ".gitignore"), nil, 0o600))
-	require.ErrorContains(t, main.WriteScaffold(dir), "nothing is overwritten")
+	require.ErrorContains(t, writeScaffold(dir), "nothing is overwritten")
 	have, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, have, 1)
@@ -53,16 +52,16 @@ func TestBuildInfoOf(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		info *debug.BuildInfo
-		want main.BuildInfo
+		want buildInfo
 	}{
-		"no information":       {nil, main.BuildInfo{Version: "(unknown)"}},
-		"no version":           {&debug.BuildInfo{}, main.BuildInfo{Version: "(unknown)"}},
-		"a release":            {&debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}, Settings: commit("3f2c", "false")}, main.BuildInfo{Version: "v1.2.3", Commit: "3f2c"}},
-		"changed since commit": {&debug.BuildInfo{Settings: commit("3f2c", "true")}, main.BuildInfo{Version: "(unknown)", Commit: "3f2c-dirty"}},
-		"changed, no commit":   {&debug.BuildInfo{Settings: commit("", "true")}, main.BuildInfo{Version: "(unknown)"}},
+		"no information":       {nil, buildInfo{Version: "(unknown)"}},
+		"no version":           {&debug.BuildInfo{}, buildInfo{Version: "(unknown)"}},
+		"a release":            {&debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}, Settings: commit("3f2c", "false")}, buildInfo{Version: "v1.2.3", Commit: "3f2c"}},
+		"changed since commit": {&debug.BuildInfo{Settings: commit("3f2c", "true")}, buildInfo{Version: "(unknown)", Commit: "3f2c-dirty"}},
+		"changed, no commit":   {&debug.BuildInfo{Settings: commit("", "true")}, buildInfo{Version: "(unknown)"}},
 	} {
 		c.want.Go = runtime.Version()
-		require.Equal(t, c.want, main.BuildInfoOf(c.info, c.info != nil), name)
+		require.Equal(t, c.want, buildInfoOf(c.info, c.info != nil), name)
 	}
-	require.Equal(t, runtime.Version(), main.ThisBuild().Go)
+	require.Equal(t, runtime.Version(), thisBuild().Go)
 }

@@ -76,7 +76,7 @@ func runServe(ctx context.Context, a *app, f *serveFlags) error {
 	defer unsubscribe()
 	return daemon.Run(ctx, daemon.Options{
 		Site: site.FolderOptions{Kinds: drivers.Kinds(), Dir: f.Dir, Secrets: f.Secrets, Keys: site.Keys{Env: a.ui.Env}, Vars: vars, Sandbox: sandbox()}, Host: f.Host,
-		Dir: dir, CertFile: f.cert, KeyFile: f.key, Listen: f.listen, Version: ThisBuild().Version, Program: service.ProgramFile(),
+		Dir: dir, CertFile: f.cert, KeyFile: f.key, Listen: f.listen, Version: thisBuild().Version, Program: service.ProgramFile(),
 		Log: service.NewLog(a.ui.Stderr, a.ui.Env("JOURNAL_STREAM"), f.logLevel, f.logFormat), Found: a.ui.Findings,
 		Ready: func(at daemon.Announce) error {
 			url := "https://" + view.Reachable(at.Addr)

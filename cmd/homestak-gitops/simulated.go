@@ -22,5 +22,5 @@ func twinNetwork(file string) (session.Network, error) { return sim.Twins(file) 
 
 // worldOf is simulators, and what runs in their guests: an agent on each that is a host in turn.
 func worldOf(hosts sim.Hosts) (*sim.World, error) {
-	return sim.NewWorld(sim.WorldOptions{Hosts: hosts, Log: slog.New(slog.DiscardHandler), Version: ThisBuild().Version})
+	return sim.NewWorld(sim.WorldOptions{Hosts: hosts, Log: slog.New(slog.DiscardHandler), Version: thisBuild().Version})
 }

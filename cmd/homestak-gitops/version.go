@@ -18,7 +18,7 @@ func versionVerb(a *app) *cobra.Command {
 }
 
 func runVersion(a *app) error {
-	b := ThisBuild()
+	b := thisBuild()
 	if a.ui.JSON {
 		return a.ui.Emit(b)
 	}

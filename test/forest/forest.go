@@ -49,11 +49,11 @@ type Options struct {
 	// Fault is asked about each request to the host of a machine; see pve.Config. May be nil.
 	Fault func(machine string, r *http.Request) (status int, apply bool)
 	// Event is called with what happened that a law is about. May be nil.
-	Event func(Event)
+	Event func(event)
 }
 
-// Event is something that happened to a guest of type pve, or to a guest on it.
-type Event struct {
+// event is something that happened to a guest of type pve, or to a guest on it.
+type event struct {
 	What    string // booted, creates, destroys, gone
 	Machine string // on which it is
 	Guest   string // its name, if it is known
@@ -63,7 +63,7 @@ type Event struct {
 // Forest is machines and their agents.
 type Forest struct {
 	o       Options
-	Network *Network
+	Network *network
 	ctx     context.Context
 	file    string // that stands for the program
 
@@ -100,7 +100,7 @@ func New(ctx context.Context, root string, o Options) (*Forest, error) {
 		o.Log = func(string) *slog.Logger { return slog.New(slog.DiscardHandler) }
 	}
 	if o.Event == nil {
-		o.Event = func(Event) {}
+		o.Event = func(event) {}
 	}
 	f := &Forest{o: o, Network: newNetwork(o.Seed), ctx: ctx, file: filepath.Join(o.Dir, "program")}
 	if err := os.WriteFile(f.file, []byte("a program"), 0o600); err != nil {
@@ -297,11 +297,11 @@ func (w way) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch {
 	case len(parts) < 2 || parts[1] != "qemu":
 	case r.Method == http.MethodPost && len(parts) == 2:
-		m.f.o.Event(Event{What: "creates", Machine: m.Name})
+		m.f.o.Event(event{What: "creates", Machine: m.Name})
 	case r.Method == http.MethodDelete && len(parts) == 3:
 		for _, child := range m.f.Machines() {
 			if child.Parent == m && fmt.Sprint(child.vmid) == parts[2] {
-				m.f.o.Event(Event{What: "destroys", Machine: m.Name, Guest: child.Name, Inside: child.Managed()})
+				m.f.o.Event(event{What: "destroys", Machine: m.Name, Guest: child.Name, Inside: child.Managed()})
 			}
 		}
 	}
@@ -363,7 +363,7 @@ func (f *Forest) Step() error {
 			if err := f.boot(t.Node, m, g.VMID, g.Config["smbios1"]); err != nil {
 				return err
 			}
-			f.o.Event(Event{What: "booted", Machine: m.Name, Guest: t.Node})
+			f.o.Event(event{What: "booted", Machine: m.Name, Guest: t.Node})
 		}
 	}
 	return nil
@@ -389,7 +389,7 @@ func (f *Forest) remove(m *Machine, byHand bool) {
 	if byHand {
 		what = "lost"
 	}
-	f.o.Event(Event{What: what, Machine: m.Parent.Name, Guest: m.Name, Inside: m.Managed()})
+	f.o.Event(event{What: what, Machine: m.Parent.Name, Guest: m.Name, Inside: m.Managed()})
 	f.mu.Lock()
 	f.machines = slices.DeleteFunc(f.machines, func(other *Machine) bool { return other == m })
 	f.mu.Unlock()

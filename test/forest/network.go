@@ -13,8 +13,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
-// Network is the links between the machines of a forest. Its methods may be called from any goroutine.
-type Network struct {
+// network is the links between the machines of a forest. Its methods may be called from any goroutine.
+type network struct {
 	mu        sync.Mutex // agents dial and listen while a schedule cuts links
 	listeners map[netip.AddrPort]*listener
 	conns     map[*conn]bool
@@ -24,8 +24,8 @@ type Network struct {
 	dials     map[string]int // by machine
 }
 
-func newNetwork(seed uint64) *Network {
-	return &Network{
+func newNetwork(seed uint64) *network {
+	return &network{
 		listeners: map[netip.AddrPort]*listener{}, conns: map[*conn]bool{}, cut: map[string]bool{}, dials: map[string]int{},
 		r: rand.New(rand.NewPCG(seed, 0x6e6574)), //nolint:gosec // a schedule, not a secret
 	}
@@ -33,7 +33,7 @@ func newNetwork(seed uint64) *Network {
 
 // Cut takes away the link of a machine to its parent, or gives it back: of all of a name, or of the one with a data folder. What
 // is under way ends.
-func (n *Network) Cut(machine string, gone bool) {
+func (n *network) Cut(machine string, gone bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.cut[machine] = gone
@@ -46,14 +46,14 @@ func (n *Network) Cut(machine string, gone bool) {
 }
 
 // Lose makes so many of the parts of answers get lost, with their connection: 0 is none.
-func (n *Network) Lose(chance float64) {
+func (n *network) Lose(chance float64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.lost = chance
 }
 
 // listen is the service's way to listen at the address of a machine.
-func (n *Network) listen(at netip.AddrPort) func(context.Context, string) (net.Listener, error) {
+func (n *network) listen(at netip.AddrPort) func(context.Context, string) (net.Listener, error) {
 	return func(context.Context, string) (net.Listener, error) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -67,7 +67,7 @@ func (n *Network) listen(at netip.AddrPort) func(context.Context, string) (net.L
 }
 
 // dial is the way of a machine to its parent.
-func (n *Network) dial(m *Machine) func(ctx context.Context, network, address string) (net.Conn, error) {
+func (n *network) dial(m *Machine) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		to, err := netip.ParseAddrPort(address)
 		if err != nil {
@@ -105,7 +105,7 @@ func (n *Network) dial(m *Machine) func(ctx context.Context, network, address st
 // conn is the caller's end of a connection.
 type conn struct {
 	net.Conn
-	n  *Network
+	n  *network
 	of *Machine
 }
 
@@ -133,7 +133,7 @@ func (c *conn) Close() error {
 
 // listener is that of a machine.
 type listener struct {
-	n        *Network
+	n        *network
 	at       netip.AddrPort
 	incoming chan net.Conn
 	once     sync.Once

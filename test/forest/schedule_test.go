@@ -1,4 +1,4 @@
-package forest_test
+package forest
 
 import (
 	"fmt"
@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/sim/pve"
-	"github.com/homestak/homestak-gitops/test/forest"
 )
 
 // sample is how many schedules a run makes unless set. make race sets fewer.
@@ -110,7 +109,7 @@ func schedule(t *testing.T, seed uint64) (w *world, took time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0x666f72))               //nolint:gosec // a schedule
 		f := &faults{r: rand.New(rand.NewPCG(seed, 0x66617578))} //nolint:gosec // a schedule
-		w = newWorld(t, func(o *forest.Options) { o.Seed, o.Fault, o.Watch = seed, f.fault, r.IntN(2) == 0 })
+		w = newWorld(t, func(o *Options) { o.Seed, o.Fault, o.Watch = seed, f.fault, r.IntN(2) == 0 })
 		defer w.End()
 		s := newSite()
 		for _, on := range []string{"father", "inner", "leaf"} {
@@ -223,7 +222,7 @@ func (s *site) toggle(r *rand.Rand) string {
 }
 
 // kill ends an agent, and keeps it from being started for a while.
-func (w *world) kill(m *forest.Machine, d time.Duration) {
+func (w *world) kill(m *Machine, d time.Duration) {
 	w.record("the agent of %s dies, for %s", m.Name, d)
 	m.Kill()
 	w.down[m.Name] = time.Now().Add(d)
@@ -231,7 +230,7 @@ func (w *world) kill(m *forest.Machine, d time.Duration) {
 
 // loseData takes the data folder of the agent of a child. Those of its own children have pins and tokens of keys that
 // are gone with it, and are given others.
-func (w *world) loseData(c *forest.Machine) {
+func (w *world) loseData(c *Machine) {
 	c.Kill()
 	require.NoError(w.t, c.Reinstall(true))
 	for _, m := range w.Machines() {
@@ -243,7 +242,7 @@ func (w *world) loseData(c *forest.Machine) {
 }
 
 // byHand is what people do on a host.
-func (w *world) byHand(r *rand.Rand, m *forest.Machine) {
+func (w *world) byHand(r *rand.Rand, m *Machine) {
 	for name, g := range m.Guests() {
 		if w.Machine(name) != nil || name == "inner" || name == "leaf" || !strings.Contains(g.Config["description"], "homestak-gitops: ") || g.Lock != "" {
 			continue

@@ -1,4 +1,4 @@
-package forest_test
+package forest
 
 import (
 	"crypto/ecdsa"
@@ -29,7 +29,6 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/test/forest"
 )
 
 // guests are all guests of all machines, with what makes each the one that it is.
@@ -52,7 +51,7 @@ func (w *world) writes() (n int) {
 }
 
 // server is the folder of the keys of a machine's server.
-func server(m *forest.Machine) string { return filepath.Join(m.Data, "data", daemon.Folder) }
+func server(m *Machine) string { return filepath.Join(m.Data, "data", daemon.Folder) }
 
 // known is what a child keeps of its parent.
 type known struct {
@@ -69,7 +68,7 @@ func (w *world) knows(child string) (k known) {
 }
 
 // expireTomorrow replaces the certificate of a server by one of the same key that is about to expire.
-func expireTomorrow(t *testing.T, m *forest.Machine) {
+func expireTomorrow(t *testing.T, m *Machine) {
 	t.Helper()
 	name := filepath.Join(server(m), keys.CertFile)
 	text, err := os.ReadFile(name)
@@ -91,7 +90,7 @@ func expireTomorrow(t *testing.T, m *forest.Machine) {
 func TestST06PeersOnAChild(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const peers, width = 20, 5
-		w := newWorld(t, func(o *forest.Options) { o.Env = map[string]string{"HOMESTAK_CONCURRENCY": fmt.Sprint(width)} })
+		w := newWorld(t, func(o *Options) { o.Env = map[string]string{"HOMESTAK_CONCURRENCY": fmt.Sprint(width)} })
 		defer w.end()
 		s := newSite()
 		for range peers {
@@ -377,7 +376,7 @@ func TestST22IdentityGoneInATree(t *testing.T) {
 }
 
 // grown is a tree of three levels that is as declared, with a VM on each machine: vm-1, vm-2 and vm-3.
-func grown(t *testing.T, change func(*forest.Options)) (*world, *site) {
+func grown(t *testing.T, change func(*Options)) (*world, *site) {
 	t.Helper()
 	w := newWorld(t, change)
 	s := newSite()
@@ -814,7 +813,7 @@ func (q *requests) take() []string {
 func TestAChangeByHandIsTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked requests
-		w := newWorld(t, func(o *forest.Options) {
+		w := newWorld(t, func(o *Options) {
 			o.Watch, o.Fault = true, asked.note
 			o.Env = map[string]string{"HOMESTAK_DRIFT_EVERY": "1h", "HOMESTAK_REPOSITORY_POLL": "24h"}
 		})

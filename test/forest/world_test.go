@@ -1,4 +1,4 @@
-package forest_test
+package forest
 
 import (
 	"fmt"
@@ -16,7 +16,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
-	"github.com/homestak/homestak-gitops/test/forest"
 	"github.com/homestak/homestak-gitops/test/released"
 )
 
@@ -103,7 +102,7 @@ func (s *site) files() map[string]string {
 
 // world is a forest in simulated time, and what is known of it without the agents.
 type world struct {
-	*forest.Forest
+	*Forest
 	t    *testing.T
 	repo *sourcetest.Repo
 	log  *enginetest.Log
@@ -122,10 +121,10 @@ type world struct {
 }
 
 // newWorld makes one inside of a synctest bubble. Change completes the options.
-func newWorld(t *testing.T, change func(*forest.Options)) *world {
+func newWorld(t *testing.T, change func(*Options)) *world {
 	t.Helper()
 	w := &world{t: t, repo: sourcetest.New(t), log: &enginetest.Log{}, begun: time.Now(), down: map[string]time.Time{}, allowed: map[string]bool{}}
-	o := forest.Options{
+	o := Options{
 		Dir: sourcetest.TempDir(t), Repository: w.repo.URL(), Secrets: secrets, TaskTime: time.Second, Event: w.event,
 		Log: func(machine string) *slog.Logger {
 			return slog.New(slog.NewTextHandler(w.log, nil)).With("machine", machine)
@@ -135,7 +134,7 @@ func newWorld(t *testing.T, change func(*forest.Options)) *world {
 		change(&o)
 	}
 	var err error
-	w.Forest, err = forest.New(t.Context(), "father", o)
+	w.Forest, err = New(t.Context(), "father", o)
 	require.NoError(t, err)
 	return w
 }
@@ -172,7 +171,7 @@ func (w *world) violation(format string, args ...any) {
 }
 
 // event holds what happens against the laws of order.
-func (w *world) event(e forest.Event) {
+func (w *world) event(e event) {
 	switch e.What {
 	case "creates":
 		m := w.Machine(e.Machine)

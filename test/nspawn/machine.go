@@ -21,9 +21,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Patience is how long anything may take here before it counts as never: much more
+// patience is how long anything may take here before it counts as never: much more
 // than it does on a busy machine.
-const Patience = 3 * time.Minute
+const patience = 3 * time.Minute
 
 // Machine is a Debian with systemd as its first process, in namespaces of its own: its
 // network is loopback only, and what it writes is gone with it.
@@ -172,7 +172,7 @@ func (m *Machine) hear(heard *net.UnixConn) <-chan struct{} {
 // awaitReady waits until the guest is up, and finds its processes.
 func (m *Machine) awaitReady(ready <-chan struct{}) {
 	m.t.Helper()
-	late := time.NewTimer(Patience)
+	late := time.NewTimer(patience)
 	defer late.Stop()
 	select {
 	case <-ready:
@@ -213,7 +213,7 @@ func childOf(t testing.TB, parent int) int {
 // end powers the guest off, and sees to it that it is gone.
 func (m *Machine) end() {
 	_ = m.nspawn.Process.Signal(syscall.SIGTERM) // nspawn tells the guest to power off
-	late := time.NewTimer(Patience)
+	late := time.NewTimer(patience)
 	defer late.Stop()
 	select {
 	case <-m.ended:
@@ -303,7 +303,7 @@ func Await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	again := time.NewTicker(50 * time.Millisecond)
 	defer again.Stop()
-	late := time.NewTimer(Patience)
+	late := time.NewTimer(patience)
 	defer late.Stop()
 	for !holds() {
 		select {

@@ -9,15 +9,15 @@ import (
 	"path/filepath"
 )
 
-// Variable names a binary to test instead of building one: make test builds it once for all
+// variable names a binary to test instead of building one: make test builds it once for all
 // packages. The test cache of go notices when that file changes, since Path reads it.
-const Variable = "HOMESTAK_PROGRAM"
+const variable = "HOMESTAK_PROGRAM"
 
-// Path returns the path of the binary. It builds one in dir unless Variable names one.
+// Path returns the path of the binary. It builds one in dir unless variable names one.
 func Path(ctx context.Context, dir string) (string, error) {
-	if path := os.Getenv(Variable); path != "" {
+	if path := os.Getenv(variable); path != "" {
 		if _, err := os.Stat(path); err != nil {
-			return "", fmt.Errorf("find the program of %s: %w", Variable, err)
+			return "", fmt.Errorf("find the program of %s: %w", variable, err)
 		}
 		return path, nil
 	}
