@@ -200,6 +200,14 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 			"engine/diag/x.go: no other package uses Alone: begin it with a small letter",
 		},
 		{
+			"exported for its own tests", exportLaw,
+			map[string]string{
+				"engine/diag/x.go":      "package diag\nfunc A() {}\n",
+				"engine/diag/x_test.go": "package diag_test; import \"" + module + "/engine/diag\"\nvar _ = diag.A\n",
+			},
+			"engine/diag/x.go: no other package uses A: begin it with a small letter",
+		},
+		{
 			"second home of a rule", homeLaw,
 			map[string]string{
 				"engine/durable/x.go": "package durable\nvar _ = syscall.Flock\n",

@@ -142,8 +142,9 @@ func funcsLaw(tree []source) []string {
 	return out
 }
 
-// exportLaw finds exported names that no other package uses. A name may also be needed to
-// write the type of another exported one, or belong to a set of constants.
+// exportLaw finds exported names that no other package uses. The tests of a package are no other
+// one, wherever they stand. A name may also be needed to write the type of another exported one, or
+// belong to a set of constants.
 func exportLaw(tree []source) []string {
 	used, mentioned := map[string]bool{}, map[string]bool{}
 	for _, f := range tree {
@@ -158,7 +159,7 @@ func exportLaw(tree []source) []string {
 		}
 		ast.Inspect(f.ast, func(n ast.Node) bool {
 			if s, ok := n.(*ast.SelectorExpr); ok {
-				if x, ok := s.X.(*ast.Ident); ok && packages[x.Name] != "" {
+				if x, ok := s.X.(*ast.Ident); ok && packages[x.Name] != "" && packages[x.Name] != f.pkg() {
 					used[packages[x.Name]+"."+s.Sel.Name] = true
 				}
 			}
