@@ -251,7 +251,7 @@ func acceptance(t *testing.T, h *host, program, bin string) map[string]*result {
 	bin, err = filepath.Abs(bin)
 	require.NoError(t, err)
 	_, secret, _ := strings.Cut(h.Token(), "=")
-	cmd := exec.CommandContext(t.Context(), "go", "tool", "test2json", program, "-test.v=test2json", "-test.timeout=25m", "-test.parallel=1") // Two of its tests write one node's notes.
+	cmd := exec.CommandContext(t.Context(), "go", "tool", "test2json", program, "-test.v=test2json", "-test.timeout=0", "-test.parallel=1") // Two of its tests write one node's notes.
 	cmd.Dir = t.TempDir()
 	cmd.Env = append(os.Environ(),
 		"TF_ACC=1", "TF_ACC_TERRAFORM_PATH="+filepath.Join(bin, "tofu"), "TF_ACC_PROVIDER_NAMESPACE=hashicorp",
