@@ -178,6 +178,7 @@ type Memory struct {
 	SweepHints []string               // from the observation of the last pass; see model.Want
 	Children   map[string]model.Child // the reports of children; see plan.Input
 	History    History                // may be nil
+	Converged  bool                   // the host was as the commit says before, so what differs was changed on the host
 }
 
 // History knows the sites of earlier commits.
@@ -345,6 +346,7 @@ func (p *Pass) resolve(ctx context.Context, d Desired, found diag.List) (*model.
 		return nil, found, denied(Invalid)
 	}
 	own := *want // the site shares its Want with other passes
+	own.NameEdits = p.Verdict == nil || p.Converged
 	if len(p.SweepHints) > 0 {
 		own.SweepHints = p.SweepHints
 	}

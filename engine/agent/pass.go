@@ -59,6 +59,7 @@ func (l *loop) newPass(ctx context.Context, c model.Commit) *pass {
 		},
 		Memory: engine.Memory{
 			Failing: l.memory.failing(), Avoid: l.memory.UnusableVMIDs, SweepHints: l.memory.SweepHints, Children: childrenFor(ctx, l, c), History: p,
+			Converged: c.ID == l.memory.Converged.ID,
 		},
 		Load: p.load, Open: l.o.Open,
 	}

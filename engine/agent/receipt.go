@@ -38,7 +38,7 @@ func receiptStep(res *apply.Result) ledger.Step {
 	s := &res.Step
 	out := ledger.Step{
 		Address: s.Address.String(), VMID: s.VMID, Action: string(s.Action), Class: string(s.Class), Reason: s.Reason,
-		Changes: make([]ledger.Change, len(s.Changes)), Tasks: res.Tasks, Status: string(res.Status),
+		Changes: make([]ledger.Change, len(s.Changes)), Tasks: res.Tasks, EditedBy: s.EditedBy(), Status: string(res.Status),
 		Began: res.Started.UTC(), Seconds: seconds(res.Duration),
 	}
 	if res.Err != nil {

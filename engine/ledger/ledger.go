@@ -45,17 +45,18 @@ type Receipt struct {
 
 // Step is one step of a receipt.
 type Step struct {
-	Address string    `json:"address"`
-	VMID    int       `json:"vmid"` // 0 for resources other than guests
-	Action  string    `json:"action"`
-	Class   string    `json:"class"`
-	Reason  string    `json:"reason"`
-	Changes []Change  `json:"changes"`
-	Tasks   []string  `json:"upids"` // its tasks on PVE
-	Status  string    `json:"status"`
-	Error   string    `json:"error"`
-	Began   time.Time `json:"began"`
-	Seconds float64   `json:"duration_seconds"`
+	Address  string    `json:"address"`
+	VMID     int       `json:"vmid"` // 0 for resources other than guests
+	Action   string    `json:"action"`
+	Class    string    `json:"class"`
+	Reason   string    `json:"reason"`
+	Changes  []Change  `json:"changes"`
+	Tasks    []string  `json:"upids"`               // its tasks on PVE
+	EditedBy []string  `json:"edited_by,omitempty"` // the users whose changes on the host it reverted, if the log of the host names them
+	Status   string    `json:"status"`
+	Error    string    `json:"error"`
+	Began    time.Time `json:"began"`
+	Seconds  float64   `json:"duration_seconds"`
 }
 
 // Change is one attribute that a step set.

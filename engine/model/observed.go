@@ -126,6 +126,14 @@ type Pending struct {
 	Why     string  `json:"why"`
 }
 
+// Edit is a change of a resource that the log of its host shows.
+type Edit struct {
+	Path string    `json:"path"` // the attribute, or the block around it; "" for all of them
+	User string    `json:"user"` // user@realm, with !token for an API token; "" for this program itself
+	At   time.Time `json:"at"`
+	Task string    `json:"task,omitempty"` // UPID; "" if it was no task
+}
+
 // Setting is one value of a resource, at the path that it would have in the files.
 type Setting struct {
 	Address Address `json:"address"`

@@ -48,7 +48,8 @@ func (s Step) MarshalJSON() ([]byte, error) {
 		Changes  []Change        `json:"changes"`
 		After    []model.Address `json:"after"`
 		At       diag.Range      `json:"at"`
-	}{s.Address, s.Node, s.Manifest, nil, s.Action, s.Class, s.Reason, list(s.Changes), list(s.After), s.At}
+		Edits    []model.Edit    `json:"edits,omitempty"`
+	}{s.Address, s.Node, s.Manifest, nil, s.Action, s.Class, s.Reason, list(s.Changes), list(s.After), s.At, s.Edits}
 	if s.VMID != 0 {
 		doc.VMID = &s.VMID
 	}

@@ -217,7 +217,7 @@ func (g *guard) guardSite(s *Step) {
 	case s.Have != nil && (node != nil && node.Drift == "report" || s.Want.Report):
 		g.find(s.Address, diag.Finding{
 			Severity: diag.Warning, Source: diag.FromGuard,
-			Summary: fmt.Sprintf("drift: %s: %s is left as it is (drift = report)", s.Address, shown(s.Changes)),
+			Summary: fmt.Sprintf("drift: %s: %s is left as it is (drift = report)%s", s.Address, shown(s.Changes), editsNote(s.Edits)),
 		})
 		g.plan.Drift = append(g.plan.Drift, s.Address)
 		g.withhold(s, false)

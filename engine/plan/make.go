@@ -51,6 +51,7 @@ type draft struct {
 	steps map[model.Address]*Step
 
 	undeclared []model.Setting
+	edits      map[model.Address][]model.Edit
 }
 
 func newDraft(in Input) *draft {
@@ -59,7 +60,7 @@ func newDraft(in Input) *draft {
 	})
 	in.Have.Unknown = slices.SortedStableFunc(slices.Values(in.Have.Unknown), byScope)
 	d := &draft{
-		in: in, kinds: make(map[string]*model.Kind, len(in.Kinds)), have: in.Have.State, steps: map[model.Address]*Step{},
+		in: in, kinds: make(map[string]*model.Kind, len(in.Kinds)), have: in.Have.State, steps: map[model.Address]*Step{}, edits: map[model.Address][]model.Edit{},
 		plan: &Plan{
 			FormatVersion: FormatVersion, Site: in.Site, Commit: in.Commit, Host: in.Host,
 			ObservedAt: in.Have.At.UTC().Truncate(time.Second),
@@ -106,6 +107,7 @@ func (d *draft) remark() {
 		d.plan.Pending = append(d.plan.Pending, r.Pending...)
 		d.undeclared = append(d.undeclared, r.Undeclared...)
 		d.plan.Findings = append(d.plan.Findings, r.Findings...)
+		d.edits[addr] = r.Edits
 	}
 	slices.SortStableFunc(d.plan.Pending, func(a, b model.Pending) int {
 		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Path, b.Path))
@@ -271,6 +273,8 @@ func (p *proposal) update(want, have *model.Resource) {
 		s.Action = Replace
 		s.Reason = withRemovalNote(have, paths(rebuilt)+differs(rebuilt)+"from the site and cannot be changed in place")
 	}
+	s.Edits = lastEdits(p.edits[want.Addr], changes)
+	s.Reason += editsNote(s.Edits)
 	p.steps[want.Addr] = s
 }
 

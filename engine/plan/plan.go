@@ -92,6 +92,7 @@ type Step struct {
 	Changes  []Change        `json:"changes"`
 	After    []model.Address `json:"after"` // steps of this plan that must have succeeded first
 	At       diag.Range      `json:"at"`
+	Edits    []model.Edit    `json:"edits"` // the last change on the host of each attribute that differs, if its log has it
 
 	// Want is the resource with its VMID chosen, nil for a deletion; Have is as observed, nil for a creation. Both
 	// are shared with the input and other steps, and read-only. A plan from a file has neither: it can be shown and

@@ -2,6 +2,7 @@ package view
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,8 +39,9 @@ func History(list []ledger.Receipt, address string, p Paint) string {
 // receiptLine says what a pass did: to all, or to one address.
 func receiptLine(r ledger.Receipt, address string) string {
 	var s plan.Summary
-	var one []string
+	var one, editors []string
 	for _, st := range r.Steps {
+		editors = append(editors, st.EditedBy...)
 		switch plan.Action(st.Action) {
 		case plan.Create:
 			s.Create++
@@ -59,7 +61,7 @@ func receiptLine(r ledger.Receipt, address string) string {
 		text = strings.Join(one, ", ")
 	}
 	if r.Drift {
-		text += " (drift reverted)"
+		text += " (drift reverted" + by(editors) + ")"
 	}
 	if r.Passes > 1 && r.First != nil {
 		text += fmt.Sprintf(" (the last of %d such passes since %s)", r.Passes, When(*r.First))
@@ -71,4 +73,13 @@ func receiptLine(r ledger.Receipt, address string) string {
 		text += " (" + r.Author + ")"
 	}
 	return text
+}
+
+// by names users, each once.
+func by(users []string) string {
+	slices.Sort(users)
+	if users = slices.Compact(users); len(users) == 0 {
+		return ""
+	}
+	return ", of " + strings.Join(users, ", ")
 }

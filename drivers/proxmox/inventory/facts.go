@@ -23,7 +23,7 @@ func (d finder) withFacts(ctx context.Context, obs *kind.Observation, guests mod
 			out[addr] = guest.WithFacts(guests[addr], f)
 		}
 	}
-	return out, nil
+	return d.withEdits(ctx, obs, out)
 }
 
 // readFacts reads what matters of one guest. The error is one that ends the pass: if something cannot be seen, the step

@@ -169,26 +169,31 @@ func apiClusterTasks(w *core.World, c *core.Call) (any, error) {
 	return recent, nil
 }
 
-// apiClusterLog is GET /cluster/log: what tasks did, the newest first.
+// apiClusterLog is GET /cluster/log, the newest first: which tasks began and ended, and who changed the
+// configuration of a VM.
 func apiClusterLog(w *core.World, c *core.Call) (any, error) {
-	list := []map[string]any{}
-	note := func(t *core.Task, at int64, message string) {
-		n := fmt.Sprint(len(list) + 1)
-		list = append(list, map[string]any{
-			"uid": n, "id": n + ":" + t.Node, "node": t.Node, "user": t.Who.String(), "tag": "pvedaemon", "pri": 6, "pid": t.Pid, "time": at, "msg": message,
-		})
-	}
-	all := c.Can("/", "Sys.Syslog")
+	var all []core.Message
 	for _, t := range w.Tasks.All {
-		if !all && !c.Who.Owns(t.Who) {
-			continue
-		}
-		note(t, t.Start.Unix(), "starting task "+t.UPID)
+		all = append(all, core.Message{At: t.Start, Node: t.Node, Who: t.Who, Text: "starting task " + t.UPID})
 		if !t.Running() {
-			note(t, t.Stopped.Unix(), "end task "+t.UPID+" "+t.Status)
+			all = append(all, core.Message{At: t.Stopped, Node: t.Node, Who: t.Who, Text: "end task " + t.UPID + " " + t.Status})
 		}
 	}
-	slices.Reverse(list)
-	most := c.Num("max", 50)
-	return list[:min(most, len(list))], nil
+	all = append(all, w.Messages...)
+	slices.SortStableFunc(all, func(a, b core.Message) int { return a.At.Compare(b.At) })
+	list := []map[string]any{}
+	every, most := c.Can("/", "Sys.Syslog"), c.Num("max", 50)
+	for i, m := range slices.Backward(all) {
+		if len(list) < most && (every || c.Who.Owns(m.Who)) {
+			n := fmt.Sprint(i + 1)
+			list = append(list, map[string]any{
+				"uid": n, "id": n + ":" + m.Node, "node": m.Node, "user": m.Who.String(), "tag": "pvedaemon", "pri": 6,
+				"pid": cmp.Or(m.Pid, daemonPid), "time": m.At.Unix(), "msg": m.Text,
+			})
+		}
+	}
+	return list, nil
 }
+
+// daemonPid is that of a worker of pvedaemon.
+const daemonPid = 941

@@ -61,6 +61,24 @@ type taskList struct {
 	ByID map[string]*Task
 }
 
+// Message is an entry of the cluster log that is not about the start or end of a task.
+type Message struct {
+	At   time.Time
+	Node string
+	Who  Identity
+	Pid  int // of the process that wrote it: a task, or the daemon
+	Text string
+}
+
+// mostMessages is how many of them are kept.
+const mostMessages = 2000
+
+// messages are entries of the cluster log, the oldest first.
+type messages []Message
+
+// Add writes an entry (log_msg in PVE/Cluster.pm).
+func (l *messages) Add(m Message) { *l = append((*l)[max(len(*l)-mostMessages, 0):], m) }
+
 func newTaskList() taskList { return taskList{ByID: map[string]*Task{}} }
 
 // forkTime is the time that a new worker takes until it does anything: the moment in

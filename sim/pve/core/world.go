@@ -42,9 +42,10 @@ type World struct {
 		Value string
 		Parts []string
 	}
-	Tasks   taskList
-	HA      manager
-	Options perl.Config // datacenter.cfg.
+	Tasks    taskList
+	Messages messages // of the cluster log, beside those of tasks
+	HA       manager
+	Options  perl.Config // datacenter.cfg.
 	// sections are what files below /etc/pve hold, by file and id: jobs, and all of which the
 	// API table knows nothing. applied is what was put into force of those for which that is a
 	// step of its own.

@@ -24,12 +24,8 @@ func apiUpdateConfig(w *core.World, c *core.Call) (any, error) {
 	}
 	var upid string
 	patience := c.Num("background_delay", 0)
-	line := updateLine(c)
-	err := updateVM(w, c, func(g *core.Guest, work func(log func(string, ...any)) error) {
-		upid = w.Fork(c, g.Node, core.Job{Kind: "qmconfig", ID: fmt.Sprint(g.Vmid), Guest: g, Begin: func(t *core.Task) error {
-			t.Logf("%s", line)
-			return work(t.Logf)
-		}})
+	err := updateVM(w, c, func(g *core.Guest, work func(*core.Task) error) {
+		upid = w.Fork(c, g.Node, core.Job{Kind: "qmconfig", ID: fmt.Sprint(g.Vmid), Guest: g, Begin: work})
 	})
 	if err != nil || patience == 0 {
 		return upid, err
@@ -38,7 +34,8 @@ func apiUpdateConfig(w *core.World, c *core.Call) (any, error) {
 	return c.Await("")
 }
 
-// updateLine returns the log's line about the request.
+// updateLine returns the line about the request in the logs of its task and of the cluster (qemu-server,
+// API2/Qemu.pm, update_vm_api).
 func updateLine(c *core.Call) string {
 	var b strings.Builder
 	b.WriteString("update VM " + c.In["vmid"] + ":")
@@ -63,7 +60,8 @@ func apiUnlink(w *core.World, c *core.Call) (any, error) {
 
 // updateVM follows $update_vm_api in PVE/API2/Qemu.pm. With later the work is
 // handed over instead of done.
-func updateVM(w *core.World, c *core.Call, later func(*core.Guest, func(func(string, ...any)) error)) error {
+func updateVM(w *core.World, c *core.Call, later func(*core.Guest, func(*core.Task) error)) error {
+	line := updateLine(c)
 	node, vmid := c.Take("node"), perl.Atoi(c.Take("vmid"))
 	digest := c.Take("digest")
 	c.Take("background_delay")
@@ -125,12 +123,18 @@ func updateVM(w *core.World, c *core.Call, later func(*core.Guest, func(func(str
 	if err := w.NeedWritable(g); err != nil {
 		return err
 	}
-	work := func(log func(string, ...any)) error {
+	work := func(t *core.Task) error {
+		entry, log := core.Message{At: w.Now, Node: g.Node, Who: c.Who, Text: line}, func(string, ...any) {}
+		if t != nil {
+			entry.Pid, log = t.Pid, t.Logf
+			log("%s", line)
+		}
 		if later != nil && w.V92() {
 			if err := check(); err != nil {
 				return err
 			}
 		}
+		w.Messages.Add(entry)
 		finish(&ch, g)
 		return applyChange(c, g, ch, log)
 	}
@@ -138,7 +142,7 @@ func updateVM(w *core.World, c *core.Call, later func(*core.Guest, func(func(str
 		later(g, work)
 		return nil
 	}
-	return work(func(string, ...any) {})
+	return work(nil)
 }
 
 // names reads the lists of keys to delete and to revert.
