@@ -465,7 +465,7 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 				e.Set(10000, "tags", "")
 				e.Set(10000, "name", "mine")
 			},
-			steps: []string{"update vm.web-1: tags name"}, number: 1,
+			steps: []string{"update vm.web-1: name tags"}, number: 1,
 		},
 		"its description was stripped": {
 			hand: func(e *pve.Edit, _ map[string]string) { e.Set(10000, "description", "") },
