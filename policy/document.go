@@ -186,7 +186,7 @@ func shippedNodes(s *model.Site, _ *model.Want) map[string]any {
 		if n.VMID != 0 {
 			vmid = n.VMID
 		}
-		nodes[n.Name] = map[string]any{"type": n.Type, "vmid": vmid, "vmid_range": text(n.VMIDRange)}
+		nodes[n.Name] = map[string]any{"type": n.Type, "vmid": vmid, "vmid_range": text(n.VMIDRange), "adopt": text(n.Adopt)}
 	}
 	return nodes
 }

@@ -57,7 +57,8 @@ deny contains {
 # title: Declared VMIDs lie in the site's ranges
 # description: |
 #   A VMID counts as inside if it lies in the range that the node names with vmid_range,
-#   or, where it names none, in any range of the site. A site without ranges has no rule.
+#   or, where it names none, in any range of the site. A site without ranges has no rule,
+#   nor has a guest that is adopted: it has its VMID already.
 # scope: rule
 deny contains {
 	"rule": "vmid-range",
@@ -71,6 +72,7 @@ deny contains {
 	count(input.site.vmid_range) > 0
 	some name, node in input.site.nodes
 	is_number(node.vmid)
+	object.get(node, "adopt", null) == null
 	not in_range(name)
 }
 

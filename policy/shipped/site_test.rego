@@ -101,6 +101,10 @@ test_vmids_are_free_without_ranges if {
 	rules(site.deny) == set() with input as free
 }
 
+test_adopted_guests_keep_their_vmids if {
+	rules(site.deny) == set() with input as nodes({"web": {"type": "vm", "vmid": 104, "vmid_range": null, "adopt": "1bae9530-15f1-4d8a-8b09-1412c51fdb8d"}})
+}
+
 test_a_finding_names_its_node if {
 	denied := site.deny with input as nodes({"web": {"type": "ct", "vmid": 5, "vmid_range": null}})
 	shipped(denied) == {{
