@@ -16,7 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
-// node is a PVE node in a folder: its API is that of the simulator, systemd is not there, and the rest is this machine's.
+// setupNode is a PVE node in a folder: its API is that of the simulator, systemd is not there, and the rest is this machine's.
 type setupNode struct{ *story }
 
 // Run is that of setup.Runner.
@@ -77,6 +77,12 @@ func TestSetupGivesAnAgentThatConverges(t *testing.T) {
 			s.write("secrets.yaml", string(text))
 			s.says(0, "plan", "--detailed-exitcode")
 			require.NotRegexp(t, "(?m)^(FAIL|warning)", s.says(0, "doctor").out)
+
+			t.Log("an import of the guests that were there")
+			s.says(0, "import", "--site", ".", "--host", "father")
+			s.says(0, "validate")
+			git("-C", s.dir, "clean", "-qfd")
+			git("-C", s.dir, "checkout", "-q", ".")
 
 			t.Log("a push")
 			s.edit("manifests/web.hcl", "# An example. Without the leading # of each line it creates two VMs.\n\n", "")

@@ -92,7 +92,7 @@ func (s *Setup) Read(ctx context.Context) (*Plan, error) {
 	}
 	p.disks, p.images, p.bridge = disks.Storage, images, net
 	if n := len(h.Guests); n > 0 {
-		p.Notes = append(p.Notes, fmt.Sprintf("%d guests are here. They are not managed, and stay as they are: docs/howto/adopt-a-guest.md has the way to manage them", n))
+		p.Notes = append(p.Notes, fmt.Sprintf("%d guests are here. They stay as they are. To manage them, run in a clone of the site: homestak-gitops import --site . --host %s", n, h.Name))
 	}
 	w := &planner{Setup: s, Plan: p, ctx: ctx, record: r}
 	w.program()
