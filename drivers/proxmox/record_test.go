@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/url"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -132,7 +134,7 @@ func someHost(t *testing.T, seed uint64) *proxmoxtest.World {
 // observation; and the plan can be carried out on it.
 func TestTwin(t *testing.T) {
 	steps, destructive, carried := 0, 0, 0
-	for seed := range uint64(60) {
+	for seed := range uint64(30) {
 		synctest.Test(t, func(t *testing.T) {
 			w := someHost(t, seed)
 			live, o := w.Plan(), observe(t, w)
@@ -181,6 +183,19 @@ func as(t *testing.T, w *proxmoxtest.World, token string) *proxmoxtest.World {
 	return &other
 }
 
+// grant makes a token of a user that has roles: PATH ROLE PROPAGATE.
+func grant(t *testing.T, w *proxmoxtest.World, roles ...string) (token string) {
+	t.Helper()
+	w.Root("POST", "/access/users", url.Values{"userid": {"some@pve"}})
+	var doc struct{ Data struct{ Value string } }
+	require.NoError(t, json.Unmarshal([]byte(w.As(w.Host.Token(), "POST", "/access/users/some@pve/token/look", url.Values{"privsep": {"0"}})), &doc))
+	for _, role := range roles {
+		parts := strings.Fields(role)
+		w.Root("PUT", "/access/acl", url.Values{"path": {parts[0]}, "roles": {parts[1]}, "propagate": {parts[2]}, "users": {"some@pve"}})
+	}
+	return "some@pve!look=" + doc.Data.Value
+}
+
 // TestTwinOfAToken: a twin shows a token what the host shows it, whatever it may see. Plans are equal too, but where the
 // host has guests that the token may not see and knows of: a twin does not have them.
 func TestTwinOfAToken(t *testing.T) {
@@ -198,17 +213,10 @@ func TestTwinOfAToken(t *testing.T) {
 		"an auditor without a role": {"/ PVEAuditor 1", "/nodes NoAccess 1", "/storage NoAccess 1"},
 	}
 	for name, roles := range grants {
-		for seed := range uint64(3) {
+		for seed := range uint64(2) {
 			synctest.Test(t, func(t *testing.T) {
 				w := someHost(t, 3*seed+1)
-				w.Root("POST", "/access/users", url.Values{"userid": {"some@pve"}})
-				var doc struct{ Data struct{ Value string } }
-				require.NoError(t, json.Unmarshal([]byte(w.As(w.Host.Token(), "POST", "/access/users/some@pve/token/look", url.Values{"privsep": {"0"}})), &doc))
-				for _, role := range roles {
-					parts := strings.Fields(role)
-					w.Root("PUT", "/access/acl", url.Values{"path": {parts[0]}, "roles": {parts[1]}, "propagate": {parts[2]}, "users": {"some@pve"}})
-				}
-				limited := as(t, w, "some@pve!look="+doc.Data.Value)
+				limited := as(t, w, grant(t, w, roles...))
 				host, err := limited.Driver.Record(t.Context())
 				require.NoError(t, err, name)
 				live := limited.Plan()
@@ -230,6 +238,73 @@ func TestTwinOfAToken(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestTwinOfAnAuditor: what an auditor observed can be changed on the twin by a token that the twin is given.
+func TestTwinOfAnAuditor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := someHost(t, 1)
+		w.Drop("web-0")
+		o, err := as(t, w, grant(t, w, "/ PVEAuditor 1")).Driver.Record(t.Context())
+		require.NoError(t, err)
+		live := w.Plan()
+		w.Host, err = pve.Twin(o, pve.Config{TaskTime: time.Second, Token: "root@pam!try=x"})
+		require.NoError(t, err)
+		w.Reopen()
+		plan := w.Plan()
+		require.Equal(t, live.ID, plan.ID)
+		require.Contains(t, proxmoxtest.Describe(plan), "delete vm.web-0")
+		require.Empty(t, w.Run(plan))
+	})
+}
+
+// TestTwinOfWhatIsNotSimulated: a host may have versions and kinds of storages that the simulator does not know.
+func TestTwinOfWhatIsNotSimulated(t *testing.T) {
+	proxmoxtest.InTime(t, pve.Config{Guests: 2}, func(t *testing.T, w *proxmoxtest.World) {
+		o := observe(t, w)
+		o.Storages = append(o.Storages, observation.Storage{
+			Name: "vault", Type: "pbs", Content: "backup", Shared: true, Nodes: []string{"father"}, Size: 1 << 40, Used: 1 << 30,
+			Volumes: []observation.Volume{{ID: "vault:backup/vm/100/2026-11-01T02:00:00Z", Content: "backup", Format: "pbs-vm", Size: 1 << 30, Created: 1793498400}},
+		})
+		for version, stands := range map[string]string{"7.4": "8.4", "8.4": "8.4", "9.0": "9.1", "9.2": "9.2", "9.10": "9.2", "10.1": "9.2"} {
+			o.Version = version
+			back := twinOf(t, w, o)
+			again := observe(t, w)
+			require.Equal(t, stands, again.Version, version)
+			want := slices.Clone(o.Storages)
+			want[len(want)-1].Volumes = nil // the names of its volumes mean nothing to the simulator
+			require.Equal(t, want, again.Storages)
+			back()
+		}
+	})
+}
+
+// TestDamagedObservation: a file that was edited is refused, or makes a twin.
+func TestDamagedObservation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		text := withoutTimes(t, observe(t, someHost(t, 6)))
+		text = strings.Replace(text, "0001-01-01", "2026-11-26", 1)
+		r := rand.New(rand.NewPCG(1, 2))
+		file, refused := filepath.Join(t.TempDir(), "host.json"), 0
+		for range 200 {
+			lines := strings.Split(text, "\n")
+			i := r.IntN(len(lines))
+			if key, _, member := strings.Cut(lines[i], `": `); member && strings.HasSuffix(lines[i], ",") {
+				lines[i] = key + `": ` + []string{`""`, `"x:y"`, "-1", "null", "[]", "{}", "true"}[r.IntN(7)] + ","
+			} else {
+				lines = slices.Delete(lines, i, i+1)
+			}
+			require.NoError(t, os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600))
+			o, err := observation.ReadFile(file)
+			if err == nil {
+				_, err = pve.Twin(o, pve.Config{})
+			}
+			if err != nil {
+				refused++
+			}
+		}
+		require.Greater(t, refused, 50)
+	})
 }
 
 // TestObservationHasNoSecret: nothing that only root may read, or that PVE masks, is in an observation.

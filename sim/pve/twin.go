@@ -17,8 +17,9 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// Twin makes a host in the state of an observation, for the token that made it, whose secret is another one. c says how
-// it behaves (times, clock, faults, systems); what it is like comes from the observation.
+// Twin makes a host in the state of an observation. c says how it behaves (times, clock, faults, systems); what it is like
+// comes from the observation. Its token is the one that made the observation, with the same privileges and another
+// secret. Any other one that c names may do everything.
 //
 // Nothing runs inside of its guests, all disks of VMs count as systems that obey a shutdown, and the content of files is
 // not known. Requests that failed when the host was observed fail in the same way.
@@ -31,12 +32,7 @@ func Twin(o *observation.Host, c Config) (*Host, error) {
 		return nil, fmt.Errorf("the token %q of the observation is not of the form user@realm!name", o.Token)
 	}
 	c.Node, c.Nodes, c.Offline, c.NoQuorum, c.Guests, c.Storages, c.Bridges = o.Node, nil, nil, !o.Quorate, 0, []Storage{}, []string{}
-	c.Version = Versions()[0]
-	for _, v := range Versions() {
-		if v <= o.Version {
-			c.Version = v // the newest that is not newer
-		}
-	}
+	c.Version = nearest(o.Version)
 	for _, n := range o.Nodes {
 		if n.Name == o.Node {
 			c.CPUs, c.Memory, c.RootDisk = n.CPUs, n.Memory, n.Disk
@@ -52,7 +48,9 @@ func Twin(o *observation.Host, c Config) (*Host, error) {
 	h.withWorld(func(w *core.World) {
 		t := twin{w, o}
 		id := core.Identity{User: token[1], Token: token[2]}
-		t.allow(id)
+		if id.String() == o.Token {
+			t.allow(id)
+		}
 		t.storages()
 		t.networks(id)
 		for _, p := range o.Pools {
@@ -81,6 +79,19 @@ func Twin(o *observation.Host, c Config) (*Host, error) {
 		w.Begin()
 	})
 	return h, nil
+}
+
+// nearest is the version that stands for another one: the first that is not older, else the newest.
+func nearest(version string) string {
+	number := func(v string) int {
+		major, minor, _ := strings.Cut(v, ".")
+		return 1000*perl.Atoi(major) + perl.Atoi(minor)
+	}
+	all := Versions()
+	if i := slices.IndexFunc(all, func(v string) bool { return number(v) >= number(version) }); i >= 0 {
+		return all[i]
+	}
+	return all[len(all)-1]
 }
 
 // failing lets the requests fail that failed when a host was observed.

@@ -215,6 +215,11 @@ func (h *Host) check() error {
 	case !nodes[h.Node]:
 		return fmt.Errorf("node %q is not among its nodes", h.Node)
 	}
+	for _, s := range h.Storages {
+		if len(s.Nodes) == 0 {
+			return fmt.Errorf("storage %q is on no node", s.Name)
+		}
+	}
 	for _, g := range h.Guests {
 		switch {
 		case g.Kind != "qemu" && g.Kind != "lxc":
