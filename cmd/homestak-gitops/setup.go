@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -66,6 +67,7 @@ func runSetup(ctx context.Context, a *app, f *setupRun) error {
 	if os.Geteuid() != 0 {
 		return errors.New("setup must run as root, on a Proxmox VE node")
 	}
+	syscall.Umask(0o022) // the agent is another user, and reads what is made here
 	if f.undo {
 		return runUndo(ctx, a, f)
 	}

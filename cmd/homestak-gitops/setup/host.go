@@ -25,25 +25,29 @@ type host struct {
 	Resolver struct{ Search, DNS1, DNS2, DNS3 string }
 	Timezone string
 	Certs    []struct{ Filename, Fingerprint string }
-	Guests   []struct{ VMID int }
+	Guests   []guest
 	Users    []map[string]any
 	Roles    []map[string]any
 	Entries  []map[string]any // of the access list
 }
 
-type storage struct {
-	Storage, Type, Content string
-	Active                 int
-	Avail                  float64
-}
+// Numbers of PVE may be in quotes, which json.Number takes.
+type (
+	guest   struct{ VMID json.Number }
+	storage struct {
+		Storage, Type, Content string
+		Active, Avail          json.Number
+	}
+	device struct {
+		Iface, Type, Gateway string
+		Active               json.Number
+	}
+)
+
+const yes = json.Number("1")
 
 func (s storage) has(content string) bool {
 	return slices.Contains(strings.Split(s.Content, ","), content)
-}
-
-type device struct {
-	Iface, Type, Gateway string
-	Active               int
 }
 
 // get is the command that prints an answer of the API.
@@ -82,18 +86,18 @@ func (s *Setup) readHost(ctx context.Context) (*host, error) {
 	}
 	var status []struct {
 		Type, Name, IP string
-		Local, Quorate int
+		Local, Quorate json.Number
 	}
 	if err := read(get("/cluster/status"), &status); err != nil {
 		return nil, err
 	}
 	for _, one := range status {
 		switch {
-		case one.Type == "cluster" && one.Quorate == 0:
+		case one.Type == "cluster" && one.Quorate != yes:
 			return nil, fmt.Errorf("cluster %s has no quorum, so its configuration is read-only: start further nodes (see pvecm status), then run setup again", diag.Clean(one.Name))
 		case one.Type == "node":
 			h.Nodes = append(h.Nodes, one.Name)
-			if one.Local == 1 {
+			if one.Local == yes {
 				h.Name, h.Address = one.Name, one.IP
 			}
 		}
@@ -145,7 +149,7 @@ func (h *host) choose(named, flag, what string, fits func(storage) bool, preferr
 		if st.Storage == named {
 			return st, nil
 		}
-		if st.Active == 1 && fits(st) {
+		if st.Active == yes && fits(st) {
 			good = append(good, st)
 		}
 	}
@@ -159,8 +163,14 @@ func (h *host) choose(named, flag, what string, fits func(storage) bool, preferr
 		rank := func(st storage) int {
 			return (slices.Index(preferred, st.Storage) + len(preferred) + 1) % (len(preferred) + 1)
 		}
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.Avail, a.Avail), strings.Compare(a.Storage, b.Storage))
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(number(b.Avail), number(a.Avail)), strings.Compare(a.Storage, b.Storage))
 	}), nil
+}
+
+// number is 0 for one that is missing.
+func number(n json.Number) float64 {
+	f, _ := n.Float64()
+	return f
 }
 
 // bridge gives the bridge for guests: the named one, else that of the default route, else the first.
@@ -171,7 +181,7 @@ func (h *host) bridge(named string) (device, error) {
 		case d.Type != "bridge" && d.Type != "OVSBridge":
 		case d.Iface == named:
 			return d, nil
-		case named == "" && d.Active == 1 && (best.Iface == "" || best.Gateway == "" && d.Gateway != ""):
+		case named == "" && d.Active == yes && (best.Iface == "" || best.Gateway == "" && d.Gateway != ""):
 			best = d
 		}
 	}
@@ -184,7 +194,7 @@ func (h *host) bridge(named string) (device, error) {
 // freeRange is the first thousand VMIDs from 10000 on of which no guest has one.
 func (h *host) freeRange() int {
 	for from := 10000; ; from += 1000 {
-		if !slices.ContainsFunc(h.Guests, func(g struct{ VMID int }) bool { return g.VMID/1000 == from/1000 }) {
+		if !slices.ContainsFunc(h.Guests, func(g guest) bool { return int(number(g.VMID))/1000 == from/1000 }) {
 			return from
 		}
 	}

@@ -126,6 +126,24 @@ func TestTheFilesAreGood(t *testing.T) {
 	require.NotContains(t, w.text("etc/homestak-gitops/setup.json"), secrets.Values["api_tokens"]["father"][20:])
 }
 
+// What setup grants is what the page on installing grants by hand, which a test of the whole shows to be enough.
+func TestThePageOnInstallingGrantsTheSame(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../docs/howto/install-the-agent.md")
+	require.NoError(t, err)
+	w := begin(t, pve.Config{})
+	w.do()
+	ran, found := strings.Join(w.ran, "\n"), 0
+	for line := range strings.Lines(string(page)) {
+		if words := strings.Fields(strings.ReplaceAll(line, `"`, "")); strings.HasPrefix(line, "    pveum ") {
+			found++
+			require.Contains(t, ran, strings.Join(words, " "))
+		}
+	}
+	require.Equal(t, 12, found)
+	require.Equal(t, 12, strings.Count(ran, "pveum "), "and nothing else")
+}
+
 // What setup did not make it neither changes nor removes.
 func TestWhatIsThereStays(t *testing.T) {
 	t.Parallel()
