@@ -17,16 +17,20 @@ func (p *Plan) Show(w io.Writer) {
 	for _, st := range p.steps {
 		fmt.Fprintf(w, "\n%s\n", st.name)
 		for _, a := range st.do {
-			switch {
-			case a.push != nil:
-				fmt.Fprintf(w, "  commit and push the first site to %s\n", p.repository)
-			case a.file != "":
-				fmt.Fprintf(w, "  write %s (mode %03o)\n", a.file, a.mode)
-			default:
-				fmt.Fprintf(w, "  %s\n", quoted(a.argv))
-			}
+			fmt.Fprintf(w, "  %s\n", p.text(a))
 		}
 	}
+}
+
+// text is an action as it is shown.
+func (p *Plan) text(a action) string {
+	switch {
+	case a.push != nil:
+		return "commit and push the first site to " + p.repository
+	case a.file != "":
+		return fmt.Sprintf("write %s (mode %03o)", a.file, a.mode)
+	}
+	return quoted(a.argv)
 }
 
 // Script writes the steps as a script for sh. It needs git, since the program makes the first commit itself.

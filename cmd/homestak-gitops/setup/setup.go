@@ -156,15 +156,13 @@ func (s *Setup) act(ctx context.Context, a action, p *Plan, kept map[string]stri
 	if err := errors.Join(ctx.Err(), s.check()); err != nil {
 		return err
 	}
+	s.Say("  %s", p.text(a))
 	switch {
 	case a.push != nil:
-		s.Say("  commit and push the first site to %s", p.repository)
 		return s.push(ctx, p, a.push)
 	case a.file != "":
-		s.Say("  write %s (mode %03o)", a.file, a.mode)
-		return writeFile(a.file, os.Expand(a.content, expander(a.content, kept)), a.mode)
+		return writeFile(a.file, expand(a.content, kept), a.mode)
 	}
-	s.Say("  %s", quoted(a.argv))
 	out, err := s.Run.Run(ctx, a.argv)
 	if err != nil || a.keep == "" {
 		return err
@@ -182,17 +180,12 @@ func (s *Setup) act(ctx context.Context, a action, p *Plan, kept map[string]stri
 	return nil
 }
 
-// expander gives what was kept. A text without secrets is left as it is, since units have variables of their own.
-func expander(text string, kept map[string]string) func(string) string {
-	return func(name string) string {
-		if value, ok := kept[name]; ok {
-			return value
-		}
-		if strings.Contains(text, "${"+name+"}") {
-			return "${" + name + "}"
-		}
-		return "$" + name
+// expand puts what was kept into a text. Other variables stay, since units have their own.
+func expand(text string, kept map[string]string) string {
+	for name, value := range kept {
+		text = strings.ReplaceAll(text, "${"+name+"}", value)
 	}
+	return text
 }
 
 // writeFile replaces a file atomically. Its folders may be missing.
@@ -236,13 +229,13 @@ func (s *Setup) push(ctx context.Context, p *Plan, files map[string][]byte) erro
 		s.Say("  it has commits already, and the agent follows them")
 		return nil
 	case err != nil && s.Repository != "":
-		return fmt.Errorf("%w\n%s", err, s.access(p))
+		return fmt.Errorf("%w\n%s", err, s.pushAdvice(p))
 	}
 	return err
 }
 
-// access says how setup gets the right to push.
-func (s *Setup) access(p *Plan) string {
+// pushAdvice says how setup gets the right to push.
+func (s *Setup) pushAdvice(p *Plan) string {
 	if p.login.KeyFile == "" {
 		name := s.path(tokenFile)
 		return fmt.Sprintf("put a token that may write to the repository into %s, with chown homestak-gitops and chmod 400, then run the same command again", name)
