@@ -15,7 +15,7 @@ import (
 
 // HostOptions say what a simulator that is served is like, as the flags of the verb sim do.
 type HostOptions struct {
-	From      string // a file with an observation, which says what follows up to Version, and the devices
+	From      string // a file with an observation: the nodes, version, guests, storages, bridges and devices are from there
 	Node      string
 	Nodes     []string // further nodes of its cluster, or one number: how many there are in all
 	Offline   []string

@@ -55,7 +55,7 @@ func recordedHosts(t *testing.T) map[string]answers {
 	}
 	hosts, seen := map[string]answers{}, map[string]bool{}
 	privileges := map[string]int{}
-	for _, name := range strings.Fields("VM.Audit VM.Config.Options Sys.Audit Datastore.Audit Pool.Audit SDN.Audit") {
+	for name := range strings.FieldsSeq("VM.Audit VM.Config.Options Sys.Audit Datastore.Audit Pool.Audit SDN.Audit") {
 		privileges[name] = 1
 	}
 	for _, s := range all {
