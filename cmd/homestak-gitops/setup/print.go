@@ -35,7 +35,7 @@ func (p *Plan) text(a action) string {
 
 // Script writes the steps as a script for sh. It needs git, since the program makes the first commit itself.
 func (p *Plan) Script(w io.Writer) {
-	fmt.Fprintf(w, "#!/bin/sh\n# What homestak-gitops setup does on host %s. Without its record: setup --undo does not know of it.\nset -eu\numask 022\n", p.host.Name)
+	fmt.Fprintf(w, "#!/bin/sh\n# What homestak-gitops setup does on host %s. Without its record: setup --undo does not know of it.\nset -eu\numask 022\ngit --version >/dev/null # apt install git\ninstall -d -m 755 %s\n", p.host.Name, quoted([]string{p.folder}))
 	for _, st := range p.steps {
 		fmt.Fprintf(w, "\n# %s\n", st.name)
 		for _, a := range st.do {

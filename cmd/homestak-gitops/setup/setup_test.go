@@ -251,6 +251,50 @@ func TestScript(t *testing.T) {
 	require.Contains(t, script.String(), `token=$(pveum user token add homestak@pve gitops --privsep 0 --output-format json | sed`)
 }
 
+// The script makes the files that setup makes.
+func TestTheScriptMakesTheSame(t *testing.T) {
+	t.Parallel()
+	for _, tool := range []string{"git", "ssh-keygen", "openssl"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip(err)
+		}
+	}
+	site := func(w *world) string {
+		out, err := exec.CommandContext(t.Context(), "git", "--git-dir", filepath.Join(w.root, "srv/homestak-gitops.git"), "ls-tree", "-r", "main").CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return string(out)
+	}
+	want, w := begin(t, pve.Config{}), begin(t, pve.Config{})
+	want.host = w.host // one certificate
+	p, err := w.setup().Read(t.Context())
+	require.NoError(t, err)
+	want.do()
+	var script bytes.Buffer
+	p.Script(&script)
+	stubs := t.TempDir() // what is not here does nothing, but for pveum, which prints a token
+	for _, name := range []string{"pveum", "pvesm", "systemctl", "systemd-sysusers", "usermod"} {
+		text := "#!/bin/sh\ncase $3 in add) echo '{\"full-tokenid\":\"homestak@pve!gitops\",\"value\":\"abc-123\",\"info\":{\"privsep\":\"0\"}}';; esac\n"
+		require.NoError(t, os.WriteFile(filepath.Join(stubs, name), []byte(text), 0o700))
+	}
+	cmd := exec.CommandContext(t.Context(), "sh")
+	cmd.Stdin, cmd.Env = &script, append(os.Environ(), "PATH="+stubs+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Equal(t, site(want), site(w))
+	for _, name := range []string{"etc/homestak-gitops/agent.hcl", "usr/local/bin/homestak-gitops", "usr/local/lib/systemd/system/homestak-gitops.service"} {
+		require.Equal(t, strings.ReplaceAll(want.text(name), want.root, ""), strings.ReplaceAll(w.text(name), w.root, ""), name)
+	}
+	secrets, found := hcl.ParseSecrets("secrets.yaml", []byte(w.text("etc/homestak-gitops/secrets.yaml")), nil)
+	require.Empty(t, found)
+	require.Equal(t, "homestak@pve!gitops=abc-123", secrets.Values["api_tokens"]["father"])
+	require.Len(t, secrets.OwnershipKeys("home", "father"), 1)
+	require.Contains(t, secrets.Values["ssh_keys"]["gitops-private"], "\n-----END OPENSSH PRIVATE KEY-----\n")
+	info, err := os.Stat(filepath.Join(w.root, "etc/homestak-gitops/secrets.yaml"))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	require.NoFileExists(t, filepath.Join(w.root, "etc/homestak-gitops/guests-key"))
+}
+
 // With a URL the site is pushed there. If that is refused, setup says how it gets the right, and the next run goes on.
 func TestRepositoryElsewhere(t *testing.T) {
 	t.Parallel()

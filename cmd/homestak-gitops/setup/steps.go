@@ -27,6 +27,7 @@ type Plan struct {
 	repository string // URL, or a folder of the host
 	local      bool   // the repository is a folder of the host
 	login      source.Auth
+	folder     string // of the agent's files
 	steps      []step
 	refused    []error
 }
@@ -78,7 +79,7 @@ func (s *Setup) Read(ctx context.Context) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{host: h, repository: s.Repository, local: s.Repository == ""}
+	p := &Plan{host: h, repository: s.Repository, local: s.Repository == "", folder: s.path(folder)}
 	if p.local {
 		p.repository = s.path(bareFolder)
 	}
