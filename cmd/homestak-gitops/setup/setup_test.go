@@ -336,7 +336,9 @@ func TestRepositoryElsewhere(t *testing.T) {
 		_, err = setUp(w)
 		require.ErrorContains(t, err, "add this deploy key")
 		server.Authorize(w.text("etc/homestak-gitops/deploy-key.pub"))
+		head := repo.ForcePush(map[string]string{"site.hcl": ""}, "of the owner") // the same site in the same second would be the same commit
 		w.do()
+		require.Equal(t, head, repo.Head())
 		require.Contains(t, strings.Join(w.said, "\n"), "it has commits already, and the agent follows them")
 	})
 	t.Run("https", func(t *testing.T) {
