@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -158,12 +159,17 @@ func keepStorage(all map[string]*observation.Storage, node, kind string, total, 
 
 // cluster reads what the nodes have in common.
 func (r *recorder) cluster() {
-	var status, pools, sets []object
-	for path, into := range map[string]*[]object{"/cluster/status": &status, "/pools": &pools, "/cluster/firewall/ipset": &sets} {
+	var status, pools, sets, log []object
+	for path, into := range map[string]*[]object{"/cluster/status": &status, "/pools": &pools, "/cluster/firewall/ipset": &sets, "/cluster/log?max=1000": &log} {
 		r.read(path, into)
 	}
 	for _, e := range status {
 		r.host.Quorate = r.host.Quorate && (api.Text(e["type"]) != "cluster" || api.Text(e["quorate"]) != "0")
+	}
+	for _, e := range slices.Backward(log) { // the newest is first
+		if text := editWithoutValues(api.Text(e["msg"])); text != "" {
+			r.host.Edits = append(r.host.Edits, observation.Edit{At: wide(e["time"]), Node: api.Text(e["node"]), User: api.Text(e["user"]), PID: api.Number(e["pid"]), Text: text})
+		}
 	}
 	for _, e := range sorted(pools, "poolid") {
 		r.host.Pools = append(r.host.Pools, observation.Pool{Name: api.Text(e["poolid"]), Comment: api.Text(e["comment"])})
@@ -178,6 +184,32 @@ func (r *recorder) cluster() {
 		r.host.IPSets = append(r.host.IPSets, set)
 	}
 }
+
+// editWithoutValues is an entry of the cluster log about a change of a VM (qemu-server, API2/Qemu.pm, update_vm_api)
+// with the names of its parameters, and the values of those that list keys; "" for any other entry. It ends at a parameter
+// whose value may look like others.
+func editWithoutValues(text string) string {
+	head, params, ok := strings.Cut(text, ":")
+	if !ok || !strings.HasPrefix(head, "update VM ") {
+		return ""
+	}
+	head += ":"
+	words := strings.Fields(params)
+	for i, word := range words {
+		switch {
+		case !paramName().MatchString(word):
+		case word == "-description" || word == "-args":
+			return head + " " + word + " *"
+		case (word == "-delete" || word == "-revert") && i+1 < len(words) && paramName().MatchString("-"+words[i+1]):
+			head += " " + word + " " + words[i+1]
+		default:
+			head += " " + word + " *"
+		}
+	}
+	return head
+}
+
+var paramName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^-[a-z][a-z0-9_,-]*$`) })
 
 // nodes reads what each node that is online has: the present state of its guests, storages, bridges and tasks.
 func (r *recorder) nodes(storages map[string]*observation.Storage) {

@@ -70,6 +70,10 @@ func Twin(o *observation.Host, c Config) (*Host, error) {
 			}
 			cluster.KeepIPSet(w, set.Name, set.Comment, members)
 		}
+		for _, e := range o.Edits {
+			who, name, _ := strings.Cut(e.User, "!")
+			w.Messages.Add(core.Message{At: time.Unix(e.At, 0), Node: e.Node, Who: core.Identity{User: who, Token: name}, Pid: e.PID, Text: e.Text})
+		}
 		for _, n := range o.Nodes {
 			for _, task := range n.Tasks {
 				core.Recall(w, task.UPID, task.Status, time.Unix(task.Ended, 0))

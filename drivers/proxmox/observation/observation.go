@@ -50,6 +50,7 @@ type Host struct {
 	Guests   []Guest   `json:"guests"`
 	Pools    []Pool    `json:"pools,omitempty"`
 	IPSets   []IPSet   `json:"ipsets,omitempty"`
+	Edits    []Edit    `json:"edits,omitempty"` // oldest first
 
 	// Privileges are those of the token, by path: 1 for one that holds below the path too.
 	Privileges map[string]map[string]int `json:"privileges"`
@@ -143,6 +144,15 @@ type Entry struct {
 	CIDR    string `json:"cidr"`
 	NoMatch bool   `json:"nomatch,omitempty"`
 	Comment string `json:"comment,omitempty"`
+}
+
+// Edit is an entry of the cluster log about a change of a VM. Its text has the keys and not their values.
+type Edit struct {
+	At   int64  `json:"at"` // Unix time
+	Node string `json:"node"`
+	User string `json:"user"`
+	PID  int    `json:"pid"`
+	Text string `json:"text"`
 }
 
 // Unread is a path that could not be read.
