@@ -40,7 +40,7 @@ func editsNote(edits []model.Edit) string {
 	}
 	var b strings.Builder
 	for _, k := range order {
-		fmt.Fprintf(&b, "; %s changed %s at %s", diag.Line(k.user), paths(of[k]), k.at)
+		fmt.Fprintf(&b, "; last logged change of %s: %s at %s", paths(of[k]), diag.Line(k.user), k.at)
 		if k.task != "" {
 			fmt.Fprintf(&b, " (%s)", diag.Line(k.task))
 		}

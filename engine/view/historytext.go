@@ -81,5 +81,5 @@ func by(users []string) string {
 	if users = slices.Compact(users); len(users) == 0 {
 		return ""
 	}
-	return ", of " + strings.Join(users, ", ")
+	return ", last logged change by " + strings.Join(users, ", ")
 }

@@ -45,8 +45,11 @@ func (d finder) withEdits(ctx context.Context, obs *kind.Observation, guests mod
 		return guests, nil
 	}
 	entries, err := d.readClusterLog(ctx)
-	if err == nil && !slices.ContainsFunc(entries, func(e logged) bool { return e.user != d.API.User() }) {
-		entries, err = d.readTaskLogs(ctx, guests, differ)
+	if !slices.ContainsFunc(entries, func(e logged) bool { return e.user != d.API.User() }) && !api.EndsPass(ctx, err) {
+		var tasks []logged
+		tasks, err = d.readTaskLogs(ctx, guests, differ)
+		entries = append(entries, tasks...) // its own entries hide what was before them
+		slices.SortStableFunc(entries, func(a, b logged) int { return b.at.Compare(a.at) })
 	}
 	if api.EndsPass(ctx, err) {
 		return nil, err
@@ -88,6 +91,7 @@ func (d finder) readClusterLog(ctx context.Context) ([]logged, error) {
 				if i, ok := pids[e.Text("node")+"/"+pid]; ok && out[i].user == l.user {
 					out[i].task = upid
 				}
+				delete(pids, e.Text("node")+"/"+pid) // an earlier process may have had the same number
 			}
 		}
 		out = append(out, l)
@@ -121,7 +125,7 @@ func (d finder) readTaskLogs(ctx context.Context, guests model.State, differ map
 				out = append(out, logged{at: time.Unix(int64(e.Number("starttime")), 0).UTC(), user: api.ParseUPID(upid).User, task: upid, text: "starting task " + upid})
 			}
 		})
-		if err != nil {
+		if api.EndsPass(ctx, err) {
 			return nil, err
 		}
 	}

@@ -26,7 +26,7 @@ type finder struct{ *kind.Host }
 // their configuration is not read. Each reader gets what is known before it, and returns what it read.
 func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
 	d := finder{obs.Host}
-	listed, err := d.list(ctx, obs)
+	listed, err := list(ctx, obs)
 	if err != nil {
 		return listed, err
 	}
@@ -63,7 +63,7 @@ func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) 
 
 // list lists all guests into the observation, with the configurations of those on the cluster's list that may be
 // managed. It returns the VMIDs in use, and what could not be listed.
-func (d finder) list(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
+func list(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
 	out := model.Observed{Taken: map[int]string{}}
 	wanted := wantedGuests(obs.Want)
 	// The guests on the cluster's list are read first: PVE closes the connection after each of
