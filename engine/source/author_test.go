@@ -1,6 +1,7 @@
 package source_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"testing"
 	"testing/fstest"
@@ -36,7 +37,7 @@ func TestRemoteAuthorPushes(t *testing.T) {
 				if !first {
 					before = repo.Head()
 				}
-				id, err := author.Push(t.Context(), "first")
+				id, err := author.Push(t.Context(), fmt.Sprint("first: ", first)) // the same in one second would be one commit
 				if first {
 					require.NoError(t, err)
 					require.Equal(t, id, repo.Head())
