@@ -270,6 +270,7 @@ func TestFabrics(t *testing.T) {
 		}
 		core := c.object(fabrics + "/core")
 		require.Equal(t, []any{"core", "openfabric", 3.0, "192.0.2.0/24"}, []any{core["id"], core["protocol"], core["hello_interval"], core["ip_prefix"]})
+		require.Equal(t, core, c.object(fabrics+"/core?pending=1"), "of one fabric it is not asked")
 		node := c.list(nodes)[0]
 		require.Equal(t, []any{"core", "father", "192.0.2.3", []any{"name=eth0"}}, []any{node["fabric_id"], node["node_id"], node["ip"], node["interfaces"]})
 		require.Len(t, c.object("/cluster/sdn/fabrics/all")["nodes"], 1)

@@ -19,7 +19,7 @@ func fabricFiles() []core.SectionFile {
 		return map[string]string{"create": create, "update": update, "delete": drop}
 	}
 	common := core.SectionFile{
-		Family: "sdn/fabric", TypeKey: "protocol", Extra: "lock-token: string", Since: "9.0", Lock: sdnLock, Domain: "sdn", Open: true,
+		Family: "sdn/fabric", TypeKey: "protocol", Extra: "lock-token: string", Since: "9.0", Lock: sdnLock, Domain: "sdn", Open: true, ReadsWritten: true, // PVE/API2/Network/SDN/Fabrics/Fabric.pm, get_fabric
 		Query: "running: boolean\npending: boolean", View: sdnView,
 	}
 	fabric, node := common, common

@@ -33,6 +33,7 @@ type SectionFile struct {
 	Since   string
 
 	Read, Write, Change *pveapi.Rule // change is for what is there already; nil is write.
+	ReadsWritten        bool         // GET of one section has no pending and running, and ignores them.
 	Open                bool         // Any user may read, and the handlers check further.
 	// guard is what a code check of PVE asks about one section; nil lets pass what the
 	// rules let pass. It also picks what a list shows.
@@ -256,6 +257,10 @@ func (f *SectionFile) APIList(w *World, c *Call) (any, error) {
 // APIRead is GET of one section.
 func (f *SectionFile) APIRead(w *World, c *Call) (any, error) {
 	id := f.section(c)
+	if f.ReadsWritten {
+		delete(c.In, "pending")
+		delete(c.In, "running")
+	}
 	entry, ok := f.Entries(w, c)[id]
 	if !ok {
 		return nil, absent(f.Missing, id)
