@@ -55,12 +55,12 @@ func (p *Pass) checker(of progress, d Driver) *checker {
 // other steps. Pass.Stop ends the wait for a check, but no change in progress.
 func (c *checker) around(do apply.Do) apply.Do {
 	return func(ctx context.Context, s plan.Step) error {
-		if s.Action == plan.Delete {
+		if s.Action == plan.Delete || s.Action == plan.Adopt || s.Action == plan.Forget { // the guest stays as it is, or goes
 			return do(ctx, s)
 		}
 		stoppable, release := Until(ctx, c.stop)
 		defer release()
-		if s.Action != plan.Update && s.Action != plan.Adopt {
+		if s.Action != plan.Update {
 			if err := c.needs(stoppable, s); err != nil {
 				return err
 			}

@@ -49,6 +49,8 @@ type Config struct {
 	// Keys are the keys that prove the guests of an owner, the current one first, at most two; none: the site has no key.
 	// See [model.Secrets.OwnershipKeys]. Nil: none for anybody.
 	Keys func(owner string) [][]byte
+	// Moved are former addresses of guests; see owner.Identity.
+	Moved map[model.Address]model.Address
 	// KeyMissing: the site has a key, and its value is not known here.
 	KeyMissing bool
 	// Believes takes a signed ownership tag for valid if no key is known here. The driver must not change anything then.
@@ -69,7 +71,7 @@ func Open(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	id := owner.Identity{Site: cfg.Site, Owner: cfg.Owner, Host: cfg.Host.Name, Keys: cfg.Keys, KeyMissing: cfg.KeyMissing, Believes: cfg.Believes}
+	id := owner.Identity{Site: cfg.Site, Owner: cfg.Owner, Host: cfg.Host.Name, Keys: cfg.Keys, KeyMissing: cfg.KeyMissing, Believes: cfg.Believes, Moved: cfg.Moved}
 	return &Driver{&kind.Host{API: c, Model: cfg.Host, ID: id, Width: c.Width, Files: cfg.Files, Parent: cfg.Parent, Delivers: cfg.Delivers}}, nil
 }
 

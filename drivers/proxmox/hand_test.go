@@ -469,7 +469,7 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 		},
 		"its description was stripped": {
 			hand: func(e *pve.Edit, _ map[string]string) { e.Set(10000, "description", "") },
-			says: []string{"exists already and is unmanaged (no ownership tag, but the name of vm.web-1)", "if it is vm.web-1 and only lost its ownership tag, put that back", "rename one of the two"}, stays: []int{10000}, number: 1,
+			says: []string{"exists already and is unmanaged (no ownership tag, but the name of vm.web-1)", "if it is vm.web-1 and only lost its ownership tag, these lines in its node adopt it as it is:", "rename one of the two"}, stays: []int{10000}, number: 1,
 		},
 		"it became a template": {
 			hand: func(e *pve.Edit, _ map[string]string) { e.Stop(10000); e.Set(10000, "template", "1") },

@@ -68,6 +68,7 @@ func guestKindOf[S any](schema model.Kind) kind.Of[S] {
 		Update: func(ctx context.Context, h *kind.Host, s plan.Step, _, _ *S) error {
 			return provision.Update(ctx, h, s)
 		},
+		Adopt: provision.Adopt, Forget: provision.Forget,
 		Before:     provision.AwaitOwnTasks,
 		Remove:     lifecycle.Destroy,
 		Privileges: func(_ *S, n *kind.Needs) { guest.Needs(guest.TargetOf(n.From), n) },

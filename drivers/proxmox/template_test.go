@@ -836,15 +836,14 @@ func TestN14AnEditedFact(t *testing.T) {
 	})
 }
 
-// TestN14ALostTag: the line that restores a lost tag does not say what the guest was made from, and does not have it replaced.
+// TestN14ALostTag: the tag of an adopted guest does not say what it was made from, and does not have it replaced.
 func TestN14ALostTag(t *testing.T) {
 	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.hasKey()
 		w.Node("web", func(v *guest.VM) { v.Recreate = "2026-11" })
 		w.Apply()
 		w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "description", "") })
-		line := strings.Split(w.Plan().Findings[0].Detail, "\n")[1]
-		w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "description", line) })
+		w.adoptAsProposed("web", w.Plan().Findings[0].Detail)
 		w.Apply()
 		w.Converged()
 		m := w.tagOf(10000)

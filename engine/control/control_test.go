@@ -337,14 +337,14 @@ func TestChangesOfAStatus(t *testing.T) {
 		}, []string{"pass-started aaaa: at commit aaaaaaaa", "step-started vm.aaaaa: create"}},
 		{"the next step", func(s *agent.Status) {
 			s.At = noon.Add(12 * time.Second)
-			s.Running = &agent.Running{Commit: s.Head.ID, Since: noon, Now: []agent.StepNow{{Address: "vm.b", Action: plan.Update, Since: s.At}}}
+			s.Running = &agent.Running{Commit: s.Head.ID, Since: noon, Now: []agent.StepNow{{Address: "vm.b", Action: plan.Update, Since: s.At}, {Address: "vm.c", Action: plan.Adopt, Since: s.At}}}
 		}, []string{"step-ended vm.aaaaa: create, after 12s", "step-started vm.baaaa: update"}},
 		{"the end", func(s *agent.Status) {
 			s.Running = nil
-			s.Last = &agent.PassStatus{Commit: s.Head.ID, Outcome: engine.Done, Ended: s.At, Drift: true, Summary: plan.Summary{Create: 1, Update: 1}}
+			s.Last = &agent.PassStatus{Commit: s.Head.ID, Outcome: engine.Done, Ended: s.At, Drift: true, Summary: plan.Summary{Create: 1, Update: 1, Adopt: 7, Forget: 1}}
 			s.Nodes = []engine.NodeStatus{{Address: "vm.a", Phase: "run", Ready: true}, {Address: "vm.b", Phase: "run", Drift: 2, Error: "its checks\nfail"}}
 		}, []string{
-			"step-ended vm.baaaa: update, after 0s", "pass-ended aaaa: done, 1 to create, 1 to update, drift",
+			"step-ended vm.baaaa: update, after 0s", "pass-ended aaaa: done, 7 to adopt, 1 to create, 1 to update, 1 to give up, drift",
 			"node-ready vm.a: run", "node-not-ready vm.b: run, 2 differ: its checks fail",
 		}},
 		{"a bad commit", func(s *agent.Status) {

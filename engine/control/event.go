@@ -138,7 +138,8 @@ func manifest(name string) string {
 }
 
 // pass lists the beginning and end of a pass, and of its steps in between. A status may have
-// passed over a whole pass.
+// passed over a whole pass. Adoptions change no guest and may be hundreds, so that the end of the
+// pass alone counts them.
 func (d *differ) pass() {
 	was, is, ended := d.before.Running, d.after.Running, d.after.Last
 	same := was != nil && is != nil && was.Since.Equal(is.Since)
@@ -148,7 +149,7 @@ func (d *differ) pass() {
 			now = is.Now
 		}
 		for _, s := range was.Now {
-			if !slices.ContainsFunc(now, func(n agent.StepNow) bool { return n.Address == s.Address }) {
+			if s.Action != "adopt" && !slices.ContainsFunc(now, func(n agent.StepNow) bool { return n.Address == s.Address }) {
 				d.add(StepEnded, was.Commit, s.Address, "%s, after %s", s.Action, d.after.At.Sub(s.Since).Round(time.Second))
 			}
 		}
@@ -164,7 +165,7 @@ func (d *differ) pass() {
 		was = &agent.Running{}
 	}
 	for _, s := range is.Now {
-		if !slices.ContainsFunc(was.Now, func(n agent.StepNow) bool { return n.Address == s.Address }) {
+		if s.Action != "adopt" && !slices.ContainsFunc(was.Now, func(n agent.StepNow) bool { return n.Address == s.Address }) {
 			d.add(StepStarted, is.Commit, s.Address, "%s", s.Action)
 		}
 	}
@@ -175,7 +176,7 @@ func passText(p *agent.PassStatus) string {
 	for _, n := range []struct {
 		n    int
 		word string
-	}{{s.Create, "to create"}, {s.Update, "to update"}, {s.Replace, "to replace"}, {s.Delete, "to delete"}} {
+	}{{s.Adopt, "to adopt"}, {s.Create, "to create"}, {s.Update, "to update"}, {s.Replace, "to replace"}, {s.Delete, "to delete"}, {s.Forget, "to give up"}} {
 		if n.n > 0 {
 			text = append(text, fmt.Sprintf("%d %s", n.n, n.word))
 		}

@@ -92,16 +92,7 @@ func LastStatus(s ledger.State, last []ledger.Receipt) agent.Status {
 			Commit: r.Commit, Plan: r.Plan, Outcome: engine.Outcome(r.Outcome), Ended: ended, Seconds: r.Seconds, Drift: r.Drift, Findings: r.Findings,
 		}
 		for _, st := range r.Steps {
-			switch st.Action {
-			case "create":
-				out.Last.Summary.Create++
-			case "update":
-				out.Last.Summary.Update++
-			case "replace":
-				out.Last.Summary.Replace++
-			case "delete":
-				out.Last.Summary.Delete++
-			}
+			out.Last.Summary.Count(st.Action)
 		}
 		for _, c := range []*agent.CommitStatus{out.Head, out.InForce, out.Converged} {
 			if c != nil && c.ID == r.Commit {

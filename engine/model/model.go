@@ -114,6 +114,8 @@ type Guest struct {
 	Hibernated  string      // observed: that it is hibernated, and what wakes it; nothing can be done to it but that. "" if it is not
 	Unproven    Unproven    // observed: that its ownership is not proved; zero if it is
 	Renumbered  Renumbered  // observed: that it did not get its VMID from us; zero if it did
+	Foreign     bool        // observed: it has no owner, and is the one that adopt of its node names: it may be adopted, and nothing else
+	NoOrigin    bool        // wanted: it was made elsewhere, and the files do not say what to create it from
 	HA          string      // observed: what the HA manager makes of it (started, error, …), "" if it does not manage it
 	Orphan      string      // observed: what happens to nodes of the site that live on it when it goes; "" for a guest that holds none
 	RemovalNote string      // observed: what else goes with it or comes before, for the reason of a removal: "after a final backup to local"
@@ -186,6 +188,9 @@ func (s State) Find(match func(*Resource) bool) []Address {
 	slices.SortFunc(out, Address.Compare)
 	return out
 }
+
+// GuestTag is the tag of Proxmox VE that every managed guest has.
+const GuestTag = "homestak"
 
 // Class says what a change costs the running service, from nothing to data.
 type Class string

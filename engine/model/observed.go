@@ -110,6 +110,8 @@ type Unmanaged struct {
 	Fix    string  `json:"-"` // what its owner can do about it, if Claims is set
 	// Duplicate: it is one of several with the same identity, which an error finding about Claims names.
 	Duplicate bool `json:"-"`
+	// Refused: adopt of Claims names the VMID of this guest, and Why says why it is not adopted.
+	Refused bool `json:"-"`
 	// Unfinished: its creation is running, or was interrupted. Why says which.
 	Unfinished bool `json:"-"`
 }

@@ -29,7 +29,9 @@ type Site struct {
 	Postures   map[string]*Posture
 	Specs      map[string]*Spec
 	Manifests  map[string]*Manifest
-	Objects    State // blocks that are kinds of their own, not yet bound to a host
+	Objects    State               // blocks that are kinds of their own, not yet bound to a host
+	Removed    map[Address]bool    // guests that are given up, not destroyed
+	Moved      map[Address]Address // former addresses of guests → those of the nodes that have them now
 	Secrets    *Secrets
 	Kinds      Kinds
 	Local      *LocalHost         // what the machine of an agent knows of its own host; nil elsewhere
@@ -38,6 +40,17 @@ type Site struct {
 	Resolved   map[string]*Want   // what the hosts and children shall hold, where that was worked out while loading; only read
 	Located    map[Address]string // where each deployed node is, likewise; see Want.Elsewhere
 	SourceHash string             // over all files that were read; changes with any byte of them
+}
+
+// Removed says what happens to a guest whose node left the site.
+type Removed struct {
+	Destroy bool `hcl:"destroy" doc:"false gives the guest up: its ownership tag is removed, and nothing else changes. true destroys it, as without the block."`
+}
+
+// Moved gives the guest of a former node to another one.
+type Moved struct {
+	From string `hcl:"from" doc:"Former node: node.NAME, or \"NAME-KEY\" for one instance of count or for_each."`
+	To   string `hcl:"to" doc:"Node that has its guest now; may be in another manifest. The guest keeps everything but its name."`
 }
 
 // VMIDRange is an inclusive range of VMIDs with a name.

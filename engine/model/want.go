@@ -20,6 +20,7 @@ type Want struct {
 	Nodes      map[Address]*Node
 	Specs      map[Address]bool   // guests inside of which a spec is applied (true), or an earlier one withdrawn (false)
 	Elsewhere  map[Address]string // nodes of the site: where they are declared, in a few words, for what this host does not hold any more
+	Removed    map[Address]bool   // guests that are given up, not destroyed, where they exist
 	SweepHints []string           // Observed.SweepHints of the last observation, as far as it is remembered
 	// Changed are guests, and where the last observation found them, that are not as they were, while all else is. A driver
 	// that can observe these alone may do so: see Observed.Only. Empty: the whole host is to be observed.
@@ -58,7 +59,7 @@ func (s *Site) Want(identity string) (*Want, diag.List) {
 		return w, nil // its findings were reported with the others of the load
 	}
 	h := s.HostFor(identity)
-	w := &Want{Host: h, State: State{}, Suspended: map[string]bool{}, Declared: map[Address]bool{}, Nodes: map[Address]*Node{}, Specs: map[Address]bool{}, Elsewhere: s.declared()}
+	w := &Want{Host: h, State: State{}, Suspended: map[string]bool{}, Declared: map[Address]bool{}, Nodes: map[Address]*Node{}, Specs: map[Address]bool{}, Elsewhere: s.declared(), Removed: s.Removed}
 	if h == nil {
 		return w, diag.List{diag.Errorf(s.At, fmt.Sprintf("unknown host %q", identity), "%s", diag.DidYouMean(identity, s.Identities()))}
 	}

@@ -169,7 +169,7 @@ func (p *Plan) check() error {
 			return fmt.Errorf("step %d has no address", i+1)
 		case seen[s.Address]:
 			return fmt.Errorf("step %d is the second one of %s", i+1, s.Address)
-		case !slices.Contains([]Action{Create, Update, Replace, Delete, Adopt}, s.Action):
+		case !slices.Contains([]Action{Create, Update, Replace, Delete, Adopt, Forget}, s.Action):
 			return fmt.Errorf("step %s has the unknown action %q", s.Address, s.Action)
 		}
 		for _, a := range s.After {

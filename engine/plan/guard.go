@@ -53,7 +53,9 @@ func (g *guard) check() {
 	for _, f := range g.plan.Unmanaged {
 		claims[f.Claims] = append(claims[f.Claims], f)
 	}
+	g.guardAdoptedElsewhere()
 	g.each(func(s *Step) { g.guardIdentity(s, claims[s.Address]) })
+	g.each(g.guardAdoption)
 	g.checkPreflight()
 	g.each(g.guardUnproven)
 	g.each(g.guardUnknown)
@@ -97,6 +99,11 @@ func (d *draft) each(check func(*Step)) {
 // the new one would is first to be explained by its owner.
 func (g *guard) guardIdentity(s *Step, claims []model.Unmanaged) {
 	if s.Action != Create || len(claims) == 0 {
+		return
+	}
+	if i := slices.IndexFunc(claims, func(f model.Unmanaged) bool { return f.Refused }); i >= 0 {
+		s.Action = Adopt
+		g.refuseAt(s, "adopt", claims[i].Why, claims[i].Fix)
 		return
 	}
 	if !slices.ContainsFunc(claims, func(f model.Unmanaged) bool { return !f.Duplicate }) {
@@ -163,7 +170,7 @@ func (d *draft) hides(u model.Unknown, s *Step) string {
 	switch {
 	case u.Node != "" && s.on(u.Node):
 		return fmt.Sprintf("%s: %s", u.Scope, u.Why)
-	case s.Action == Update:
+	case s.Action == Update || s.Action == Adopt:
 	case u.Kind != "" && len(u.Only) > 1 && slices.Contains(u.Only, s.Address):
 		return u.Scope + " cannot be seen" // the line about that says why, once for all of them
 	case u.Kind != "" && u.Kind == s.Address.Kind && (u.Only == nil || slices.Contains(u.Only, s.Address)):
@@ -181,7 +188,7 @@ func (d *draft) hides(u model.Unknown, s *Step) string {
 // on reports whether a step is about a guest on a PVE node, or one that is to be created there.
 func (s *Step) on(node string) bool {
 	return slices.ContainsFunc([]*model.Resource{s.Want, s.Have}, func(r *model.Resource) bool {
-		if r == nil || r.Guest == nil || r == s.Want && s.Action == Update { // which is where it is
+		if r == nil || r.Guest == nil || r == s.Want && (s.Action == Update || s.Action == Adopt) { // which is where it is
 			return false
 		}
 		return r.Guest.Node == node
@@ -214,7 +221,9 @@ func (g *guard) guardSite(s *Step) {
 	}
 	node := g.in.Want.Nodes[s.Address]
 	switch {
-	case s.Have != nil && (node != nil && node.Drift == "report" || s.Want.Report):
+	case s.Want.Guest != nil && s.Want.Guest.NoOrigin && (s.Action == Create || s.Action == Replace):
+		g.refuseOrigin(s)
+	case s.Have != nil && s.Action != Adopt && (node != nil && node.Drift == "report" || s.Want.Report):
 		g.find(s.Address, diag.Finding{
 			Severity: diag.Warning, Source: diag.FromGuard,
 			Summary: fmt.Sprintf("drift: %s: %s is left as it is (drift = report)%s", s.Address, shown(s.Changes), editsNote(s.Edits)),
@@ -231,7 +240,7 @@ func (g *guard) guardSite(s *Step) {
 // guardKind holds what the kind itself knows to be impossible or dangerous.
 func (g *guard) guardKind(s *Step) {
 	kind := g.kinds[s.Address.Kind]
-	if s.Have == nil || kind == nil || kind.Refuse == nil {
+	if s.Have == nil || kind == nil || kind.Refuse == nil || s.Action == Adopt || s.Action == Forget {
 		return
 	}
 	problems := kind.Refuse(s.Want, s.Have)

@@ -28,6 +28,7 @@ func Make(in Input) *Plan {
 			d.leaveRemoved()
 			o := ordering{guard: g, circle: map[model.Address]model.Address{}, inside: d.inside()}
 			o.order()
+			g.suggestMoves()
 		}
 	}
 	if in.Want != nil {
@@ -162,6 +163,8 @@ func (p *proposal) compare() {
 		}
 		want, have := p.want[addr], p.have[addr]
 		switch {
+		case have != nil && have.Guest != nil && have.Guest.Foreign:
+			p.adopt(want, have)
 		case p.in.Destroy:
 			if have != nil && have.Guest != nil {
 				p.remove(have, fmt.Sprintf("manifest %s is destroyed", p.in.Manifest))
@@ -170,6 +173,8 @@ func (p *proposal) compare() {
 			p.create(want)
 		case want != nil:
 			p.update(want, have)
+		case have.Guest != nil && p.in.Want.Removed[addr]:
+			p.forget(have)
 		case !p.in.Want.Declared[addr] && !p.in.Want.Suspended[have.Manifest]:
 			p.remove(have, cmp.Or(p.in.Want.Elsewhere[addr], "left the site"))
 		}
@@ -193,6 +198,11 @@ func (p *proposal) compareInside() {
 		}
 		s := p.steps[addr]
 		if s == nil {
+			continue
+		}
+		if of := p.have[want.Inside]; of != nil && of.Guest != nil && of.Guest.Foreign {
+			delete(p.steps, addr)
+			p.plan.Deferred = append(p.plan.Deferred, model.Deferred{Address: addr.String(), Why: fmt.Sprintf("not compared before %s is adopted", want.Inside), Differs: true})
 			continue
 		}
 		s.Inside = p.guestAt(want.Inside)
@@ -296,7 +306,7 @@ func (d *draft) leaveRemoved() {
 			return false
 		}
 		of := d.steps[s.Want.Inside]
-		return of != nil && of.Action == Delete
+		return of != nil && (of.Action == Delete || of.Action == Forget)
 	})
 }
 
@@ -400,18 +410,8 @@ func (d *draft) document(id string) *Plan {
 	p := d.plan
 	gone := map[model.Address]bool{}
 	for i := range p.Steps {
-		switch p.Steps[i].Action {
-		case Create:
-			p.Summary.Create++
-		case Update:
-			p.Summary.Update++
-		case Replace:
-			p.Summary.Replace++
-		case Delete:
-			p.Summary.Delete++
-			gone[p.Steps[i].Address] = true
-		default: // Make plans nothing else
-		}
+		p.Summary.Count(string(p.Steps[i].Action))
+		gone[p.Steps[i].Address] = p.Steps[i].Action == Delete || p.Steps[i].Action == Forget
 	}
 	// A deletion or revert makes a pending restart obsolete.
 	p.Pending = slices.DeleteFunc(p.Pending, func(w model.Pending) bool { return gone[w.Address] || p.reverts(w) })

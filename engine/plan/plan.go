@@ -5,6 +5,7 @@
 //
 //	vmid.go   assigns VMIDs
 //	diff.go   finds differences, and their cost
+//	adopt.go  takes over guests that exist, and finds renames
 //	guard.go  withholds steps for what may exist unmanaged, was not observed, or is still needed
 //	order.go  computes the dependencies of steps
 //	id.go     derives the plan's ID from its input
@@ -14,6 +15,7 @@
 package plan
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -34,7 +36,8 @@ const (
 	Update  Action = "update"
 	Replace Action = "replace" // delete and create under the same address, as one step
 	Delete  Action = "delete"
-	Adopt   Action = "adopt" // write the ownership tag on what exists; never planned unasked, so Make has none
+	Adopt   Action = "adopt"  // write the ownership tag on a guest that exists, and change nothing else
+	Forget  Action = "forget" // take the ownership tag away from a guest, and change nothing else
 )
 
 // Symbol is the sign that stands for the action in text.
@@ -50,6 +53,8 @@ func (a Action) Symbol() rune {
 		return '-'
 	case Adopt:
 		return '='
+	case Forget:
+		return '.'
 	default:
 		return '?'
 	}
@@ -64,6 +69,10 @@ func (a Action) not() string {
 		return "not replaced"
 	case Delete:
 		return "not deleted"
+	case Adopt:
+		return "not adopted"
+	case Forget:
+		return "not given up"
 	default:
 		return "not changed"
 	}
@@ -104,14 +113,49 @@ type Step struct {
 	Inside *model.Guest `json:"-"`
 }
 
-// Summary counts a plan. The first four add up to the steps.
+// Summary counts a plan. The first six add up to the steps.
 type Summary struct {
 	Create    int `json:"create"`
 	Update    int `json:"update"`
 	Replace   int `json:"replace"`
 	Delete    int `json:"delete"`
+	Adopt     int `json:"adopt"`
+	Forget    int `json:"forget"`
 	Unchanged int `json:"unchanged"` // wanted, there, and just as wanted
 	Unmanaged int `json:"unmanaged"`
+}
+
+// Count adds a step with an action.
+func (s *Summary) Count(action string) {
+	switch Action(action) {
+	case Create:
+		s.Create++
+	case Update:
+		s.Update++
+	case Replace:
+		s.Replace++
+	case Delete:
+		s.Delete++
+	case Adopt:
+		s.Adopt++
+	case Forget:
+		s.Forget++
+	}
+}
+
+// Text is the count of the steps in words: 1 add, 2 change, 0 destroy.
+func (s Summary) Text() string {
+	text := fmt.Sprintf("%d add, %d change, %d destroy", s.Create, s.Update, s.Delete)
+	if s.Adopt > 0 {
+		text = fmt.Sprintf("%d adopt, ", s.Adopt) + text
+	}
+	if s.Replace > 0 {
+		text += fmt.Sprintf(", %d replace", s.Replace)
+	}
+	if s.Forget > 0 {
+		text += fmt.Sprintf(", %d give up", s.Forget)
+	}
+	return text
 }
 
 // Rules counts the rules that a plan and its site were checked by, each once, by

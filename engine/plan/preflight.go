@@ -88,6 +88,9 @@ func those(who []model.Address, not string) string {
 
 // concerns reports whether an obstacle is in the way of a step.
 func concerns(o model.PreflightProblem, s *Step) bool {
+	if s.Action == Adopt {
+		return false
+	}
 	return s.Action != Update || o.Any || slices.ContainsFunc(s.Changes, func(c Change) bool {
 		return o.Path != "" && (c.Path == o.Path || strings.HasPrefix(c.Path, o.Path+".")) || o.Power && c.Path == "power"
 	})

@@ -114,22 +114,17 @@ func (r Rules) String() string {
 
 func (p *Plan) sum() string {
 	s := p.Summary
-	var also []string
-	for _, part := range []struct {
-		n    int
-		what string
-	}{{s.Replace, "replace"}, {s.Unmanaged, "unmanaged"}} {
-		if part.n > 0 {
-			also = append(also, fmt.Sprintf(", %d %s", part.n, part.what))
-		}
+	also := ""
+	if s.Unmanaged > 0 {
+		also = fmt.Sprintf(", %d unmanaged", s.Unmanaged)
 	}
 	switch waits := p.waits(); {
 	case len(waits) > 0 && len(p.Steps) == 0:
-		return fmt.Sprintf("nothing to do now: %s · %d unchanged%s", strings.Join(waits, "; "), s.Unchanged, strings.Join(also, ""))
+		return fmt.Sprintf("nothing to do now: %s · %d unchanged%s", strings.Join(waits, "; "), s.Unchanged, also)
 	case p.InSync():
-		return fmt.Sprintf("in sync: %s on host %s, %d unchanged%s", p.source(), diag.Escape(p.Host), s.Unchanged, strings.Join(also, ""))
+		return fmt.Sprintf("in sync: %s on host %s, %d unchanged%s", p.source(), diag.Escape(p.Host), s.Unchanged, also)
 	}
-	return fmt.Sprintf("plan: %d add, %d change, %d destroy%s", s.Create, s.Update, s.Delete, strings.Join(also, ""))
+	return "plan: " + s.Text() + also
 }
 
 // waits lists differences that get no step, each with the first part of the reason unless that is long:
@@ -277,6 +272,17 @@ func (s Step) line() line {
 	case Delete:
 		l.color, l.full = red, why[0]
 		l.detail = func(room int) string { return limited(why[0], room) }
+	case Adopt:
+		text := "ownership tag"
+		for _, c := range s.Changes {
+			if c.Path != "mark" {
+				text += ", " + c.String()
+			}
+		}
+		l.detail, l.full, why = constant(text), "", nil
+	case Forget:
+		l.full = why[0]
+		l.detail = func(room int) string { return limited(why[0], room) }
 	case Replace:
 		l.color = red
 	default:
@@ -320,7 +326,7 @@ func (s Step) declares(path string) bool {
 // cost is the right column: the class, or for a making what it is.
 func (s Step) cost() string {
 	switch {
-	case s.Action == Create || s.Action == Adopt:
+	case s.Action == Create || s.Action == Adopt || s.Action == Forget:
 		return string(s.Action)
 	case s.Class == model.ClassPending:
 		return "pending (restart = never)"

@@ -42,16 +42,7 @@ func receiptLine(r ledger.Receipt, address string) string {
 	var one, editors []string
 	for _, st := range r.Steps {
 		editors = append(editors, st.EditedBy...)
-		switch plan.Action(st.Action) {
-		case plan.Create:
-			s.Create++
-		case plan.Update, plan.Adopt:
-			s.Update++
-		case plan.Replace:
-			s.Replace++
-		case plan.Delete:
-			s.Delete++
-		}
+		s.Count(st.Action)
 		if st.Address == address {
 			one = append(one, st.Action+" "+st.Status)
 		}

@@ -212,6 +212,8 @@ func words(a plan.Action) (is struct{ doing, did string }) {
 		is.doing, is.did = "destroying", "destroyed"
 	case plan.Adopt:
 		is.doing, is.did = "adopting", "adopted"
+	case plan.Forget:
+		is.doing, is.did = "giving up", "given up"
 	default:
 		is.doing, is.did = string(a), string(a)
 	}

@@ -101,7 +101,7 @@ func summaryLine(s plan.Summary) string {
 	for _, n := range []struct {
 		n    int
 		what string
-	}{{s.Create, "add"}, {s.Update, "change"}, {s.Replace, "replace"}, {s.Delete, "destroy"}} {
+	}{{s.Adopt, "adopt"}, {s.Create, "add"}, {s.Update, "change"}, {s.Replace, "replace"}, {s.Delete, "destroy"}, {s.Forget, "give up"}} {
 		if n.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n.n, n.what))
 		}

@@ -27,7 +27,9 @@ type classifier struct {
 	view     *api.View         // what the cluster's list says
 	unread   []api.ListedGuest // may be managed, and could not be read
 	verified map[model.Address][]*model.Resource
-	names    map[string]bool // of guests with an ownership tag of this site: their present names, and those in the tags
+	adopting bool                      // one of them is to be adopted
+	have     map[string][]api.GuestRef // all that were read, by their identities
+	names    map[string]bool           // of guests with an ownership tag of this site: their present names, and those in the tags
 
 	unmanaged []model.Unmanaged
 	unknown   []model.Unknown
@@ -38,7 +40,7 @@ type classifier struct {
 func newClassifier(obs *kind.Observation, wanted wanted, unread []api.ListedGuest) *classifier {
 	return &classifier{
 		id: obs.Host.ID, want: obs.Want, wanted: wanted, view: obs.View, unread: unread,
-		verified: map[model.Address][]*model.Resource{}, names: map[string]bool{},
+		verified: map[model.Address][]*model.Resource{}, names: map[string]bool{}, have: map[string][]api.GuestRef{},
 	}
 }
 
@@ -77,6 +79,13 @@ func (c *classifier) add(g api.ListedGuest, cfg api.GuestConfig) {
 		c.names[m.Node], c.names[name] = true, true
 	}
 	lock := cfg.Now["lock"]
+	if identity := owner.IdentityOf(cfg.Next, g.Ref()); identity != "" {
+		c.have[identity] = append(c.have[identity], g.Ref())
+	}
+	if n := c.wanted.adopts[g.VMID]; n != nil && !is.Owned && !is.Unsure && lock != "create" && lock != "clone" {
+		c.adopt(g, cfg, is, n)
+		return
+	}
 	ok, addr := is.Matches, m.Addr()
 	switch declared := c.want.State[addr] != nil; {
 	case is.Unsure:
@@ -118,17 +127,20 @@ func (c *classifier) add(g api.ListedGuest, cfg api.GuestConfig) {
 		f.Fix = "remove the ownership tag from the description of the copy, or the copy itself"
 	case found && !m.Readable() && (m.Site == "" || m.Site == c.id.Site): // managed before a person, or a newer version, edited the tag
 		f.Claims = cmp.Or(c.wanted.names[m.Node], c.wanted.names[name], c.wanted.vmids[g.VMID])
-		f.Fix = "put the last line of its description back from a backup; if a newer version of this program wrote it, use that one"
+		f.Fix = lostTagFix(g.Ref(), cfg, f.Claims, "remove the line that starts with "+strconv.Quote(owner.Prefix)+" from its description")
+		if m.V > 2 {
+			f.Fix = "a newer version of this program wrote it: use that one"
+		}
 	case c.wanted.vmids[g.VMID] != (model.Address{}):
 		f.Claims = c.wanted.vmids[g.VMID]
 		f.Fix = fmt.Sprintf("choose another vmid for %s, or remove this guest", f.Claims)
 		if !found {
-			f.Fix = c.lostTagFix(g.Ref(), cfg, f.Claims, f.Fix)
+			f.Fix = lostTagFix(g.Ref(), cfg, f.Claims, f.Fix)
 		}
 	case c.wanted.names[name] != (model.Address{}) && !found:
 		f.Claims = c.wanted.names[name]
 		f.Why = "no ownership tag, but the name of " + f.Claims.String()
-		f.Fix = c.lostTagFix(g.Ref(), cfg, f.Claims, "rename one of the two")
+		f.Fix = lostTagFix(g.Ref(), cfg, f.Claims, "rename one of the two")
 	}
 	c.unmanaged = append(c.unmanaged, f)
 }
@@ -180,6 +192,9 @@ func (c *classifier) result() model.Observed {
 				Scope: addr.String(), VMID: g.VMID, Only: []model.Address{addr},
 				Why: fmt.Sprintf("%s carries its identity, and so may %s of the same name, which cannot be read", api.GuestRef{Node: g.Node, VMID: g.VMID, LXC: api.GuestKind(addr) == "ct"}, duplicate),
 			})
+			continue
+		}
+		if len(rs) == 1 && rs[0].Guest.Foreign && c.isCopied(rs[0]) {
 			continue
 		}
 		if len(rs) == 1 {

@@ -113,10 +113,11 @@ func classify(ctx context.Context, obs *kind.Observation) (model.Observed, error
 	}
 	c := newClassifier(obs, wanted, unread)
 	c.addAll(maybe, obs.Configs)
-	// A guest with the same name as one with an ownership tag of this site may be its copy.
+	// A guest with the same name as one with an ownership tag of this site may be its copy, and any may be one of a guest
+	// that is to be adopted.
 	var namesakes []api.ListedGuest
 	for _, g := range rest {
-		if !c.names[g.Name] || !obs.View.Nodes[g.Node] {
+		if !c.names[g.Name] && !c.adopting || !obs.View.Nodes[g.Node] {
 			c.addUnread(g)
 			continue
 		}
@@ -125,6 +126,13 @@ func classify(ctx context.Context, obs *kind.Observation) (model.Observed, error
 	if err := obs.ReadConfigs(ctx, namesakes); err != nil {
 		return model.Observed{}, err
 	}
+	namesakes = slices.DeleteFunc(namesakes, func(g api.ListedGuest) bool {
+		unread := !c.names[g.Name] && obs.Configs[g.Ref()].Err != nil
+		if unread {
+			c.addUnread(g)
+		}
+		return unread
+	})
 	c.addAll(namesakes, obs.Configs)
 	out := c.result()
 	out.Unknown = append(offline, out.Unknown...)
@@ -247,15 +255,19 @@ func mergeLists(cluster, nodes map[int]api.ListedGuest) map[int]api.ListedGuest 
 // wants.
 type wanted struct {
 	names  map[string]model.Address
+	adopts map[int]*model.Node // nodes with adopt, by VMID
 	vmids  map[int]model.Address
 	ranges []model.VMIDRange
 }
 
 func wantedGuests(w *model.Want) wanted {
-	out := wanted{names: make(map[string]model.Address, len(w.State)), vmids: make(map[int]model.Address, len(w.State))}
+	out := wanted{names: make(map[string]model.Address, len(w.State)), vmids: make(map[int]model.Address, len(w.State)), adopts: map[int]*model.Node{}}
 	for addr, r := range w.State {
 		if r.Guest == nil {
 			continue
+		}
+		if n := w.Nodes[addr]; n != nil && n.Adopt != "" {
+			out.adopts[n.VMID] = n
 		}
 		out.names[cmp.Or(r.Node, addr.Name)] = addr
 		out.names[guest.NameOf(r)] = addr // a container's host name may be another

@@ -26,6 +26,8 @@ type Of[S any] struct {
 	Before func(context.Context, *Host, plan.Step) (plan.Step, error)
 	// Update carries out the changes of the step on what was observed as have.
 	Update func(ctx context.Context, h *Host, s plan.Step, want, have *S) error
+	// Adopt and Forget write the ownership tag of a guest, and take it away. Both are nil for other kinds.
+	Adopt, Forget func(ctx context.Context, h *Host, s plan.Step) error
 	// Remove destroys an object after verifying once more that it is managed. One that does not exist
 	// counts as removed.
 	Remove func(ctx context.Context, h *Host, s plan.Step) error
@@ -79,7 +81,11 @@ func (k *Of[S]) Apply(ctx context.Context, h *Host, s plan.Step) error {
 	switch s.Action {
 	case plan.Create:
 		return k.Create(ctx, h, s, s.Want.Spec.(*S))
-	case plan.Update, plan.Adopt:
+	case plan.Adopt:
+		return k.Adopt(ctx, h, s)
+	case plan.Forget:
+		return k.Forget(ctx, h, s)
+	case plan.Update:
 		if k.Before != nil {
 			var err error
 			if s, err = k.Before(ctx, h, s); err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // PVETag is on every managed guest, for people and as a first hint. It does not identify a guest.
-const PVETag = "homestak"
+const PVETag = model.GuestTag
 
 // MaxDescription is PVE's limit for the characters of a description (qemu-server, QemuServer.pm).
 const MaxDescription = 8192
@@ -56,8 +56,9 @@ type Tag struct {
 	Begun        int64             `json:"begun,omitempty"` // Unix time at which its creation began; only until the guest is complete
 	Sig          string            `json:"sig,omitempty"`   // see Identity.Sign
 
-	Trust  Trust `json:"-"` // what its signature proves, see Identity.Check
-	Resign bool  `json:"-"` // it is to be signed, or signed again, by the current key
+	Was    string `json:"-"` // the node that it names, if a moved block gives its guest to Node
+	Trust  Trust  `json:"-"` // what its signature proves, see Identity.Check
+	Resign bool   `json:"-"` // it is to be signed, or signed again, by the current key
 }
 
 // destroy says how to destroy a guest.
@@ -137,6 +138,9 @@ func (t Tag) Terms() string {
 			parts = append(parts, fmt.Sprintf("down %d s", d.Down))
 		}
 	}
+	if t.Was != "" {
+		parts = append(parts, "was "+t.Was)
+	}
 	if t.Resign {
 		parts = append(parts, "not signed by the site's key")
 	}
@@ -184,6 +188,20 @@ func UUID(smbios1 string) string {
 		return ""
 	}
 	return u
+}
+
+// IdentityOf is the identity of a guest: of a VM its uuid, of a container the MAC address of its first card; "" if it has
+// none.
+func IdentityOf(cfg map[string]string, at api.GuestRef) string {
+	if !at.LXC {
+		return UUID(cfg["smbios1"])
+	}
+	for i := range 32 {
+		if val, ok := cfg[fmt.Sprintf("net%d", i)]; ok {
+			return strings.ToUpper(api.ParseProperty(val).Values["hwaddr"])
+		}
+	}
+	return ""
 }
 
 // Provisional reports whether a tag is that of a clone whose identity is not written yet.
@@ -270,6 +288,9 @@ type Identity struct {
 	KeyMissing bool
 	// Believes takes a signature for valid if no key is known here. It is for plans that are not carried out.
 	Believes bool
+
+	// Moved are former addresses of guests, and those that they have now: a tag that names one counts for the other.
+	Moved map[model.Address]model.Address
 }
 
 // Verdict is the result of a check of one guest, mostly right before a change.
@@ -293,6 +314,9 @@ func (id Identity) Check(cfg api.GuestConfig, at api.GuestRef) Verdict {
 	m := &v.Tag
 	m.Trust = id.trust(*m, at, cfg)
 	m.Resign = len(id.keys(m.Owner)) > 0 && m.Trust != Proven
+	if to, moved := id.Moved[m.Addr()]; moved && m.Site == id.Site {
+		m.Was, m.Node = m.Node, to.Name
+	}
 	same, what := m.matches(cfg)
 	mine := id.Owner
 	if m.Type == TemplateType {

@@ -47,12 +47,14 @@ func TestAdoptedGuestHasNoDefaults(t *testing.T) {
 	require.Empty(t, c.RootKeys)
 }
 
-// With an image the files can create the guest again, as they create any other.
+// With an image the files can create the guest again, with all that others have.
 func TestAdoptedGuestWithAnImage(t *testing.T) {
-	target, problems := adopt("vm", guest.WithDefaults(&guest.VM{Memory: 512, Image: "debian", Name: "Web.example"}), 104, uuid)
+	target, problems := adopt("vm", guest.WithDefaults(&guest.VM{Cores: 1, Memory: 512, Image: "debian", Name: "Web.example"}), 104, uuid)
 	require.Empty(t, problems)
 	v := target.(guest.VMTarget)
+	require.True(t, v.Adopted)
 	require.Equal(t, []guest.Disk{{Name: "root", Storage: "fast"}}, v.Disks)
+	require.Len(t, v.NICs, 1)
 	require.Equal(t, "homestak", v.User)
 	require.Equal(t, "Web.example", v.Name)
 }

@@ -47,7 +47,7 @@ func (r *ctResolver) sizeAndSwap() {
 
 // origin finds what the container is unpacked or cloned from.
 func (r *ctResolver) origin() {
-	if r.Template == "" && r.adopted() {
+	if r.bare {
 		return
 	}
 	if r.Template == "" {
@@ -68,7 +68,7 @@ func (r *ctResolver) origin() {
 }
 
 func (r *ctResolver) disks() {
-	if !r.adopted() || r.Template != "" || r.Disk != 0 {
+	if !r.bare || r.Disk != 0 {
 		r.Disks = guest.RootFirst(r.Disks, guest.CTDisk{Name: "root"})
 	}
 	if len(r.Disks) > 0 && r.Disks[0].Name == "root" {
@@ -105,7 +105,7 @@ func (r *ctResolver) disks() {
 }
 
 func (r *ctResolver) nics() {
-	if len(r.NICs) == 0 && r.adopted() {
+	if len(r.NICs) == 0 && r.bare {
 		r.errorf("adopt", "the nic that identifies the container is not declared", "every nic of a guest must be declared, by its slot: nic \"net0\" { … }")
 	} else if len(r.NICs) == 0 {
 		r.NICs = []guest.CTNIC{{Name: "lan"}}
@@ -176,12 +176,10 @@ func (r *ctResolver) checkSiteZone(zone string) {
 // keys.
 func (r *ctResolver) system() {
 	r.Hostname = cmp.Or(r.Hostname, r.in.Name)
-	if !r.adopted() || r.Template != "" {
-		r.RootKeys = r.sshKeys(cmp.Or(r.in.Site.VMUser, "homestak"))
-	}
-	if r.adopted() {
+	if r.bare {
 		return
 	}
+	r.RootKeys = r.sshKeys(cmp.Or(r.in.Site.VMUser, "homestak"))
 	dns, domain := r.nameServers()
 	if r.Nameserver == nil {
 		r.Nameserver = dns
@@ -206,7 +204,7 @@ func (r *ctResolver) system() {
 func (r *ctResolver) features() {
 	slices.Sort(r.Features)
 	r.Features = slices.Compact(r.Features)
-	if r.adopted() { // they may be what root@pam set
+	if r.bare { // they may be what root@pam set
 		return
 	}
 	for _, f := range r.Features {

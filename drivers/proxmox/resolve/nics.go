@@ -41,7 +41,7 @@ func (r *resolver) firstAddress(ip, gateway string, words ...string) (fullIP, fu
 	if spec := r.spec(); spec != nil && spec.Network != nil {
 		ip, gateway = cmp.Or(ip, spec.Network.IP), cmp.Or(gateway, spec.Network.Gateway)
 	}
-	if r.adopted() {
+	if r.bare {
 		return ip, gateway
 	}
 	if ip = cmp.Or(ip, "dhcp"); !slices.Contains(words, ip) {

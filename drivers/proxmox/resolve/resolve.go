@@ -23,14 +23,22 @@ import (
 func Guest(kind string) func(*model.Resource, model.Scope) []model.Problem {
 	return func(r *model.Resource, in model.Scope) []model.Problem {
 		g := &resolver{in: in, kind: kind}
-		r.Private = &guest.Resolution{Adopted: g.adopted()}
+		adopted := g.in.Node != nil && g.in.Node.Adopt != ""
+		r.Private = &guest.Resolution{Adopted: adopted}
 		switch want := guest.TargetOf(r).(type) {
 		case guest.VMTarget:
+			g.bare = adopted && want.Image == "" && want.Template == "" && !want.Blank()
 			(&vmResolver{want, g}).complete()
 		case guest.CTTarget:
+			g.bare = adopted && want.Template == ""
 			(&ctResolver{want, g}).complete()
 		}
-		g.checkAdopt()
+		if adopted {
+			g.checkAdopt()
+		}
+		if r.Guest != nil {
+			r.Guest.NoOrigin = g.bare
+		}
 		if r.IsSensitive("recreate") {
 			g.errorf("recreate", "recreate must not come from a secret", "the ownership tag in the notes of the guest shows it")
 		}
@@ -49,6 +57,7 @@ type resolver struct {
 	in       model.Scope
 	kind     string
 	content  string // see owner.Tag.Content
+	bare     bool   // it was made elsewhere, and has no defaults for what a guest made by hand may lack
 	problems []model.Problem
 	missing  []string // secrets whose value is not known here
 }
@@ -77,15 +86,8 @@ func (r *resolver) pulls() string {
 	return r.in.Node.Spec
 }
 
-// adopted reports whether the node is a guest that existed before it. Such a node has no defaults for what a guest made
-// by hand may lack.
-func (r *resolver) adopted() bool { return r.in.Node != nil && r.in.Node.Adopt != "" }
-
 // checkAdopt checks the identity of a guest to adopt.
 func (r *resolver) checkAdopt() {
-	if !r.adopted() {
-		return
-	}
 	n := r.in.Node
 	if n.VMID == 0 {
 		r.errorf("adopt", "adopt without vmid", "the identity counts only for the guest with that VMID: set vmid to the one that the guest has")
@@ -100,7 +102,7 @@ func (r *resolver) checkAdopt() {
 
 // diskSize checks the size of a disk; one of an adopted guest may be in no whole GiB.
 func (r *resolver) diskSize(name string, size int) {
-	if size < 0 || size == 0 && name != "root" && !r.adopted() {
+	if size < 0 || size == 0 && name != "root" && !r.bare {
 		r.errorf("disk."+name+".size", fmt.Sprintf("disk %q without a size", name), "set size in GiB, at least 1")
 	}
 }
@@ -111,7 +113,7 @@ func (r *resolver) size(preset string, cores, memory, disk int) (allCores, allMe
 		cores, memory, disk = cmp.Or(cores, p.Cores), cmp.Or(memory, p.Memory), cmp.Or(disk, p.Disk)
 	}
 	missing := []string{}
-	if cores == 0 && !r.adopted() {
+	if cores == 0 && !r.bare {
 		missing = append(missing, "cores")
 	}
 	if memory == 0 {
@@ -120,7 +122,7 @@ func (r *resolver) size(preset string, cores, memory, disk int) (allCores, allMe
 	if len(missing) > 0 && preset == "" {
 		r.errorf("", "node without size", "it has no %s: name a preset, or set them", strings.Join(missing, " and no "))
 	}
-	if cores == 0 && r.kind != "ct" && r.adopted() {
+	if cores == 0 && r.kind != "ct" && r.bare {
 		cores = 1 // PVE's default
 	}
 	if cores < 0 || cores > 8192 {

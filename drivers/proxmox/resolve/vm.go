@@ -33,7 +33,7 @@ func (r *vmResolver) complete() {
 	r.checkCommon(r.Power, r.Restart, r.Description, r.Startup)
 	r.options()
 	r.checkAttributes(guest.VMAttributes(), r.VM, guest.VMKeys())
-	if !r.adopted() {
+	if !r.bare {
 		r.defaults()
 	}
 	r.terms()
@@ -42,8 +42,7 @@ func (r *vmResolver) complete() {
 func (r *vmResolver) sizeAndOrigin() {
 	r.Cores, r.Memory, r.Disk = r.size(r.Preset, r.Cores, r.Memory, r.Disk)
 	switch {
-	case r.Image == "" && r.Template == "" && (r.Blank() || r.adopted()):
-	case r.Image == "" && r.Template == "":
+	case r.Image == "" && r.Template == "" && !r.Blank() && !r.bare:
 		r.errorf("", r.kind+" without image or template", `name what its root disk is made from: image = image.NAME, or template = template.NAME for a clone; for one that is installed from a CD or the network, say so: disk "root" { size = 32, blank = true }, each on a line of its own`)
 	case (r.Image != "" || r.Template != "") && r.Blank():
 		r.errorf("disk.root.blank", "blank on a root disk that is made of something", "remove it, or remove image and template for an empty disk")
@@ -103,7 +102,7 @@ func (r *vmResolver) slotOf(d *guest.Disk) {
 func (r *vmResolver) disks() {
 	storage := r.storage()
 	r.DriveStorage = storage
-	if !r.adopted() || r.Image != "" || r.Template != "" || r.Disk != 0 {
+	if !r.bare || r.Disk != 0 {
 		r.Disks = guest.RootFirst(r.Disks, guest.Disk{Name: "root"})
 	}
 	for i := range r.Disks {
@@ -146,7 +145,7 @@ func (r *vmResolver) disks() {
 }
 
 func (r *vmResolver) nics() {
-	if len(r.NICs) == 0 && !r.adopted() {
+	if len(r.NICs) == 0 && !r.bare {
 		r.NICs = []guest.NIC{{Name: "lan"}}
 	}
 	if len(r.NICs) > 32 {
@@ -200,7 +199,7 @@ func (r *vmResolver) hardware(path string, n *guest.NIC) {
 
 // cloudInit sets the user, its SSH keys, name servers and domain.
 func (r *vmResolver) cloudInit() {
-	if r.adopted() && r.Image == "" && r.Template == "" {
+	if r.bare {
 		return
 	}
 	r.User = cmp.Or(r.in.Site.VMUser, "homestak")

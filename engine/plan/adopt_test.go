@@ -1,0 +1,162 @@
+package plan
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// foreign is a guest that exists, has no owner, and is to be adopted.
+func foreign(a string, vmid int, spec *VM) *model.Resource {
+	r := guest(a, vmid, spec)
+	r.Guest.Foreign = true
+	return r
+}
+
+// adopting is the input for the node vm.web, which adopts.
+func adopting(want *VM, have model.State) Input {
+	w := guest("vm.web", 104, want)
+	w.At = at(3)
+	w.Ranges = []model.AttrRange{{Path: "cores", At: at(5)}, {Path: "disk.data", At: at(8)}, {Path: "adopt", At: at(4)}}
+	in := input(state(w), have)
+	in.Want.Nodes = map[model.Address]*model.Node{addr("vm.web"): {Name: "web", VMID: 104, Adopt: "1bae9530-15f1-4d8a-8b09-1412c51fdb8d"}}
+	return in
+}
+
+func TestAdoption(t *testing.T) {
+	tagged := []string{"a", model.GuestTag}
+	for name, c := range map[string]struct {
+		want, have VM
+		set        func(*Input)
+		text       string
+		findings   []string
+		lines      []int
+	}{
+		"as declared": {
+			want: VM{Cores: 2, Tags: tagged}, have: VM{Cores: 2, Tags: []string{"a"}},
+			text: "    = vm web (104)    ownership tag, tags +homestak    adopt\n",
+		},
+		"with drift only reported": {
+			want: VM{Cores: 2, Tags: tagged}, have: VM{Cores: 2, Tags: []string{"a"}},
+			set:  func(in *Input) { in.Want.Nodes[addr("vm.web")].Drift = "report" },
+			text: "    = vm web (104)    ownership tag, tags +homestak    adopt\n",
+		},
+		"with another size and tag": {
+			want: VM{Cores: 2, Tags: []string{"b", model.GuestTag}}, have: VM{Cores: 4, Tags: []string{"a"}},
+			findings: []string{
+				"error (guard) vm.web is not adopted: tags is [a], and the files say [b homestak]",
+				"error (guard) vm.web is not adopted: cores is 4, and the files say 2",
+			}, lines: []int{3, 5},
+		},
+		"with a disk more, and one less": {
+			want:     VM{Disks: []Disk{{Name: "data", Size: 5}}},
+			have:     VM{Disks: []Disk{{Name: "scsi1", Size: 7}}},
+			findings: []string{"error (guard) vm.web is not adopted: it has disk.scsi1 (size 7), which no file declares", "error (guard) vm.web is not adopted: it has no disk.data (size 5)"},
+			lines:    []int{3, 8},
+		},
+		"pending": {
+			want: VM{Cores: 2}, have: VM{Cores: 2},
+			set: func(in *Input) {
+				k := *in.Kinds.Get("vm")
+				k.Remarks = func(*model.Host, *model.Resource, *model.Resource) model.Remarks {
+					return model.Remarks{Pending: []model.Pending{{Address: addr("vm.web"), Path: "cores", Before: 1, After: 2, Why: model.PendingRestart}}}
+				}
+				in.Kinds = model.Kinds{&k}
+			},
+			findings: []string{"error (guard) vm.web is not adopted: pending until its next restart: cores 1 → 2"}, lines: []int{5},
+		},
+		"locked": {
+			set:      func(in *Input) { in.Have.State[addr("vm.web")].Guest.Locked = "a backup runs" },
+			findings: []string{"error (guard) vm.web is not adopted: a backup runs"}, lines: []int{3},
+		},
+		"another guest": {
+			set: func(in *Input) {
+				in.Have.State = model.State{}
+				in.Have.Unmanaged = []model.Unmanaged{{VMID: 104, Kind: "vm", Claims: addr("vm.web"), Refused: true, Why: "the UUID of VM 104 is A, and adopt says B", Fix: "correct it"}}
+			},
+			findings: []string{"error (guard) vm.web is not adopted: the UUID of VM 104 is A, and adopt says B"}, lines: []int{4},
+		},
+		"no guest": {
+			set: func(in *Input) {
+				in.Have.State = model.State{}
+				in.Want.State[addr("vm.web")].Guest.NoOrigin = true
+			},
+			findings: []string{"error (guard) vm.web is not adopted: there is no guest with VMID 104 on this host"}, lines: []int{4},
+		},
+		"of a node that was renamed": {
+			set: func(in *Input) {
+				in.Have.State = state(guest("vm.old", 104, &VM{}))
+			},
+			findings: []string{"error (guard) vm.web is not adopted: VMID 104 is that of vm.old, which stays"}, lines: []int{4},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := adopting(&c.want, state(foreign("vm.web", 104, &c.have)))
+			if c.set != nil {
+				c.set(&in)
+			}
+			p := Make(in)
+			require.Equal(t, append([]string{}, c.findings...), findings(p))
+			for i, f := range p.Findings {
+				require.Equal(t, at(c.lines[i]), f.At, f.Summary)
+			}
+			if c.text == "" {
+				require.Empty(t, p.Steps)
+				return
+			}
+			require.Equal(t, Summary{Adopt: 1}, p.Summary)
+			require.Contains(t, text(p, TextOptions{}), c.text)
+			require.Contains(t, text(p, TextOptions{}), "plan: 1 adopt, 0 add, 0 change, 0 destroy")
+			require.Equal(t, model.ClassNone, p.Steps[0].Class)
+			require.False(t, p.InSync())
+		})
+	}
+}
+
+// A guest that is not ours yet is not destroyed with its manifest.
+func TestForeignGuestIsNotDestroyed(t *testing.T) {
+	in := adopting(&VM{}, state(foreign("vm.web", 104, &VM{})))
+	in.Destroy, in.Manifest = true, "web"
+	require.Empty(t, Make(in).Steps)
+}
+
+// A guest that was made elsewhere is not replaced.
+func TestAdoptedGuestIsNotReplaced(t *testing.T) {
+	in := adopting(&VM{Machine: "q35"}, state(guest("vm.web", 104, &VM{Machine: "pc"})))
+	in.Want.State[addr("vm.web")].Guest.NoOrigin = true
+	p := Make(in)
+	require.Empty(t, p.Steps)
+	require.Equal(t, []string{"error (guard) vm.web is not replaced: it cannot be created again from these files"}, findings(p))
+}
+
+func TestForget(t *testing.T) {
+	in := input(nil, state(guest("vm.web", 104, &VM{})))
+	in.Want.Removed = map[model.Address]bool{addr("vm.web"): true, addr("vm.gone"): true}
+	p := Make(in)
+	require.Equal(t, Summary{Forget: 1}, p.Summary)
+	require.Contains(t, text(p, TextOptions{}), "    . vm web (104)    given up: only its ownership tag is removed    forget\n")
+	require.Contains(t, text(p, TextOptions{}), "plan: 0 add, 0 change, 0 destroy, 1 give up")
+}
+
+func TestRenames(t *testing.T) {
+	for name, c := range map[string]struct {
+		want  []*model.Resource
+		warns string
+	}{
+		"by its VMID":       {[]*model.Resource{guest("vm.new", 100, &VM{Cores: 9})}, "vm.new"},
+		"by its attributes": {[]*model.Resource{guest("vm.new", 0, &VM{Cores: 2}), guest("vm.other", 0, &VM{Cores: 3})}, "vm.new"},
+		"two are like it":   {[]*model.Resource{guest("vm.new", 0, &VM{Cores: 2}), guest("vm.other", 0, &VM{Cores: 2})}, ""},
+		"none is like it":   {[]*model.Resource{guest("vm.new", 0, &VM{Cores: 3})}, ""},
+	} {
+		p := Make(input(state(c.want...), state(guest("vm.old", 100, &VM{Cores: 2}))))
+		if c.warns == "" {
+			require.Empty(t, p.Findings, name)
+			continue
+		}
+		require.Len(t, p.Findings, 1, name)
+		require.Equal(t, "vm.old is destroyed and "+c.warns+" created, and they look like one guest", p.Findings[0].Summary)
+		require.Contains(t, p.Findings[0].Detail, "moved {\n  from = node.old\n  to   = node.new\n}")
+	}
+}
