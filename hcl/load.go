@@ -126,6 +126,7 @@ type load struct {
 
 	site      *model.Site
 	manifests []*manifest
+	moves     []move
 	total     int             // of all nodes
 	invalid   map[string]bool // addresses of resources with findings of their own
 }
@@ -139,8 +140,9 @@ func (l *load) run(files []lang.Source, cache *lang.Cache) *model.Site {
 	l.Collect(l.ParseAll(files, cache))
 	l.Prepare(l.siteAttributes())
 	l.decodeSite()
+	l.decodeMoves()
 	l.decodeManifests()
-	r := rules{Tree: l.Tree, site: l.site, manifests: l.manifests, invalid: l.invalid}
+	r := rules{Tree: l.Tree, site: l.site, manifests: l.manifests, moves: l.moves, invalid: l.invalid}
 	r.check()
 	if len(l.Blocks["site"]) == 0 {
 		return nil

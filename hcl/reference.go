@@ -39,6 +39,9 @@ func Reference(w io.Writer, kinds model.Kinds) error {
 			p.printf("## locals\n\n`locals { … }` – %s\n\n", t.Doc)
 		case t.Name == "variable":
 			p.variable(t.Doc)
+		case t.Name == "moved":
+			p.printf("## moved\n\n`moved { … }` – %s\n\n", t.Doc)
+			p.block(p.schemas.Of(t.Spec), t.Name, reflect.Value{}, false)
 		default:
 			p.title(t.Name, t.Doc)
 			p.block(p.schemas.Of(t.Spec), t.Name, reflect.Value{}, false)

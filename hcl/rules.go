@@ -17,6 +17,7 @@ type rules struct {
 	*lang.Tree
 	site      *model.Site
 	manifests []*manifest
+	moves     []move
 	invalid   map[string]bool // addresses of resources with findings of their own
 }
 
@@ -28,6 +29,8 @@ func (rs *rules) check() {
 		rs.checkTopology(m)
 	}
 	rs.checkIdentities()
+	rs.checkRemoved()
+	rs.checkMoved()
 	rs.checkAgents()
 	rs.checkVMIDs()
 	rs.checkRoom()

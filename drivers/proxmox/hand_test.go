@@ -799,7 +799,8 @@ func TestARenameTakesItsAddressOver(t *testing.T) {
 				w.Drop("homeassistant")
 				makes(w, "hass")
 				p := w.Plan()
-				require.Empty(t, p.Findings)
+				require.Len(t, p.Findings, 1)
+				require.Equal(t, kind+".homeassistant is destroyed and "+kind+".hass created, and they look like one guest", p.Findings[0].Summary)
 				require.Contains(t, after(t, p, model.Address{Kind: kind, Name: "hass"}), model.Address{Kind: kind, Name: "homeassistant"})
 
 				w.Site.Suspended = []string{"web"} // of which it is left now

@@ -273,13 +273,13 @@ func (s Step) line() line {
 		l.color, l.full = red, why[0]
 		l.detail = func(room int) string { return limited(why[0], room) }
 	case Adopt:
-		text := "ownership tag"
+		text := []string{"ownership tag"}
 		for _, c := range s.Changes {
 			if c.Path != "mark" {
-				text += ", " + c.String()
+				text = append(text, c.String())
 			}
 		}
-		l.detail, l.full, why = constant(text), "", nil
+		l.detail, l.full, why = constant(strings.Join(text, ", ")), "", nil
 	case Forget:
 		l.full = why[0]
 		l.detail = func(room int) string { return limited(why[0], room) }

@@ -28,6 +28,7 @@ type BlockType struct {
 	Named  bool         // TYPE.NAME stands for its name
 	once   bool
 	labels int
+	guest  bool        // its name is the address of a guest, such as vm.web
 	Kind   *model.Kind // of what becomes a resource of its own
 }
 
@@ -46,6 +47,10 @@ func BlockTypes(kinds model.Kinds) []BlockType {
 		{Name: "locals", Doc: "Values with a name, used as local.NAME."},
 		{Name: "variable", Doc: "A value that --var NAME=VALUE can set, used as var.NAME.", labels: 1},
 	}
+	types = append(types,
+		BlockType{Name: "moved", Doc: "A node that was renamed: its guest stays.", Spec: reflect.TypeFor[model.Moved]()},
+		BlockType{Name: "removed", Doc: "What happens to a guest whose node left the site, by its address, such as vm.web.", Spec: reflect.TypeFor[model.Removed](), labels: 1, guest: true},
+	)
 	for _, k := range kinds {
 		if k.Block != NodeBlock && k.Block != "" { // what no file declares is only ever found on a host
 			types = append(types, BlockType{Name: k.Block, Doc: k.Doc, Spec: reflect.TypeOf(k.New()).Elem(), Named: true, labels: 1, Kind: k})
@@ -196,7 +201,9 @@ func (tree *Tree) collectBlock(t *BlockType, b *hclsyntax.Block) {
 		return
 	case t.labels > 0:
 		n.Name = tree.Intern(b.Labels[0])
-		tree.CheckName(b.LabelRanges[0], t.Name, n.Name)
+		if !t.guest {
+			tree.CheckName(b.LabelRanges[0], t.Name, n.Name)
+		}
 	}
 	if t.once && len(tree.Blocks[t.Name]) > 0 {
 		first := tree.Blocks[t.Name][0]

@@ -129,7 +129,7 @@ func (c *classifier) add(g api.ListedGuest, cfg api.GuestConfig) {
 		f.Claims = cmp.Or(c.wanted.names[m.Node], c.wanted.names[name], c.wanted.vmids[g.VMID])
 		f.Fix = lostTagFix(g.Ref(), cfg, f.Claims, "remove the line that starts with "+strconv.Quote(owner.Prefix)+" from its description")
 		if m.V > 2 {
-			f.Fix = "a newer version of this program wrote it: use that one"
+			f.Fix = "if a newer version of this program wrote it, use that one; else " + f.Fix
 		}
 	case c.wanted.vmids[g.VMID] != (model.Address{}):
 		f.Claims = c.wanted.vmids[g.VMID]

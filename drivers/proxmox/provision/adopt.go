@@ -97,14 +97,12 @@ func tagged(ctx context.Context, h *kind.Host, at api.GuestRef, text func(api.Gu
 			}
 		}
 		_, last = h.API.Put(ctx, at.Path("config"), w.body(cfg.Digest))
-		switch api.ClassOf(last) {
-		case api.Changed, api.OutcomeUnknown:
-			continue
+		if class := api.ClassOf(last); last == nil || class != api.Changed && class != api.OutcomeUnknown {
+			break
 		}
-		if last != nil {
-			return fmt.Errorf("writing the ownership tag of %s: %w", at, last)
-		}
-		return nil
 	}
-	return fmt.Errorf("writing the ownership tag of %s: %w", at, last)
+	if last != nil {
+		return fmt.Errorf("writing the ownership tag of %s: %w", at, last)
+	}
+	return nil
 }
