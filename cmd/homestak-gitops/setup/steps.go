@@ -13,6 +13,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/engine/source"
+	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/systemd"
 )
 
@@ -261,27 +262,42 @@ func (w *planner) secrets() {
 	l := look{Run: users(), Match: map[string]string{"userid": user, "tokenid": token}}
 	now := l.in(w.host.Users)
 	have, err := os.ReadFile(file)
+	read, _ := hcl.ParseSecrets(file, have, nil)
+	line, named := read.Values["api_tokens"][w.host.Name]
+	named = named && (line == "" || strings.HasPrefix(line, user+"!"+token+"=")) // "" if SOPS encrypted it
+	create := []string{"pveum", "user", "token", "add", user, token, "--privsep", "0", "--output-format", "json"}
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		w.refuse("%w", err)
 		return
-	case err == nil && bytes.Contains(have, []byte(user+"!"+token+"=")):
+	case named && now != "":
 		if w.begun(keys) {
 			w.add(step{name: keys, do: []action{{argv: clean}}})
 		}
 		return
-	case err == nil:
-		w.refuse("%s is there, without a token of this host\nadd one to its section api_tokens: %s: \"%s!%s=SECRET\"; on the host: pveum user token add %s %s --privsep 0", file, w.host.Name, user, token, user, token)
+	case err == nil && now == "":
+		advice := quoted(create[:8])
+		if (look{Match: map[string]string{"userid": user}}).in(w.host.Users) == "" {
+			advice = "pveum user add " + user + " && " + advice
+		}
+		w.refuse("%s is there, without a token of this host that is valid\nput a new one into its section api_tokens: %s: \"%s!%s=SECRET\"; on the host: %s", file, w.host.Name, user, token, advice)
 		return
-	case now != "" && !w.ours(name, now):
-		w.refuse("token %s!%s is there, and PVE shows its secret only once\nput it into %s, or remove it: pveum user token remove %s %s\nthen run setup again", user, token, file, user, token)
+	case err != nil && w.record.entry(keys) != nil && !w.begun(keys):
+		w.refuse("%s is gone, and guests carry tags of its ownership key: put your copy back, then run setup again\nwithout a copy: setup --undo, then setup; it makes a new key", file)
+		return
+	case now != "" && (err == nil || !w.ours(name, now)):
+		advice := fmt.Sprintf("or remove it: pveum user token remove %s %s", user, token)
+		if len(w.host.Nodes) > 1 {
+			advice = "unless another node of this cluster has an agent, which uses it: one agent is for all nodes"
+		}
+		w.refuse("token %s!%s is there, and PVE shows its secret only once\nput it into %s, %s\nthen run setup again", user, token, file, advice)
 		return
 	}
 	st := step{name: name, look: l, after: there, undo: [][]string{{"pveum", "user", "token", "remove", user, token}}}
 	if now != "" {
 		st.do = append(st.do, action{argv: st.undo[0]})
 	}
-	st.do = append(st.do, action{argv: []string{"pveum", "user", "token", "add", user, token, "--privsep", "0", "--output-format", "json"}, keep: "token", field: "value"})
+	st.do = append(st.do, action{argv: create, keep: "token", field: "value"})
 	w.add(st)
 
 	w.add(step{

@@ -98,6 +98,15 @@ func (w *world) undo() {
 	require.NoError(w.t, w.setup().Undo(w.t.Context()))
 }
 
+// makeToken is what the owner does by hand.
+func (w *world) makeToken() {
+	w.t.Helper()
+	for _, line := range []string{"pveum user add homestak@pve", "pveum user token add homestak@pve gitops --privsep 0 --output-format json"} {
+		_, err := w.Run(w.t.Context(), strings.Fields(line))
+		require.NoError(w.t, err)
+	}
+}
+
 // refused is why nothing can be planned.
 func (w *world) refused() string {
 	w.t.Helper()
