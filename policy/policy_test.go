@@ -875,6 +875,9 @@ func everything(t *testing.T, s *model.Site) *plan.Plan {
 	p.ID = "7c1e04b2f00d" // how it is made is no concern of policies
 	p.Unmanaged = []model.Unmanaged{{VMID: 999, Name: "scratch", Kind: "vm", Why: "no ownership tag"}}
 	p.Pending = []model.Pending{{Address: model.Address{Kind: "vm", Name: "web-1"}, Path: "cores", Before: 2, After: 4, Why: "set; takes effect at the next full restart"}}
+	for i := range p.Steps { // a step without edits has no such field
+		p.Steps[i].Edits = []model.Edit{{Path: "memory", User: "anna@pve", At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Task: "UPID:father:1:"}}
+	}
 	p.Undeclared = []model.Setting{{Address: model.Address{Kind: "vm", Name: "web-1"}, Path: "options.tablet", Value: "0"}}
 	p.Unknown = []model.Unknown{{Scope: "node pve2", Why: "offline", Withheld: []model.Address{{Kind: "vm", Name: "web-2"}}}}
 	p.Findings = diag.List{
