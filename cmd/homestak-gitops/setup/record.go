@@ -39,6 +39,7 @@ type look struct {
 	Run   []string          `json:"run,omitempty"`
 	Match map[string]string `json:"match,omitempty"` // fields of the entry
 	Field string            `json:"field,omitempty"` // the state is this field; else only whether the entry is there
+	Uses  *look             `json:"uses,omitempty"`  // what needs the thing; its state is part of that of the thing
 }
 
 // there is the state of an entry without a field.
@@ -110,7 +111,12 @@ func (s *Setup) state(ctx context.Context, l look) (string, error) {
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
 		return "", fmt.Errorf("%s: %w", quoted(l.Run), err)
 	}
-	return l.in(list), nil
+	now := l.in(list)
+	if l.Uses != nil {
+		uses, err := s.state(ctx, *l.Uses)
+		return now + uses, err
+	}
+	return now, nil
 }
 
 // in finds the state in a list. Users that were listed in full have their tokens in them.
@@ -128,6 +134,8 @@ func (l look) in(list []map[string]any) string {
 		}
 		switch {
 		case !fits:
+		case l.Field == "" && len(tokens) > 0:
+			return there + ", with tokens"
 		case l.Field == "":
 			return there
 		default:
@@ -145,28 +153,30 @@ func sorted(list string) string {
 	return strings.Join(words, ",")
 }
 
-// stateOfFiles is their checksum, "" if none is there. Of a folder it is only that it is there.
+// stateOfFiles is their checksum, and that of all files in a folder; "" if none is there.
 func stateOfFiles(names []string) (string, error) {
 	sum, found := sha256.New(), false
 	for _, name := range names {
-		info, err := os.Lstat(name)
-		var data []byte
-		switch {
-		case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrInvalid):
-			fmt.Fprintf(sum, "%s none\n", name)
-			continue
-		case err == nil && info.Mode()&fs.ModeSymlink != 0:
-			var to string
-			to, err = os.Readlink(name)
-			data = []byte(to)
-		case err == nil && info.Mode().IsRegular():
-			data, err = os.ReadFile(name)
-		}
+		err := filepath.WalkDir(name, func(name string, d fs.DirEntry, err error) error {
+			var data []byte
+			switch {
+			case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrInvalid):
+				fmt.Fprintf(sum, "%s none\n", name)
+				return nil
+			case err == nil && d.Type() == fs.ModeSymlink:
+				var to string
+				to, err = os.Readlink(name)
+				data = []byte(to)
+			case err == nil && d.Type().IsRegular():
+				data, err = os.ReadFile(name)
+			}
+			found = true
+			fmt.Fprintf(sum, "%s %x\n", name, sha256.Sum256(data))
+			return err
+		})
 		if err != nil {
 			return "", err
 		}
-		found = true
-		fmt.Fprintf(sum, "%s %x\n", name, sha256.Sum256(data))
 	}
 	if !found {
 		return "", nil

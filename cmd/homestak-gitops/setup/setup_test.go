@@ -236,6 +236,28 @@ func TestWhatIsThereStays(t *testing.T) {
 		require.NoFileExists(t, filepath.Join(w.root, "etc/homestak-gitops/setup.json"))
 		require.Contains(t, w.get("/nodes/father/storage"), `"content":["iso"]`)
 	})
+	for what, line := range map[string]string{
+		"token": "pveum user token add homestak@pve laptop --output-format json",
+		"entry": "pveum acl modify /vms --users homestak@pve --roles PVEAuditor",
+	} {
+		t.Run("user with another "+what, func(t *testing.T) {
+			w := begin(t, pve.Config{})
+			w.do()
+			_, err := w.Run(t.Context(), strings.Fields(line))
+			require.NoError(t, err)
+			w.undo()
+			require.Contains(t, strings.Join(w.said, "\n"), "user homestak@pve: left as it is")
+			require.Contains(t, w.get("/access/users"), "homestak@pve")
+			require.NotContains(t, w.get("/access/users?full=1"), `"tokenid":"gitops"`)
+		})
+	}
+	t.Run("repository with another branch", func(t *testing.T) {
+		w := begin(t, pve.Config{})
+		w.do()
+		w.put("srv/homestak-gitops.git/refs/heads/feature", w.text("srv/homestak-gitops.git/refs/heads/main"))
+		w.undo()
+		require.FileExists(t, filepath.Join(w.root, "srv/homestak-gitops.git/refs/heads/feature"))
+	})
 }
 
 // Where setup cannot run it says why, and what to do.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -204,6 +203,7 @@ func (w *planner) access() {
 		return l, l.in(have)
 	}
 	if l, now := is(users(), w.host.Users, "", "userid", user); now == "" {
+		l.Uses = &look{Run: accessList(), Match: map[string]string{"ugid": user}}
 		w.add(step{
 			name: "user " + user, look: l, after: there, undo: [][]string{{"pveum", "user", "delete", user}},
 			do: []action{{argv: []string{"pveum", "user", "add", user, "--comment", unit}}},
@@ -319,7 +319,7 @@ func (w *planner) secrets() {
 func (w *planner) site() {
 	bare := w.path(bareFolder)
 	name := "repository " + w.repository
-	l := look{Files: []string{bare, filepath.Join(bare, "refs/heads/main")}}
+	l := look{Files: []string{bare}}
 	now, err := w.state(w.ctx, l)
 	if err != nil {
 		w.refuse("%w", err)
