@@ -184,7 +184,7 @@ func runImport(ctx context.Context, a *app, f *importFlags) error {
 
 // target is the site that the files are added to, its host, and the token where it is not the one of the site.
 func (f *importFlags) target(ctx context.Context, a *app) (*model.Site, *model.Host, string, error) {
-	token := a.ui.Env(tokenVar)
+	token := ""
 	if f.tokenFile != "" {
 		text, err := os.ReadFile(f.tokenFile)
 		if err != nil {
@@ -193,6 +193,7 @@ func (f *importFlags) target(ctx context.Context, a *app) (*model.Site, *model.H
 		token = strings.TrimSpace(string(text))
 	}
 	if f.out != "" {
+		token = cmp.Or(token, a.ui.Env(tokenVar))
 		if have, err := hcl.Files(f.out); err == nil && len(have) > 0 {
 			return nil, nil, "", fmt.Errorf("%s holds HCL files already, such as %s\nadd to that site with --site %s", f.out, have[0], f.out)
 		}
@@ -218,7 +219,7 @@ func (f *importFlags) target(ctx context.Context, a *app) (*model.Site, *model.H
 	for _, h := range site.Hosts {
 		if h.Name == f.Host || h.API == strings.TrimRight(f.Host, "/") {
 			h.Fingerprint = cmp.Or(f.fingerprint, h.Fingerprint)
-			return site, h, cmp.Or(token, h.APIToken), nil
+			return site, h, cmp.Or(token, h.APIToken, a.ui.Env(tokenVar)), nil
 		}
 	}
 	return nil, nil, "", fmt.Errorf("the site has no host %s\nwrite a host block for it first", f.Host)
@@ -230,18 +231,19 @@ func (f *importFlags) read(ctx context.Context, a *app, site *model.Site, h *mod
 	defer progress.Close()
 	progress.Waits("listing the guests of " + h.API)
 	var all, done atomic.Int64
-	c, err := api.Open(api.Config{Host: h, Token: token, Sent: func(string, int) {
+	cfg := api.Config{Host: h, Token: token, Sent: func(string, int) {
 		if n := all.Load(); n > 0 {
 			progress.Waits(fmt.Sprintf("reading guests of host %s: %d of %d", h.Name, min(done.Add(1), n), n))
 		}
-	}})
-	if err != nil {
-		return nil, nil, err
-	}
+	}}
 	if f.out != "" {
-		if err := importer.Discover(ctx, c, h); err != nil {
+		if err := importer.Discover(ctx, cfg); err != nil {
 			return nil, nil, err
 		}
+	}
+	c, err := api.Open(cfg) // how many requests go to each node follows from their names
+	if err != nil {
+		return nil, nil, err
 	}
 	seen, err := importer.Read(ctx, c, h, f.choice, func(guests int) { all.Store(int64(guests)) })
 	if err != nil {

@@ -103,6 +103,7 @@ func BenchmarkGoals(b *testing.B) {
 		{"P10", m.nothingNew},
 		{"P11,P12", m.idle},
 		{"P13", m.validate},
+		{"P19", m.imports},
 		{"P20", m.watching},
 		{"tree", m.tree},
 		{"P14", m.rules},
@@ -234,6 +235,25 @@ func (m *meter) check() {
 	)
 	m.notef("P1 CPU: ours %s, floor %s; most requests in service at once: ours %d, floor %d.",
 		seconds(sec(cpu(ours))), seconds(sec(cpu(bare))), counted.PeakRequests, floorCounted.PeakRequests)
+}
+
+// imports is P19: the guests of a host are written as files. The floor is that of P1.
+func (m *meter) imports() {
+	const guests = 500
+	host := m.host(hosting{Fleet: fleet.Fleet{Guests: guests, Nodes: names(4)}, Latency: 20 * time.Millisecond, ByHand: true})
+	token := filepath.Join(m.site(map[string]string{"token": host.access.Token}), "token")
+	var ours, bare []run
+	for range 3 {
+		dir := m.site(nil)
+		r := m.runProgram(false, "import", "--host", host.access.API, "--fingerprint", host.access.Fingerprint, "--token-file", token, "--out", dir, "--json")
+		var doc struct{ Imported, Skipped []json.RawMessage }
+		require.NoError(m.b, json.Unmarshal([]byte(r.stdout), &doc), r.stdout)
+		require.Len(m.b, doc.Imported, guests-1, "%s", r.stdout)
+		ours, bare = append(ours, r), append(bare, m.role("floor", host.access, false))
+	}
+	require.NoError(m.b, host.stop())
+	m.add(row{"P19", "import, 500 guests, 4 nodes, 20 ms", "1.5 × floor", sec(wall(ours)), sec(wall(bare)), seconds, met(sec(wall(ours)) <= 1.5*sec(wall(bare))), "–"})
+	m.notef("P19 CPU: ours %s, floor %s.", seconds(sec(cpu(ours))), seconds(sec(cpu(bare))))
 }
 
 // scale is P6 and P7: how time and memory grow with the number of guests.

@@ -52,6 +52,7 @@ type hosting struct {
 	Clones   time.Duration // how long a clone takes, if not as long as other tasks
 	Template bool          // it has a VM template, of VMID 9000
 	Writes   bool          // it notes when it is written to
+	ByHand   bool          // its guests, but the first, were made by hand
 	Ends     bool          // it notes how soon the ends of its tasks are seen
 	Files    string        // folder for the files by which its node shows that guests changed
 	Network  string        // network namespace that it listens in; that of this process unless set
@@ -174,7 +175,7 @@ func serve(ctx context.Context, setup string, in io.Reader, out io.Writer) error
 			return err
 		}
 	}
-	if err := populate(ctx, host, h.Fleet); err != nil {
+	if err := populate(ctx, host, h.Fleet, h.ByHand); err != nil {
 		return err
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
@@ -282,8 +283,8 @@ func trafficOf(s pve.Snapshot) traffic {
 }
 
 // populate lets a host hold a fleet: guest 1 is converged by a pass, the others are
-// put there as its twins, each with a signature of its own.
-func populate(ctx context.Context, host *pve.Host, f fleet.Fleet) error {
+// put there as its twins, each with a signature of its own; without any, if byHand.
+func populate(ctx context.Context, host *pve.Host, f fleet.Fleet, byHand bool) error {
 	if f.Guests == 0 {
 		return nil
 	}
@@ -317,6 +318,9 @@ func populate(ctx context.Context, host *pve.Host, f fleet.Fleet) error {
 		}
 		notes, tag, _ := owner.ParseDescription(twin["description"])
 		twin["description"] = id.Describe(notes, tag, api.GuestRef{Node: f.Node(n), VMID: f.VMID(n)}, api.GuestConfig{Now: twin, Next: twin})
+		if byHand {
+			twin["description"], twin["tags"] = notes, ""
+		}
 		host.Edit(func(e *pve.Edit) {
 			e.Add(pve.Guest{VMID: f.VMID(n), Node: f.Node(n), Config: twin, Running: true})
 		})

@@ -357,13 +357,15 @@ func (n *node) size() model.Preset {
 	return model.Preset{Cores: v.Cores, Memory: v.Memory, Disk: v.Disk}
 }
 
-// usePreset gives a node a preset of its size.
+// usePreset gives a node a preset of its size, in place of what it says of that.
 func (n *node) usePreset(name string) {
 	switch s := n.spec.(type) {
 	case *guest.VM:
-		s.Preset, s.Cores, s.Memory, s.Disk = name, 0, 0, 0
+		base := n.base.(*guest.VM)
+		s.Preset, s.Cores, s.Memory, s.Disk = name, base.Cores, base.Memory, base.Disk
 	case *guest.CT:
-		s.Preset, s.Cores, s.Memory, s.Disk = name, 0, 0, 0
+		base := n.base.(*guest.CT)
+		s.Preset, s.Cores, s.Memory, s.Disk = name, base.Cores, base.Memory, base.Disk
 	}
 }
 

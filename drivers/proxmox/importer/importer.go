@@ -62,7 +62,12 @@ type seen struct {
 }
 
 // Discover completes a host of which only the API is known: the names of its nodes.
-func Discover(ctx context.Context, c *api.Client, h *model.Host) error {
+func Discover(ctx context.Context, cfg api.Config) error {
+	c, err := api.Open(cfg)
+	if err != nil {
+		return err
+	}
+	h := cfg.Host
 	var nodes []struct{ Node string }
 	if err := api.ReadList(ctx, c, "/nodes", &nodes); err != nil {
 		return fmt.Errorf("list the nodes of %s: %w", h.API, err)
@@ -109,15 +114,19 @@ func Read(ctx context.Context, c *api.Client, h *model.Host, o Options, begun fu
 		}
 	}
 	begun(len(chosen))
+	archives := make(chan []string, 1) // listed meanwhile
+	if o.includes("template") {
+		go func() { archives <- readArchives(ctx, c, v) }()
+	} else {
+		archives <- nil
+	}
 	if err := obs.ReadConfigs(ctx, chosen); err != nil {
 		return nil, fmt.Errorf("read the guests of host %s: %w", h.Name, err)
 	}
 	for _, g := range chosen {
 		out.guests = append(out.guests, seen{g, obs.Configs[g.Ref()]})
 	}
-	if o.includes("template") {
-		out.archives = readArchives(ctx, c, v)
-	}
+	out.archives = <-archives
 	return out, nil
 }
 

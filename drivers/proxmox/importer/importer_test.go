@@ -15,8 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/importer"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
@@ -29,6 +31,9 @@ type world struct {
 	files  fstest.MapFS
 	site   *model.Site
 }
+
+// keys are those of ownership tags; see proxmox.Config.
+func keys(string) [][]byte { return [][]byte{[]byte(strings.Repeat("k", 32))} }
 
 func newWorld(t *testing.T, h *pve.Host) *world {
 	t.Helper()
@@ -46,7 +51,7 @@ func (w *world) load() {
 	site, found := hcl.Load(w.files, hcl.Options{Kinds: proxmox.Kinds()})
 	require.False(w.t, found.HasErrors(), "%v\n%s", found, w.text())
 	w.site = site
-	driver, err := proxmox.Open(proxmox.Config{Host: site.Hosts["father"], Site: site.Name, Owner: "father", Token: w.host.Token(), Transport: w.host})
+	driver, err := proxmox.Open(proxmox.Config{Host: site.Hosts["father"], Site: site.Name, Owner: "father", Token: w.host.Token(), Transport: w.host, Keys: keys})
 	require.NoError(w.t, err)
 	w.driver = driver
 }
@@ -68,12 +73,13 @@ func (w *world) importing(o importer.Options) (map[string][]byte, *importer.Repo
 		site.Hosts["father"] = &model.Host{Name: "father", API: "https://pve.test:8006"}
 	}
 	h := site.Hosts["father"]
-	d, err := proxmox.Open(proxmox.Config{Host: h, Site: "home", Owner: "father", Token: w.host.Token(), Transport: w.host})
-	require.NoError(w.t, err)
+	cfg := api.Config{Host: h, Token: w.host.Token(), Transport: w.host}
 	if fresh {
-		require.NoError(w.t, importer.Discover(w.t.Context(), d.Client(), h))
+		require.NoError(w.t, importer.Discover(w.t.Context(), cfg))
 	}
-	seen, err := importer.Read(w.t.Context(), d.Client(), h, o, func(int) {})
+	c, err := api.Open(cfg)
+	require.NoError(w.t, err)
+	seen, err := importer.Read(w.t.Context(), c, h, o, func(int) {})
 	require.NoError(w.t, err)
 	o.Program = "homestak-gitops v1"
 	files, report := importer.Write(seen, site, h, o, fresh, func(name string) bool { return w.files[name] != nil })
@@ -81,6 +87,77 @@ func (w *world) importing(o importer.Options) (map[string][]byte, *importer.Repo
 		w.files[name] = &fstest.MapFile{Data: data}
 	}
 	return files, report
+}
+
+// plan observes and plans.
+func (w *world) plan() *plan.Plan {
+	w.t.Helper()
+	want, found := w.site.Want("father")
+	require.False(w.t, found.HasErrors(), "%v", found)
+	have, err := w.driver.Observe(w.t.Context(), want)
+	require.NoError(w.t, err)
+	return plan.Make(plan.Input{Site: w.site.Name, Host: "father", Kinds: w.site.Kinds, Want: want, Have: have})
+}
+
+// apply carries out the steps of a plan.
+func (w *world) apply(p *plan.Plan) {
+	w.t.Helper()
+	for _, s := range p.Steps {
+		require.NoError(w.t, w.driver.Apply(w.t.Context(), s), s.Address)
+	}
+}
+
+// configs are the configurations of all guests, without the keys that are named. PVE sorts the tags of a guest, and may
+// lower-case them, whenever it writes them, so their order and case do not count.
+func (w *world) configs(without ...string) map[int]map[string]string {
+	out := map[int]map[string]string{}
+	for _, g := range w.host.Snapshot().Guests {
+		c := maps.Clone(g.Config)
+		if c["tags"] = strings.Join(api.NormalTags(c["tags"]), ";"); c["tags"] == "" {
+			delete(c, "tags")
+		}
+		for _, key := range without {
+			delete(c, key)
+		}
+		out[g.VMID] = c
+	}
+	return out
+}
+
+// roundTrip adopts the guests of an import, imports again, and gives all of them up.
+func (w *world) roundTrip(report *importer.Report) {
+	w.t.Helper()
+	first := w.configs()
+	p := w.plan()
+	require.False(w.t, p.Findings.HasErrors(), "%v\n%s", p.Findings, w.text())
+	require.Len(w.t, p.Steps, len(report.Imported))
+	for _, s := range p.Steps {
+		require.Equal(w.t, plan.Adopt, s.Action, "%s: %v", s.Address, s.Changes)
+		require.Equal(w.t, model.ClassNone, s.Class)
+	}
+	untouched := w.configs("description", "tags")
+	w.apply(p)
+	require.Equal(w.t, untouched, w.configs("description", "tags"))
+	p = w.plan()
+	require.Empty(w.t, p.Steps)
+	require.False(w.t, p.Findings.HasErrors(), "%v", p.Findings)
+
+	files, again := w.importing(importer.Options{By: "pool"})
+	require.Empty(w.t, files)
+	require.Empty(w.t, again.Imported)
+	require.Equal(w.t, len(report.Imported), again.Managed)
+
+	var removed strings.Builder
+	for _, i := range report.Imported {
+		fmt.Fprintf(&removed, "removed \"%s.%s\" {\n  destroy = false\n}\n", i.Type, i.Node)
+	}
+	maps.DeleteFunc(w.files, func(name string, _ *fstest.MapFile) bool { return strings.HasPrefix(name, "manifests/") })
+	w.files["removed.hcl"] = &fstest.MapFile{Data: []byte(removed.String())}
+	w.load()
+	p = w.plan()
+	require.Len(w.t, p.Steps, len(report.Imported), "%v", p)
+	w.apply(p)
+	require.Equal(w.t, first, w.configs())
 }
 
 // hostsOf is how many random hosts the round trip is tried with.
@@ -114,6 +191,7 @@ func TestRoundTrip(t *testing.T) {
 				fmt.Println(w.text())
 			}
 			w.load()
+			w.roundTrip(report)
 		})
 	}
 	t.Logf("%d guests were imported; not imported: %v", imported, skipped)

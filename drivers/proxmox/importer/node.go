@@ -57,20 +57,7 @@ func refused(g seen) (o obstacle, ok bool) {
 }
 
 // identity is what proves that a guest is the one of the files, see model.Node.Adopt; "" if it has nothing like it.
-func identity(g seen) string {
-	if !g.LXC {
-		return owner.UUID(g.Config.Now["smbios1"])
-	}
-	for i := range maxNICs {
-		if card := g.Config.Now[fmt.Sprintf("net%d", i)]; card != "" {
-			return strings.ToUpper(api.ParseProperty(card).Values["hwaddr"])
-		}
-	}
-	return ""
-}
-
-// maxNICs is how many network cards a guest may have.
-const maxNICs = 32
+func identity(g seen) string { return owner.IdentityOf(g.Config.Now, g.Ref()) }
 
 // newNode makes the node of a guest under a name.
 func (w *writer) newNode(g seen, name string) (*node, obstacle) {
@@ -119,7 +106,7 @@ func (n *node) slots() map[string]string {
 	}
 	for key, value := range n.Config.Next {
 		_, known := guest.BusSlots[api.BusOf(key)]
-		isDisk := api.IsMount(key) || api.IsDrive(key) && !strings.HasPrefix(key, "unused") && !api.HoldsState(key) && api.HoldsData(value)
+		isDisk := api.IsMount(key) || api.IsDrive(key) && !strings.HasPrefix(key, "unused") && !api.HoldsState(key) && !api.HoldsCD(value) && !api.IsCloudInit(api.VolumeOf(value))
 		onStorage := strings.Contains(api.VolumeOf(value), ":") && !strings.HasPrefix(api.VolumeOf(value), "/")
 		switch {
 		case api.IsNet(key):
@@ -190,15 +177,14 @@ func (w *writer) settle(n *node) obstacle {
 		if len(problems) == 0 {
 			problems = w.differences(n, want)
 		}
-		for _, p := range problems {
-			if !n.drop(p.Path, cmp.Or(p.Detail, p.Summary)) {
+		if len(problems) > 0 {
+			if p := problems[0]; !n.drop(p.Path, cmp.Or(p.Detail, p.Summary)) {
 				return obstacle{p.Summary, p.Detail}
 			}
+			continue
 		}
-		if len(problems) == 0 {
-			w.claim(n.Kind(), want.Spec, n.decl.Name)
-			return obstacle{}
-		}
+		w.claim(n.Kind(), want.Spec, n.decl.Name)
+		return obstacle{}
 	}
 }
 

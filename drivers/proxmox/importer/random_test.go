@@ -29,17 +29,17 @@ var words = map[string][]string{
 	"name":        {"web", "Web.Example.com", "web-1", "9lives", "x"}, "hostname": {"cache", "Cache.example.com", "web"}, "nameserver": {"10.0.0.1", "10.0.0.1 10.0.0.2"},
 	"searchdomain": {"example.com"}, "parallel[n]": {"/dev/parport0"}, "rng0": {"source=/dev/urandom", "source=/dev/hwrng"}, "serial[n]": {"socket", "/dev/ttyS0"},
 	"smbios1": {"uuid=5c9dd5f5-0d4f-4d67-9f16-3a9f3c8fd0a%d,manufacturer=QUNNRQ==,base64=1", "serial=x1"}, "sshkeys": {"ssh-ed25519%20AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCd%20ann"},
-	"startdate": {"now", "2026-01-02T03:04:05"}, "startup": {"order=2,up=30", "3", "down=5"}, "tags": {"db;web", "Prod;a.b", "homestak;x"}, "usb[n]": {"spice", "host=1234:5678", "mapping=key"},
+	"startdate": {"now", "2026-01-02T03:04:05"}, "startup": {"order=2,up=30", "3", "down=5"}, "tags": {"db;web", "Prod;a.b"}, "usb[n]": {"spice", "host=1234:5678", "mapping=key"},
 	"vmgenid": {"1", "0"}, "vmstatestorage": {"local-lvm"}, "watchdog": {"i6300esb,action=reset"}, "virtiofs[n]": {"dirid=share"}, "machine": {"q35", "pc", "pc-q35-9.0+pve0"},
 	"efidisk0": {"local-lvm:1,efitype=4m,pre-enrolled-keys=1", "local-lvm:1"}, "tpmstate0": {"local-lvm:1,version=v2.0"}, "entrypoint": {"/bin/app -x"}, "env": {"PASSWORD=do-not-write-me"},
 	"features": {"nesting=1", "keyctl=1,nesting=1", "mount=nfs"}, "timezone": {"host", "Europe/Berlin"}, "dev[n]": {"/dev/net/tun"}, "ivshmem": {"size=1"}, "keyboard": {"de"},
 	"scsi[n]": {"local-lvm:4", "local-lvm:2,discard=on,ssd=1", "local:1,format=qcow2", "none,media=cdrom", "/dev/sdb", "local-lvm:cloudinit"}, "virtio[n]": {"local-lvm:3", "local-lvm:1,iothread=1,cache=none"},
 	"sata[n]": {"local-lvm:1", "none,media=cdrom", "local:iso/x.iso,media=cdrom"}, "ide[n]": {"local-lvm:1", "none,media=cdrom", "local-lvm:cloudinit", "cdrom,media=cdrom"},
-	"mp[n]": {"local-lvm:2,mp=/srv/data", "local-lvm:1,mp=/a b,backup=1", "/srv/host,mp=/mnt/host", "local-lvm:1,mp=/x/../y/,acl=1,mountoptions=noatime", "local-lvm:1,mp=/q,quota=1,ro=1"},
-	"vmid":  nil, "unused[n]": nil,
+	"mp[n]":  {"local-lvm:2,mp=/srv/data", "local-lvm:1,mp=/a b,backup=1", "/srv/host,mp=/mnt/host", "local-lvm:1,mp=/x/../y/,acl=1,mountoptions=noatime", "local-lvm:1,mp=/q,quota=1,ro=1"},
+	"bridge": {"vmbr0"},
 }
 
-// left out are parameters of the request, and what a test gives itself.
+// requestOnly are parameters of the request, and what a test gives itself.
 var requestOnly = strings.Fields("archive bwlimit delete digest force ha-managed ignore-unpack-errors import-working-storage live-restore lock node ostemplate password pool " +
 	"reboot restore rootfs ssh-public-keys start storage template unique unused[n] vmid")
 

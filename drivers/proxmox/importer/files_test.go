@@ -1,0 +1,134 @@
+package importer_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/importer"
+	"github.com/homestak/homestak-gitops/sim/pve"
+)
+
+// machine is the configuration of a VM that was made by hand.
+func machine(n int, more map[string]string) pve.Guest {
+	c := map[string]string{
+		"name": fmt.Sprintf("web-%d", n), "memory": "2048", "cores": "2", "scsi0": fmt.Sprintf("tank:vm-%d-disk-0,size=10G", n), "boot": "order=scsi0",
+		"smbios1": fmt.Sprintf("uuid=00000000-0000-4000-8000-%012d", n), "net0": fmt.Sprintf("virtio=BC:24:11:00:%02X:%02X,bridge=vmbr1", n/256, n%256),
+	}
+	maps.Copy(c, more)
+	maps.DeleteFunc(c, func(_, value string) bool { return value == "" })
+	return pve.Guest{VMID: n, Node: "father", Config: c}
+}
+
+// of is a host with guests, in a new world.
+func of(t *testing.T, guests ...pve.Guest) *world {
+	t.Helper()
+	w := newWorld(t, pve.New(pve.Config{Bridges: []string{"vmbr0", "vmbr1"}}))
+	w.host.Edit(func(e *pve.Edit) {
+		for _, g := range guests {
+			e.Add(g)
+		}
+	})
+	return w
+}
+
+// What most guests have is said once: sizes in presets, storage and bridge in the host block. At most 50 nodes are in a file.
+func TestManyGuestsAreShort(t *testing.T) {
+	var guests []pve.Guest
+	for n := 101; n <= 153; n++ {
+		guests = append(guests, machine(n, nil))
+	}
+	w := of(t, guests...)
+	_, report := w.importing(importer.Options{})
+	w.load()
+	require.Equal(t, []string{"hosts/father.hcl", "manifests/father-2.hcl", "manifests/father.hcl", "presets.hcl", "site.hcl"}, report.Files)
+	require.Contains(t, w.text(), "storage {\n    disks = \"tank\"\n  }")
+	require.Contains(t, w.text(), "preset \"c2-2g-10g\" {\n  cores  = 2\n  memory = 2048\n  disk   = 10\n}")
+	require.Contains(t, string(w.files["manifests/father-2.hcl"].Data), `
+  node "web-153" {
+    type   = "vm"
+    vmid   = 153
+    adopt  = "00000000-0000-4000-8000-000000000153"
+    drift  = "report"
+    preset = preset.c2-2g-10g
+    power  = "stopped"
+    agent  = false
+    options = {
+      boot = "order=scsi0"
+    }
+
+    nic "net0" {
+    }
+  }
+`)
+	var text strings.Builder
+	report.Text(&text)
+	require.Equal(t, "host father: 53 guests written\n  hosts/father.hcl\n  manifests/father-2.hcl\n  manifests/father.hcl\n  presets.hcl\n  site.hcl\n", text.String())
+}
+
+// A name of Proxmox VE is not always one of a node.
+func TestNamesOfNodes(t *testing.T) {
+	w := of(t, machine(101, map[string]string{"name": "Web.Example.com"}), machine(102, map[string]string{"name": "web-example-com"}),
+		machine(103, map[string]string{"name": ""}), machine(104, map[string]string{"name": "7up"}), machine(105, map[string]string{"name": strings.Repeat("a", 63) + ".b"}),
+		machine(106, map[string]string{"name": strings.Repeat("a", 63)}))
+	_, report := w.importing(importer.Options{})
+	w.load()
+	var names []string
+	for _, i := range report.Imported {
+		names = append(names, i.Node)
+	}
+	require.Equal(t, []string{"web-example-com", "web-example-com-102", "vm-103", "vm-104", strings.Repeat("a", 63), strings.Repeat("a", 57) + "-106"}, names)
+	require.Contains(t, w.text(), "name   = \"Web.Example.com\"")
+	require.Contains(t, w.text(), "name   = \"7up\"")
+}
+
+// A guest that cannot be adopted is named with what to do. What only root@pam may set stays, and so do secrets.
+func TestWhatIsNotWritten(t *testing.T) {
+	w := of(t, machine(101, map[string]string{"smbios1": ""}), machine(102, nil), machine(103, map[string]string{"smbios1": "uuid=00000000-0000-4000-8000-000000000102"}),
+		machine(104, map[string]string{"lock": "backup"}), machine(105, nil), machine(106, map[string]string{"description": strings.Repeat("x", 7000)}),
+		machine(107, map[string]string{"ipconfig0": "ip=10.0.0.7/24"}), machine(108, map[string]string{"ipconfig0": "ip=10.0.0.7/24"}),
+		machine(109, map[string]string{"args": "-secret x", "hostpci0": "0000:01:00.0", "ide0": "tank:vm-109-disk-1,size=1G", "cipassword": "do-not-write-me", "scsi1": "/dev/sdb"}))
+	w.host.Edit(func(e *pve.Edit) { e.Start(105); e.Pend(105, "cores", "4") })
+	_, report := w.importing(importer.Options{})
+	w.load()
+	why := map[int]string{}
+	for _, s := range report.Skipped {
+		why[s.VMID] = s.Why
+		require.NotEmpty(t, s.Fix)
+	}
+	require.Equal(t, map[int]string{
+		101: "it has no SMBIOS UUID", 102: "another guest has the same identity", 103: "another guest has the same identity", 104: "it is locked (backup)",
+		105: "changes of it are pending (cores)", 106: "description too long", 108: "its static address is taken",
+	}, why)
+	require.Len(t, report.Imported, 2)
+	var left []string
+	for _, l := range report.Imported[1].Left {
+		left = append(left, l.Key)
+	}
+	require.Equal(t, []string{"args", "cipassword", "hostpci0", "ide0", "scsi1"}, slices.Sorted(slices.Values(left)))
+	require.Contains(t, w.text(), "# Left as it is: args (")
+	require.NotContains(t, w.text(), "-secret x")
+	require.NotContains(t, w.text(), "do-not-write-me")
+	var text strings.Builder
+	report.Text(&text)
+	require.Contains(t, text.String(), "not written: vm 102 web-102, vm 103 web-103: another guest has the same identity\n")
+}
+
+// The options choose guests.
+func TestChoice(t *testing.T) {
+	for vmids, o := range map[string]importer.Options{
+		"101 102 103": {}, "102 103": {From: 102}, "101": {To: 101}, "103": {Tag: "db"}, "102": {Name: "b*"}, "": {Only: []string{"ct"}}, " ": {Pool: "none"},
+	} {
+		w := of(t, machine(101, nil), machine(102, map[string]string{"name": "b"}), machine(103, map[string]string{"tags": "x;db"}))
+		_, report := w.importing(o)
+		var got []string
+		for _, i := range report.Imported {
+			got = append(got, fmt.Sprint(i.VMID))
+		}
+		require.Equal(t, strings.TrimSpace(vmids), strings.Join(got, " "), "%+v", o)
+	}
+}
