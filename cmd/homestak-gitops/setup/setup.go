@@ -214,7 +214,7 @@ func (s *Setup) push(ctx context.Context, p *Plan, files map[string][]byte) erro
 	}
 	site, checkout := os.DirFS(filepath.Join(work, "site")), filepath.Join(work, "checkout")
 	var author *source.Author
-	if s.Repository != "" {
+	if !p.local {
 		author, err = source.NewRemoteAuthor(p.repository, p.login, checkout, site)
 	} else if err = os.RemoveAll(p.repository); err == nil {
 		author, err = source.NewAuthor(p.repository, checkout, site)
@@ -225,10 +225,10 @@ func (s *Setup) push(ctx context.Context, p *Plan, files map[string][]byte) erro
 	author.Name, author.Email = "homestak-gitops", "root@"+p.host.Name
 	_, err = author.Push(ctx, "First site of "+p.host.Name)
 	switch {
-	case errors.Is(err, source.ErrAhead) && s.Repository != "":
+	case errors.Is(err, source.ErrAhead) && !p.local:
 		s.Say("  it has commits already, and the agent follows them")
 		return nil
-	case err != nil && s.Repository != "":
+	case err != nil && !p.local:
 		return fmt.Errorf("%w\n%s", err, s.pushAdvice(p))
 	}
 	return err

@@ -377,9 +377,12 @@ func TestRepositoryElsewhere(t *testing.T) {
 		require.Empty(t, found)
 		require.Contains(t, w.text("etc/homestak-gitops/agent.hcl"), "deploy-key")
 		require.Zero(t, w.do())
+		w.with.Repository = ""
+		require.Zero(t, w.do(), "the agent follows it")
 		w.undo()
 		require.Equal(t, before, w.state())
 
+		w.with.Repository = server.URL
 		_, err = setUp(w)
 		require.ErrorContains(t, err, "add this deploy key")
 		server.Authorize(w.text("etc/homestak-gitops/deploy-key.pub"))
@@ -387,6 +390,15 @@ func TestRepositoryElsewhere(t *testing.T) {
 		w.do()
 		require.Equal(t, head, repo.Head())
 		require.Contains(t, strings.Join(w.said, "\n"), "it has commits already, and the agent follows them")
+	})
+	t.Run("after one on the host", func(t *testing.T) {
+		t.Parallel()
+		w := begin(t, pve.Config{})
+		w.do()
+		w.with.Repository = "git@example.org:site.git"
+		require.Contains(t, w.refused(), "the agent follows "+w.root+"/srv/homestak-gitops.git")
+		w.put("etc/homestak-gitops/agent.hcl", "identity = \"father\"\n")
+		require.Contains(t, w.refused(), "names no repository")
 	})
 	t.Run("https", func(t *testing.T) {
 		t.Parallel()

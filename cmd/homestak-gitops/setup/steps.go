@@ -2,6 +2,7 @@ package setup
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,8 @@ type Plan struct {
 	images     storage
 	bridge     device
 	repository string // URL, or a folder of the host
-	local      bool   // the repository is a folder of the host
+	local      bool   // the repository is that of setup on the host
+	follows    bool   // the agent follows it already
 	login      source.Auth
 	folder     string // of the agent's files
 	steps      []step
@@ -79,9 +81,9 @@ func (s *Setup) Read(ctx context.Context) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{host: h, repository: s.Repository, local: s.Repository == "", folder: s.path(folder)}
-	if p.local {
-		p.repository = s.path(bareFolder)
+	p := &Plan{host: h, folder: s.path(folder)}
+	if err := s.chooseRepository(p); err != nil {
+		return nil, err
 	}
 	disks, err1 := h.choose(s.Disks, "--disks", "disks of VMs and containers", func(st storage) bool { return st.has("images") && st.has("rootdir") }, "local-lvm", "local-zfs")
 	images, err2 := h.choose(s.Images, "--images", "images: one of files, such as a directory or NFS", func(st storage) bool {
@@ -102,6 +104,29 @@ func (s *Setup) Read(ctx context.Context) (*Plan, error) {
 	w.site()
 	w.service()
 	return p, errors.Join(p.refused...)
+}
+
+// chooseRepository takes the one that the agent follows, else the one that the owner names, else one on the host.
+func (s *Setup) chooseRepository(p *Plan) error {
+	bare, name := s.path(bareFolder), s.path(agentFile)
+	data, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		p.repository = cmp.Or(s.Repository, bare)
+		p.local = p.repository == bare
+		return nil
+	}
+	agent, _ := hcl.ParseAgent(name, data)
+	p.repository, p.follows = agent.Repository.URL, true
+	p.local = p.repository == bare
+	switch {
+	case err != nil:
+		return err
+	case p.repository == "":
+		return fmt.Errorf("%s names no repository: add its url, or remove the file", name)
+	case s.Repository != "" && s.Repository != p.repository:
+		return fmt.Errorf("the agent follows %s, as %s says: change the url there, and restart the agent; or leave out --repo", p.repository, name)
+	}
+	return nil
 }
 
 // planner adds steps to a plan.
@@ -319,13 +344,16 @@ func (w *planner) secrets() {
 func (w *planner) site() {
 	bare := w.path(bareFolder)
 	name := "repository " + w.repository
+	if w.follows && !w.local && !w.begun(name) {
+		return
+	}
 	l := look{Files: []string{bare}}
 	now, err := w.state(w.ctx, l)
 	if err != nil {
 		w.refuse("%w", err)
 	}
 	undo := [][]string{{"rm", "-rf", bare}}
-	if w.Repository != "" {
+	if !w.local {
 		w.remote()
 		l, undo, now = look{Run: []string{"true"}}, nil, "" // it is elsewhere, and stays
 		if e := w.record.entry(name); e != nil && e.After != nil {
@@ -339,8 +367,7 @@ func (w *planner) site() {
 		}
 		w.add(step{name: name, look: l, do: []action{{push: files}}, undo: undo})
 	}
-	agent := w.path(agentFile)
-	if _, err := os.Stat(agent); errors.Is(err, fs.ErrNotExist) {
+	if agent := w.path(agentFile); !w.follows {
 		w.add(step{
 			name: "configuration of the agent", look: look{Files: []string{agent}}, undo: [][]string{{"rm", "-f", agent}},
 			do: []action{{file: agent, content: w.agentText(), mode: 0o644}},
@@ -350,7 +377,7 @@ func (w *planner) site() {
 
 // remote gives the agent access to a repository elsewhere: by a deploy key, or by the token that the owner put on the host.
 func (w *planner) remote() {
-	server, port, ssh, err := source.SSHHost(w.Repository)
+	server, port, ssh, err := source.SSHHost(w.repository)
 	switch {
 	case err != nil:
 		w.refuse("%w", err)
