@@ -378,3 +378,23 @@ func TestAdoptMoveAndGiveUpInAnyOrder(t *testing.T) {
 		require.Greater(t, done[a], 20, "the commits reach all of it: %v", done)
 	}
 }
+
+// An answer that is lost does not say whether PVE wrote the tag: the guest does.
+func TestAdoptWithoutAnAnswer(t *testing.T) {
+	for _, carriedOut := range []bool{true, false} {
+		lost := 0
+		inTime(t, pve.Config{Fault: func(r *http.Request) (int, bool) {
+			if r.Method != http.MethodPut || lost > 0 {
+				return 0, false
+			}
+			lost++
+			return 596, carriedOut
+		}}, func(t *testing.T, w *world) {
+			w.addByHand()
+			p := w.Apply()
+			require.Equal(t, plan.Summary{Adopt: 2}, p.Summary)
+			require.Equal(t, 1, lost)
+			w.Converged()
+		})
+	}
+}
