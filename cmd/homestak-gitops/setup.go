@@ -48,6 +48,7 @@ before; --undo goes back by it, and keeps what was changed since.`,
 	fs.StringVar(&f.Bridge, "bridge", "", "`BRIDGE` for guests; that of the default route unless set")
 	fs.StringVar(&f.Repository, "repo", "", "`URL` of an empty repository for the site; one on this host unless set")
 	c.MarkFlagsMutuallyExclusive("print", "undo")
+	c.MarkFlagsMutuallyExclusive("print", "repo") // the owner has to add the deploy key in between
 	return c
 }
 

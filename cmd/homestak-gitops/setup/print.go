@@ -46,7 +46,8 @@ func (p *Plan) Script(w io.Writer) {
 				fmt.Fprintf(w, "install -D -m %03o /dev/null %s\n", a.mode, quoted([]string{a.file}))
 				here(w, quoted([]string{a.file}), a.content, st.secret())
 			case a.field != "":
-				fmt.Fprintf(w, "%s=$(%s | sed -n 's/.*\"%s\":\"\\([^\"]*\\)\".*/\\1/p')\n", a.keep, quoted(a.argv), a.field)
+				fmt.Fprintf(w, "%s=$(%s)\n", a.keep, quoted(a.argv)) // not in a pipe, which hides its failure
+				fmt.Fprintf(w, "%[1]s=$(printf %%s \"$%[1]s\" | sed -n 's/.*\"%[2]s\":\"\\([^\"]*\\)\".*/\\1/p')\n[ -n \"$%[1]s\" ]\n", a.keep, a.field)
 			case a.keep != "":
 				fmt.Fprintf(w, "%s=$(%s)\n", a.keep, quoted(a.argv))
 			default:

@@ -295,7 +295,7 @@ func TestScript(t *testing.T) {
 	for _, line := range w.ran {
 		require.Contains(t, strings.ReplaceAll(script.String(), "'", ""), line)
 	}
-	require.Contains(t, script.String(), `token=$(pveum user token add homestak@pve gitops --privsep 0 --output-format json | sed`)
+	require.Contains(t, script.String(), `token=$(pveum user token add homestak@pve gitops --privsep 0 --output-format json)`)
 }
 
 // The script makes the files that setup makes.
@@ -323,9 +323,20 @@ func TestTheScriptMakesTheSame(t *testing.T) {
 		text := "#!/bin/sh\ncase $3 in add) echo '{\"full-tokenid\":\"homestak@pve!gitops\",\"value\":\"abc-123\",\"info\":{\"privsep\":\"0\"}}';; esac\n"
 		require.NoError(t, os.WriteFile(filepath.Join(stubs, name), []byte(text), 0o700))
 	}
-	cmd := exec.CommandContext(t.Context(), "sh")
-	cmd.Stdin, cmd.Env = &script, append(os.Environ(), "PATH="+stubs+":"+os.Getenv("PATH"))
-	out, err := cmd.CombinedOutput()
+	run := func(path string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), "sh")
+		cmd.Stdin, cmd.Env = strings.NewReader(script.String()), append(os.Environ(), "PATH="+path+stubs+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	for _, text := range []string{"#!/bin/sh\n[ $2 != token ]\n", "#!/bin/sh\n"} { // it fails, or prints nothing
+		broken := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(broken, "pveum"), []byte(text), 0o700))
+		_, err := run(broken + ":")
+		require.Error(t, err)
+		require.NoFileExists(t, filepath.Join(w.root, "etc/homestak-gitops/secrets.yaml"))
+	}
+	out, err := run("")
 	require.NoError(t, err, "%s", out)
 	require.Equal(t, site(want), site(w))
 	for _, name := range []string{"etc/homestak-gitops/agent.hcl", "usr/local/bin/homestak-gitops", "usr/local/lib/systemd/system/homestak-gitops.service"} {
