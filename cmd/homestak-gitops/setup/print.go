@@ -82,17 +82,18 @@ func (p *Plan) scriptPush(w io.Writer, files map[string][]byte) {
 		here(w, `"$site/`+name+`"`, string(files[name]), false)
 	}
 	fmt.Fprintf(w, "git -C \"$site\" add --all\ngit -C \"$site\" -c user.name=homestak-gitops -c user.email=root@%s commit --quiet -m 'First site of %s'\n", p.host.Name, p.host.Name)
-	if p.local {
-		fmt.Fprintf(w, "git init --quiet --bare --initial-branch main %s\n", to)
-	}
+	fmt.Fprintf(w, "git init --quiet --bare --shared=world --initial-branch main %s\n", to)
 	fmt.Fprintf(w, "git -C \"$site\" push --quiet %s main\nrm -rf \"$site\"\n", to)
 }
 
 // Next is what the owner does after Do.
 func (p *Plan) Next() string {
-	from := p.repository
+	from, root := p.repository, "root@"+p.host.Address
+	if strings.Contains(p.host.Address, ":") {
+		root = "root@[" + p.host.Address + "]"
+	}
 	if p.local {
-		from = "root@" + p.host.Address + ":" + p.repository
+		from = root + ":" + p.repository
 	}
 	return fmt.Sprintf(`The agent runs: homestak-gitops status. To undo all: homestak-gitops setup --undo
 Next, on your machine:
@@ -100,6 +101,6 @@ Next, on your machine:
   git clone %s my-site
 
 Edit, commit, push: the agent makes the host match. For plan and apply there, and as a
-backup of the ownership key: scp root@%s:%s my-site/
-`, from, p.host.Address, secretsFile)
+backup of the ownership key: scp %s:%s my-site/
+`, from, root, secretsFile)
 }

@@ -230,8 +230,15 @@ func (s *Setup) push(ctx context.Context, p *Plan, files map[string][]byte) erro
 		return nil
 	case err != nil && !p.local:
 		return fmt.Errorf("%w\n%s", err, s.pushAdvice(p))
+	case err != nil || !p.local:
+		return err
 	}
-	return err
+	config, err := os.OpenFile(filepath.Join(p.repository, "config"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = config.WriteString("[core]\n\tsharedRepository = world\n") // the agent reads what root pushes, with any umask
+	return errors.Join(err, config.Close())
 }
 
 // pushAdvice says how setup gets the right to push.

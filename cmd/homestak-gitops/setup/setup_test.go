@@ -2,6 +2,7 @@ package setup_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -307,6 +308,9 @@ func TestTheScriptMakesTheSame(t *testing.T) {
 		}
 	}
 	site := func(w *world) string {
+		shared, err := exec.CommandContext(t.Context(), "git", "--git-dir", filepath.Join(w.root, "srv/homestak-gitops.git"), "config", "core.sharedRepository").Output()
+		require.NoError(t, err)
+		require.Contains(t, []string{"world", "2"}, strings.TrimSpace(string(shared)), "other users read what is pushed with any umask")
 		out, err := exec.CommandContext(t.Context(), "git", "--git-dir", filepath.Join(w.root, "srv/homestak-gitops.git"), "ls-tree", "-r", "main").CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		return string(out)
@@ -351,6 +355,25 @@ func TestTheScriptMakesTheSame(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	require.NoFileExists(t, filepath.Join(w.root, "etc/homestak-gitops/guests-key"))
+}
+
+// ipv6 is a node with an address of IPv6 alone.
+type ipv6 struct{ *world }
+
+func (w ipv6) Run(ctx context.Context, argv []string) (string, error) {
+	out, err := w.world.Run(ctx, argv)
+	return strings.ReplaceAll(out, "192.0.2.2", "2001:db8::2"), err
+}
+
+func TestIPv6(t *testing.T) {
+	t.Parallel()
+	w := begin(t, pve.Config{})
+	s := w.setup()
+	s.Run = ipv6{w}
+	p, err := s.Read(t.Context())
+	require.NoError(t, err)
+	require.Contains(t, p.Next(), "git clone root@[2001:db8::2]:/")
+	require.Contains(t, p.Next(), "scp root@[2001:db8::2]:/etc/")
 }
 
 // With a URL the site is pushed there. If that is refused, setup says how it gets the right, and the next run goes on.
