@@ -103,8 +103,8 @@ func (s *Setup) readHost(ctx context.Context) (*host, error) {
 		}
 	}
 	slices.Sort(h.Nodes)
-	if h.Name == "" {
-		return nil, errors.New("the host does not say which node this is: see pvesh get /cluster/status")
+	if h.Name == "" || h.Address == "" {
+		return nil, errors.New("the host does not say which node this is, and its address: see pvesh get /cluster/status")
 	}
 	var clock struct{ Timezone string }
 	node := "/nodes/" + h.Name
