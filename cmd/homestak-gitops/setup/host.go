@@ -146,15 +146,16 @@ func (h *host) fingerprint() string {
 func (h *host) choose(named, flag, what string, fits func(storage) bool, preferred ...string) (storage, error) {
 	var good []storage
 	for _, st := range h.Storages {
-		if st.Storage == named {
-			return st, nil
-		}
-		if st.Active == yes && fits(st) {
+		switch {
+		case named != "" && st.Storage != named:
+		case st.Active == yes && fits(st):
 			good = append(good, st)
+		case named != "":
+			return st, fmt.Errorf("storage %s is not active on node %s, or not for %s", named, h.Name, what)
 		}
 	}
 	switch {
-	case named != "":
+	case len(good) == 0 && named != "":
 		return storage{}, fmt.Errorf("node %s has no storage %s: see pvesm status", h.Name, named)
 	case len(good) == 0:
 		return storage{}, fmt.Errorf("node %s has no active storage for %s: add one, or name one with %s", h.Name, what, flag)
@@ -178,15 +179,15 @@ func (h *host) bridge(named string) (device, error) {
 	var best device
 	for _, d := range h.Network {
 		switch {
-		case d.Type != "bridge" && d.Type != "OVSBridge":
+		case d.Type != "bridge" && d.Type != "OVSBridge", d.Active != yes:
 		case d.Iface == named:
 			return d, nil
-		case named == "" && d.Active == yes && (best.Iface == "" || best.Gateway == "" && d.Gateway != ""):
+		case named == "" && (best.Iface == "" || best.Gateway == "" && d.Gateway != ""):
 			best = d
 		}
 	}
 	if best.Iface == "" {
-		return best, fmt.Errorf("node %s has no bridge %s: create one under System, Network of the node, or name one with --bridge", h.Name, named)
+		return best, fmt.Errorf("node %s has no active bridge %s: create one under System, Network of the node, or name one with --bridge", h.Name, named)
 	}
 	return best, nil
 }

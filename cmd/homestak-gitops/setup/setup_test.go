@@ -267,7 +267,7 @@ func TestHostsThatCannotBeSetUp(t *testing.T) {
 	for why, cfg := range map[string]pve.Config{
 		"has no quorum":                       {Nodes: []string{"mother"}, NoQuorum: true},
 		"no active storage for disks":         {Storages: []pve.Storage{{Name: "local", Type: "dir", Content: []string{"iso"}}}},
-		"no bridge : create one under System": {Bridges: []string{}},
+		"no active bridge : create one under System": {Bridges: []string{}},
 	} {
 		t.Run(why, func(t *testing.T) {
 			t.Parallel()
@@ -278,7 +278,13 @@ func TestHostsThatCannotBeSetUp(t *testing.T) {
 		w := begin(t, pve.Config{})
 		w.with.Disks, w.with.Bridge = "fast", "vmbr9"
 		require.Contains(t, w.refused(), "has no storage fast")
-		require.Contains(t, w.refused(), "has no bridge vmbr9")
+		require.Contains(t, w.refused(), "has no active bridge vmbr9")
+	})
+	t.Run("storages that do not fit", func(t *testing.T) {
+		w := begin(t, pve.Config{})
+		w.with.Disks, w.with.Images = "local", "local-lvm"
+		require.Contains(t, w.refused(), "storage local is not active on node father, or not for disks")
+		require.Contains(t, w.refused(), "storage local-lvm is not active on node father, or not for images")
 	})
 }
 
