@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/hcl/lang"
 )
 
 // host is what is known of the node and its cluster.
@@ -103,6 +104,9 @@ func (s *Setup) readHost(ctx context.Context) (*host, error) {
 		}
 	}
 	slices.Sort(h.Nodes)
+	if i := slices.IndexFunc(h.Nodes, func(name string) bool { return !lang.ValidName(name) }); i >= 0 {
+		return nil, fmt.Errorf("node %s has a name that a site cannot have: names start with a letter", diag.Clean(h.Nodes[i]))
+	}
 	if h.Name == "" || h.Address == "" {
 		return nil, errors.New("the host does not say which node this is, and its address: see pvesh get /cluster/status")
 	}

@@ -265,8 +265,9 @@ func TestWhatIsThereStays(t *testing.T) {
 func TestHostsThatCannotBeSetUp(t *testing.T) {
 	t.Parallel()
 	for why, cfg := range map[string]pve.Config{
-		"has no quorum":                       {Nodes: []string{"mother"}, NoQuorum: true},
-		"no active storage for disks":         {Storages: []pve.Storage{{Name: "local", Type: "dir", Content: []string{"iso"}}}},
+		"has no quorum":                              {Nodes: []string{"mother"}, NoQuorum: true},
+		"no active storage for disks":                {Storages: []pve.Storage{{Name: "local", Type: "dir", Content: []string{"iso"}}}},
+		"node 1pve has a name that a site":           {Node: "1pve"},
 		"no active bridge : create one under System": {Bridges: []string{}},
 	} {
 		t.Run(why, func(t *testing.T) {
