@@ -209,6 +209,18 @@ func TestWhatIsThereStays(t *testing.T) {
 		w.put("etc/homestak-gitops/secrets.yaml", strings.Replace(w.text("etc/homestak-gitops/secrets.yaml"), "father:", "mother:", 1))
 		require.Contains(t, w.refused(), "token homestak@pve!gitops is there", "the line is that of another host")
 	})
+	t.Run("role of an earlier version", func(t *testing.T) {
+		w := begin(t, pve.Config{})
+		before := w.state()
+		w.do()
+		_, err := w.Run(t.Context(), strings.Fields("pveum role modify HomestakNode --privs Sys.Audit"))
+		require.NoError(t, err)
+		require.Contains(t, w.refused(), "role HomestakNode is there, and lacks Sys.AccessNetwork", "its owner changed it")
+		w.put("etc/homestak-gitops/setup.json", strings.Replace(w.text("etc/homestak-gitops/setup.json"), `"Sys.AccessNetwork,Sys.Audit"`, `"Sys.Audit"`, 1))
+		require.Equal(t, 1, w.do())
+		w.undo()
+		require.Equal(t, before, w.state())
+	})
 	t.Run("secrets that are lost", func(t *testing.T) {
 		w := begin(t, pve.Config{Nodes: []string{"mother"}})
 		w.do()

@@ -243,13 +243,16 @@ func (w *planner) access() {
 				lacks = append(lacks, priv)
 			}
 		}
-		do, more := []string{"pveum", "role", "add", r.name, "--privs", r.privs}, []string{"pveum", "role", "modify", r.name, "--append", "1", "--privs", strings.Join(lacks, ",")}
+		do := []string{"pveum", "role", "add", r.name, "--privs", r.privs}
+		if now != "" {
+			do = []string{"pveum", "role", "modify", r.name, "--append", "1", "--privs", strings.Join(lacks, ",")}
+		}
 		switch {
 		case len(lacks) == 0:
-		case now == "":
-			w.add(step{name: name, look: l, after: sorted(r.privs), do: []action{{argv: do}}, undo: [][]string{{"pveum", "role", "delete", r.name}}})
+		case now == "", w.ours(name, now): // one of an earlier version may lack some
+			w.add(step{name: name, look: l, after: sorted(now + "," + strings.Join(lacks, ",")), do: []action{{argv: do}}, undo: [][]string{{"pveum", "role", "delete", r.name}}})
 		default:
-			w.refuse("role %s is there, and lacks %s: setup changes no role that it did not make\nadd them: %s\nthen run setup again", r.name, strings.Join(lacks, ", "), quoted(more))
+			w.refuse("role %s is there, and lacks %s: setup changes no role that it did not make\nadd them: %s\nthen run setup again", r.name, strings.Join(lacks, ", "), quoted(do))
 		}
 	}
 	for _, r := range w.roles() {
