@@ -18,6 +18,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/engine/source"
+	"github.com/homestak/homestak-gitops/systemd"
 )
 
 // Runner runs programs of the host.
@@ -67,6 +68,7 @@ const (
 	tokenFile   = folder + "/git-token"
 	bareFolder  = "/srv/homestak-gitops.git"
 	dataFolder  = "/var/lib/homestak-gitops"
+	serviceLink = "/etc/systemd/system/multi-user.target.wants/" + systemd.Service
 )
 
 func (s *Setup) path(name string) string { return filepath.Join("/", s.Root, name) }

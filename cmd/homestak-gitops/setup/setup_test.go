@@ -221,6 +221,17 @@ func TestWhatIsThereStays(t *testing.T) {
 		w.undo()
 		require.Equal(t, before, w.state())
 	})
+	t.Run("program of an earlier version", func(t *testing.T) {
+		w := begin(t, pve.Config{})
+		before := strings.Replace(w.state(), "the program", "a newer one", 1)
+		w.do()
+		require.NotContains(t, w.ran, "systemctl try-restart homestak-gitops.service")
+		w.put("root/homestak-gitops", "a newer one")
+		require.Equal(t, 1, w.do())
+		require.Equal(t, "systemctl try-restart homestak-gitops.service", w.ran[len(w.ran)-1])
+		w.undo()
+		require.Equal(t, before, w.state())
+	})
 	t.Run("secrets that are lost", func(t *testing.T) {
 		w := begin(t, pve.Config{Nodes: []string{"mother"}})
 		w.do()

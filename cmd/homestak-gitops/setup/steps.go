@@ -163,13 +163,17 @@ type file struct {
 
 // program installs this program, the units, and their user.
 func (w *planner) program() {
+	var restart []action // an agent that runs goes on with the old program and unit
+	if _, err := os.Lstat(w.path(serviceLink)); err == nil {
+		restart = []action{{argv: []string{"systemctl", "try-restart", systemd.Service}}}
+	}
 	target := w.path("/usr/local/bin/homestak-gitops")
 	if w.Program != target && w.Program != w.path("/usr/bin/homestak-gitops") {
 		content, err := os.ReadFile(w.Program)
 		if err != nil {
 			w.refuse("read this program: %w", err)
 		}
-		w.files("the program", []file{{target, content}}, []action{{argv: []string{"install", "-D", "-m", "755", w.Program, target}}})
+		w.files("the program", []file{{target, content}}, append([]action{{argv: []string{"install", "-D", "-m", "755", w.Program, target}}}, restart...))
 	}
 	var units []file
 	var do []action
@@ -178,7 +182,7 @@ func (w *planner) program() {
 		do = append(do, action{file: w.path(f.Path), content: f.Content, mode: 0o644})
 	}
 	reload := []string{"systemctl", "daemon-reload"}
-	w.files("the units", units, append(do, action{argv: reload}), reload)
+	w.files("the units", units, slices.Concat(do, []action{{argv: reload}}, restart), reload)
 
 	account := look{Run: []string{"getent", "passwd", unit}}
 	switch now, err := w.state(w.ctx, account); {
@@ -413,7 +417,7 @@ func (w *planner) remote() {
 // service starts the agent, now and at boot. Undo also removes its data, if there was none before.
 func (w *planner) service() {
 	const name = "the service"
-	l := look{Files: []string{w.path("/etc/systemd/system/multi-user.target.wants/" + systemd.Service)}}
+	l := look{Files: []string{w.path(serviceLink)}}
 	now, err := w.state(w.ctx, l)
 	if err != nil {
 		w.refuse("%w", err)
