@@ -68,11 +68,14 @@ func runSetup(ctx context.Context, a *app, f *setupRun) error {
 	if os.Geteuid() != 0 {
 		return errors.New("setup must run as root, on a Proxmox VE node")
 	}
+	soon, cancel := a.stopping.Soon(ctx) // a command that runs is not cut off by the first signal
+	defer cancel()
+	f.Stop = func() error { return context.Cause(soon) }
 	syscall.Umask(0o022) // the agent is another user, and reads what is made here
 	if f.undo {
-		return runUndo(ctx, a, f)
+		return runUndo(ctx, soon, a, f)
 	}
-	p, err := f.Read(ctx)
+	p, err := f.Read(soon)
 	if err != nil {
 		return err
 	}
@@ -88,7 +91,7 @@ func runSetup(ctx context.Context, a *app, f *setupRun) error {
 	p.Show(w)
 	a.ui.Printf("\n")
 	if !f.yes {
-		if err := a.ui.Agree(ctx, fmt.Sprintf("Do this on host %s?", p.Host()), "read the commands above, then run it with --yes"); err != nil {
+		if err := a.ui.Agree(soon, fmt.Sprintf("Do this on host %s?", p.Host()), "read the commands above, then run it with --yes"); err != nil {
 			return err
 		}
 	}
@@ -102,7 +105,7 @@ func runSetup(ctx context.Context, a *app, f *setupRun) error {
 	return nil
 }
 
-func runUndo(ctx context.Context, a *app, f *setupRun) error {
+func runUndo(ctx, soon context.Context, a *app, f *setupRun) error {
 	n, err := f.Recorded()
 	switch {
 	case err != nil:
@@ -112,7 +115,7 @@ func runUndo(ctx context.Context, a *app, f *setupRun) error {
 		return nil
 	case !f.yes:
 		question := fmt.Sprintf("Undo %s of setup? Guests stay. Without the ownership key in secrets.yaml they cannot be managed again: keep a copy.", diag.Count(n, "step"))
-		if err := a.ui.Agree(ctx, question, "run it with --yes"); err != nil {
+		if err := a.ui.Agree(soon, question, "run it with --yes"); err != nil {
 			return err
 		}
 	}

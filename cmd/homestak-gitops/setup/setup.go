@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/engine/source"
@@ -32,7 +33,9 @@ type Programs struct{}
 
 // Run is that of Runner.
 func (Programs) Run(ctx context.Context, argv []string) (string, error) {
-	out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).Output()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that an interrupt of the terminal does not end it
+	out, err := cmd.Output()
 	if failed, ok := errors.AsType[*exec.ExitError](err); ok {
 		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(failed.Stderr)))
 	}
@@ -53,8 +56,8 @@ type Setup struct {
 	API, Disks, Images, Bridge string // instead of what is found on the host
 	Repository                 string // URL; "" for a repository on the host
 
-	// at is called between any two changes, and its error ends the run; nil outside tests.
-	at func() error
+	// Stop is called between any two changes, and its error ends the run; may be nil.
+	Stop func() error
 }
 
 // The files of the agent on a host.
@@ -146,12 +149,12 @@ func missingFolders(name string) (out []string) {
 	}
 }
 
-// check ends a run in tests.
+// check ends a run that shall stop.
 func (s *Setup) check() error {
-	if s.at == nil {
+	if s.Stop == nil {
 		return nil
 	}
-	return s.at()
+	return s.Stop()
 }
 
 func (s *Setup) act(ctx context.Context, a action, p *Plan, kept map[string]string) error {

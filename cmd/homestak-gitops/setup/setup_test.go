@@ -59,12 +59,12 @@ func TestARunThatIsCutOffIsFinishedOrUndone(t *testing.T) {
 	for n, ended := 1, false; !ended; n++ {
 		cut := func(w *world, undo bool) bool {
 			s, left := w.setup(), n
-			s.SetAt(func() error {
+			s.Stop = func() error {
 				if left--; left == 0 {
 					return errKilled
 				}
 				return nil
-			})
+			}
 			if undo {
 				return errors.Is(s.Undo(t.Context()), errKilled)
 			}
