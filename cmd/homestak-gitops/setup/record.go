@@ -73,6 +73,12 @@ func (s *Setup) save(r *record) error {
 		return err
 	}
 	name := s.path(recordFile)
+	rests, _ := filepath.Glob(filepath.Join(filepath.Dir(name), durable.Unfinished+"*")) // of a run that was killed; they may hold secrets
+	for _, rest := range rests {
+		if err := os.Remove(rest); err != nil {
+			return err
+		}
+	}
 	if inside, err := os.ReadDir(filepath.Dir(name)); len(inside) == 0 { // an empty one is from an attempt that was cut off
 		r.MadeFolder = true
 		if errors.Is(err, fs.ErrNotExist) {

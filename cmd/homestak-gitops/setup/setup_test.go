@@ -88,6 +88,20 @@ func TestARunThatIsCutOffIsFinishedOrUndone(t *testing.T) {
 	}
 }
 
+// A run that is killed while it writes a file leaves a part of it, which may hold secrets.
+func TestNoPartOfAFileStays(t *testing.T) {
+	t.Parallel()
+	w := begin(t, pve.Config{})
+	before, rest := w.state(), "etc/homestak-gitops/.new-1"
+	require.NoError(t, os.Mkdir(filepath.Join(w.root, "etc/homestak-gitops"), 0o755))
+	w.put(rest, "token")
+	w.do()
+	require.NoFileExists(t, filepath.Join(w.root, rest))
+	w.put(rest, "token")
+	w.undo()
+	require.Equal(t, before, w.state())
+}
+
 // differences are the lines that only one of two texts has.
 func differences(a, b string) (out []string) {
 	in := func(text, line string) bool {
