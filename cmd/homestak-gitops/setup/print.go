@@ -95,12 +95,16 @@ func (p *Plan) Next() string {
 	if p.local {
 		from = root + ":" + p.repository
 	}
+	less := ""
+	if p.login.KeyFile != "" {
+		less = "Take the right to write from the deploy key now: the agent only reads, and who writes decides over all guests.\n"
+	}
 	return fmt.Sprintf(`The agent runs: homestak-gitops status. To undo all: homestak-gitops setup --undo
-Next, on your machine:
+%sNext, on your machine:
 
   git clone %s my-site
 
 Edit, commit, push: the agent makes the host match. For plan and apply there, and as a
 backup of the ownership key: scp %s:%s my-site/
-`, from, root, secretsFile)
+`, less, from, root, secretsFile)
 }

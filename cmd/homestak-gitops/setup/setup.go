@@ -231,7 +231,9 @@ func (s *Setup) push(ctx context.Context, p *Plan, files map[string][]byte) erro
 	_, err = author.Push(ctx, "First site of "+p.host.Name)
 	switch {
 	case errors.Is(err, source.ErrAhead) && !p.local:
-		s.Say("  it has commits already, and the agent follows them")
+		name := "hosts/" + p.host.Name + ".hcl"
+		s.Say("  it has commits already, and the agent follows them. They need a block for this host; if they have none, add %s:\n\n%s", name, files[name])
+		s.Say("  All agents of a site have its ownership key: copy it from another secrets.yaml into %s", s.path(secretsFile))
 		return nil
 	case err != nil && !p.local:
 		return fmt.Errorf("%w\n%s", err, s.pushAdvice(p))
@@ -256,7 +258,7 @@ func (s *Setup) pushAdvice(p *Plan) string {
 	if err != nil {
 		return err.Error()
 	}
-	return fmt.Sprintf("on the git server, add this deploy key to the repository, with the right to write; then run the same command again\n%s"+
+	return fmt.Sprintf("if the server refused it: on the git server, add this deploy key to the repository, with the right to write; then run the same command again\n%s"+
 		"compare the keys of the server with its own: ssh-keygen -lf %s", public, p.login.KnownHostsFile)
 }
 

@@ -448,6 +448,7 @@ func TestRepositoryElsewhere(t *testing.T) {
 		p, err := setUp(w)
 		require.NoError(t, err)
 		require.Contains(t, p.Next(), "git clone "+server.URL)
+		require.Contains(t, p.Next(), "Take the right to write from the deploy key")
 		text, err := exec.CommandContext(t.Context(), "git", "--git-dir", repo.Dir, "show", "main:hosts/father.hcl").CombinedOutput()
 		require.NoError(t, err, "%s", text)
 		require.Contains(t, string(text), `host "father"`)
@@ -468,6 +469,8 @@ func TestRepositoryElsewhere(t *testing.T) {
 		w.do()
 		require.Equal(t, head, repo.Head())
 		require.Contains(t, strings.Join(w.said, "\n"), "it has commits already, and the agent follows them")
+		require.Contains(t, strings.Join(w.said, "\n"), `host "father" {`)
+		require.Contains(t, strings.Join(w.said, "\n"), "All agents of a site have its ownership key")
 	})
 	t.Run("after one on the host", func(t *testing.T) {
 		t.Parallel()
