@@ -516,6 +516,27 @@ func TestS1AGuestWithoutProofIsNotEntered(t *testing.T) {
 	require.Equal(t, "its ownership tag has no valid signature", r.Have.Unknown[0].Why)
 }
 
+// A guest that is not adopted yet is not entered, not even to look: its adoption may be refused.
+func TestAForeignGuestIsNotEntered(t *testing.T) {
+	w := newWorld("a", "b")
+	require.Equal(t, engine.Done, w.run(t).Outcome)
+	w.host.Holds[enginetest.Addr("box", "a")].Guest.Foreign = true
+	w.broken["a"] = errors.New("it was entered")
+	r := w.run(t)
+	require.Empty(t, r.Have.Unknown)
+	require.Nil(t, r.Have.State[converge.Address("a")])
+	require.NotNil(t, r.Have.State[converge.Address("b")])
+	require.Equal(t, []string{"guest.a"}, deferred(r.Plan))
+}
+
+func deferred(p *plan.Plan) []string {
+	var out []string
+	for _, d := range p.Deferred {
+		out = append(out, d.Address)
+	}
+	return out
+}
+
 // The key for guests is made on the machine, and stays when the agent loses its data folder.
 func TestTheKeyForGuests(t *testing.T) {
 	m, w := begin(t), want(t)
