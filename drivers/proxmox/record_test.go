@@ -236,6 +236,7 @@ func TestTwinOfAToken(t *testing.T) {
 		"no guests":                 {"/ PVEAuditor 1", "/vms NoAccess 1"},
 		"no storage but tank":       {"/vms PVEVMAdmin 1", "/nodes PVEAuditor 1", "/storage/tank PVEDatastoreAdmin 1"},
 		"bridges of one name":       {"/vms PVEVMAdmin 1", "/nodes PVEAuditor 1", "/storage PVEDatastoreUser 1", "/sdn/zones/localnetwork/vmbr1 PVESDNUser 1"},
+		"pools of similar paths":    {"/ PVEAuditor 1", "/pool/a-b PVEPoolUser 1", "/pool/a/b PVEPoolAdmin 1"},
 		"an auditor without a role": {"/ PVEAuditor 1", "/nodes NoAccess 1", "/storage NoAccess 1"},
 	}
 	for name, roles := range grants {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -131,7 +132,7 @@ func (t twin) allow(id core.Identity) {
 	}
 	for path, privs := range perl.Sorted(t.o.Privileges) {
 		for priv, below := range privs {
-			role := fmt.Sprintf("observed-%d%s", below, strings.ReplaceAll(path, "/", "-"))
+			role := fmt.Sprintf("observed-%d-%s", below, url.PathEscape(path))
 			if access.Roles[role] == nil {
 				access.Roles[role] = &core.Role{Privs: map[string]bool{}}
 			}
