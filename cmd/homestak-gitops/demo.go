@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/sim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/importer"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 func demoVerb(a *app) *cobra.Command {
@@ -17,9 +20,10 @@ func demoVerb(a *app) *cobra.Command {
 		Short: "Run a demonstration on a simulated host",
 		Long: `Creates a repository with the example site and a simulated Proxmox VE host, starts an
 agent, and then only pushes commits. You see guests created, changed and removed, drift
-reverted, and bad commits refused. Then VMs become hosts with their own agents, down to
-three levels. After each chapter it checks the simulated hosts themselves. It needs no
-privileges, no network and no git program, and leaves nothing behind.`,
+reverted, and bad commits refused. Guests that were there before are adopted and given up.
+Then VMs become hosts with their own agents, down to three levels. After each chapter it
+checks the simulated hosts themselves. It needs no privileges, no network and no git
+program, and leaves nothing behind.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return runDemo(c.Context(), a, serve) },
 	}
@@ -31,25 +35,49 @@ func runDemo(ctx context.Context, a *app, serve bool) error {
 	// One story, one stream: what the agent reports is between the lines of the story.
 	a.ui.Stderr, a.ui.ErrTerminal = a.ui.Stdout, a.ui.OutTerminal
 	w, _ := a.ui.Text()
+	open := func(ctx context.Context, dir, host, secrets string, hosts sim.Hosts) (*session.Session, *model.Host, error) {
+		world, err := worldOf(hosts)
+		if err != nil {
+			return nil, nil, err
+		}
+		net := world.Network()
+		net.Close = world.Leave // the agent's guests run on
+		s, err := a.sites.OpenOn(ctx, &session.Flags{Dir: dir, Host: host, Secrets: secrets}, net)
+		if err != nil {
+			return nil, nil, err
+		}
+		_, h, err := s.Choose()
+		if err != nil {
+			s.Close()
+		}
+		return s, h, err
+	}
 	return sim.RunDemo(ctx, sim.DemoOptions{
 		Out: w, Stop: a.stopping.Once, Serve: serve, Show: a.ui.Plan, Paint: a.ui.Paint(),
 		Plan: func(ctx context.Context, dir, host, secrets string, hosts sim.Hosts) (engine.Report, error) {
-			world, err := worldOf(hosts)
-			if err != nil {
-				return engine.Report{}, err
-			}
-			net := world.Network()
-			net.Close = world.Leave // the agent's guests run on
-			s, err := a.sites.OpenOn(ctx, &session.Flags{Dir: dir, Host: host, Secrets: secrets}, net)
+			s, h, err := open(ctx, dir, host, secrets, hosts)
 			if err != nil {
 				return engine.Report{}, err
 			}
 			defer s.Close()
-			_, h, err := s.Choose()
-			if err != nil {
-				return engine.Report{}, err
-			}
 			return s.Pass(h, "").Run(ctx), nil
+		},
+		Import: func(ctx context.Context, dir, host, secrets string, hosts sim.Hosts) (string, error) {
+			s, h, err := open(ctx, dir, host, secrets, hosts)
+			if err != nil {
+				return "", err
+			}
+			defer s.Close()
+			f := importFlags{choice: importer.Options{By: "pool"}}
+			transport, token := s.Net.Transport(s.Desired.Site, h)
+			f.transport = transport
+			report, err := f.write(ctx, a, s.Desired.Site, h, token, dir)
+			if err != nil {
+				return "", err
+			}
+			var text strings.Builder
+			report.Text(&text)
+			return text.String(), nil
 		},
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"path"
 	"path/filepath"
@@ -38,6 +39,7 @@ type importFlags struct {
 	tokenFile   string
 	fingerprint string
 	check       bool
+	transport   http.RoundTripper // nil: TLS to the API of the host
 }
 
 // tokenVar is the environment variable with the API token of a host that no site declares.
@@ -147,19 +149,9 @@ func runImport(ctx context.Context, a *app, f *importFlags) error {
 	if err != nil {
 		return err
 	}
-	files, report, err := f.read(ctx, a, site, h, token, dir)
+	report, err := f.write(ctx, a, site, h, token, dir)
 	if err != nil {
 		return err
-	}
-	if f.out != "" {
-		if err := writeSecretsOf(dir); err != nil {
-			return fmt.Errorf("write the site: %w", err)
-		}
-	}
-	for _, name := range report.Files {
-		if err := createFile(filepath.Join(dir, name), files[name], 0o644); err != nil {
-			return fmt.Errorf("write the site: %w", err)
-		}
 	}
 	doc := importReport{Report: report, Success: true}
 	var ending error
@@ -225,13 +217,32 @@ func (f *importFlags) target(ctx context.Context, a *app) (*model.Site, *model.H
 	return nil, nil, "", fmt.Errorf("the site has no host %s\nwrite a host block for it first", f.Host)
 }
 
+// write reads the host, with progress, and writes the files.
+func (f *importFlags) write(ctx context.Context, a *app, site *model.Site, h *model.Host, token, dir string) (*importer.Report, error) {
+	files, report, err := f.read(ctx, a, site, h, token, dir)
+	if err != nil {
+		return nil, err
+	}
+	if f.out != "" {
+		if err := writeSecretsOf(dir); err != nil {
+			return nil, fmt.Errorf("write the site: %w", err)
+		}
+	}
+	for _, name := range report.Files {
+		if err := createFile(filepath.Join(dir, name), files[name], 0o644); err != nil {
+			return nil, fmt.Errorf("write the site: %w", err)
+		}
+	}
+	return report, nil
+}
+
 // read reads the host, with progress, and makes the files.
 func (f *importFlags) read(ctx context.Context, a *app, site *model.Site, h *model.Host, token, dir string) (map[string][]byte, *importer.Report, error) {
 	progress := view.Watch(a.ui.Terminal())
 	defer progress.Close()
 	progress.Waits("listing the guests of " + h.API)
 	var all, done atomic.Int64
-	cfg := api.Config{Host: h, Token: token, Sent: func(string, int) {
+	cfg := api.Config{Host: h, Token: token, Transport: f.transport, Sent: func(string, int) {
 		if n := all.Load(); n > 0 {
 			progress.Waits(fmt.Sprintf("reading guests of host %s: %d of %d", h.Name, min(done.Add(1), n), n))
 		}

@@ -41,6 +41,8 @@ type DemoOptions struct {
 
 	// Plan plans what is in a folder, for the hosts of sim.
 	Plan func(ctx context.Context, dir, host, secrets string, sim sim.Hosts) (engine.Report, error)
+	// Import adds the guests of a host to the site in a folder, and returns its report.
+	Import func(ctx context.Context, dir, host, secrets string, sim sim.Hosts) (string, error)
 	// Show draws a plan on Out.
 	Show  func(*plan.Plan)
 	Paint view.Paint
@@ -153,7 +155,7 @@ An agent that polls the repository %d times a second. From here on, everything i
 func (d *demo) story(ctx context.Context) error {
 	tree := levels{d}
 	for _, chapter := range []func(context.Context) error{
-		d.create, d.edit, d.drift, d.handwork, d.mistake, d.forbidden, d.accident, d.stranded, d.farewell, tree.two, tree.three, tree.upwards,
+		d.create, d.edit, d.drift, d.handwork, d.mistake, d.forbidden, d.accident, d.stranded, d.adoption, d.farewell, tree.two, tree.three, tree.upwards,
 	} {
 		if err := chapter(ctx); err != nil {
 			return err

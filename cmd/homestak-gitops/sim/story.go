@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -271,6 +272,70 @@ func (d *demo) stranded(ctx context.Context) error {
 	listed := slices.ContainsFunc(p.Unmanaged, func(f model.Unmanaged) bool { return f.VMID == vmid })
 	d.check(listed && len(p.Steps) == 0, "it is listed as unmanaged, and the plan has no step for it")
 	return d.checkQuiet(ctx)
+}
+
+// adoption: guests that were made by hand come into the site without a change, and leave it again.
+func (d *demo) adoption(ctx context.Context) error {
+	d.title("Guests that were there before are adopted, and given up again")
+	before := d.sim.Snapshot()
+	report, err := d.o.Import(ctx, d.dir, hostName, d.secrets, d.hosts())
+	if err != nil {
+		return err
+	}
+	d.printf("  homestak-gitops import --site . --host %s\n\n%s\n", hostName, indent(report))
+	p, err := d.show(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := d.push(ctx, "Adopt what is there"); err != nil {
+		return err
+	}
+	receipt, err := d.receipt()
+	if err != nil {
+		return err
+	}
+	d.check(p.Summary.Adopt == 3 && len(p.Steps) == 3 && steps(receipt) == "adopt ct.dns-1, adopt vm.files-3, adopt vm.media-2", "it did exactly what was planned: %s", steps(receipt))
+	now := d.sim.Snapshot()
+	kept, still := true, true
+	var blocks strings.Builder
+	for _, step := range p.Steps {
+		was, _ := before.Guest(step.VMID)
+		g, _ := now.Guest(step.VMID)
+		kept = kept && tagged(g) && sameButTags(was.Config, g.Config)
+		still = still && g.Running == was.Running && !slices.ContainsFunc(now.Tasks, func(t pve.Task) bool { return t.ID == strconv.Itoa(step.VMID) })
+		fmt.Fprintf(&blocks, "removed %q {\n  destroy = false\n}\n", step.Address)
+	}
+	d.check(kept, "only notes and tags changed, and the notes begin as before")
+	d.check(still, "those that ran were not restarted: no task ran for them")
+	if err := d.checkQuiet(ctx); err != nil {
+		return err
+	}
+	const name = "manifests/" + hostName + ".hcl"
+	if err := os.WriteFile(filepath.Join(d.dir, filepath.FromSlash(name)), []byte(blocks.String()), 0o644); err != nil {
+		return fmt.Errorf("edit the site: %w", err)
+	}
+	d.printf("\n  edit      %s: its nodes → removed \"…\" { destroy = false }\n", name)
+	if _, err := d.push(ctx, "Give them up"); err != nil {
+		return err
+	}
+	if receipt, err = d.receipt(); err != nil {
+		return err
+	}
+	d.check(steps(receipt) == "forget ct.dns-1, forget vm.files-3, forget vm.media-2", "nothing was destroyed: %s", steps(receipt))
+	same := slices.EqualFunc(before.Guests, d.sim.Snapshot().Guests, func(a, b pve.Guest) bool { return a.Digest == b.Digest && a.Running == b.Running })
+	d.check(same, "every guest of %s is as before the import, byte for byte", hostName)
+	return d.checkQuiet(ctx)
+}
+
+// sameButTags reports whether a configuration has changed in notes and tags alone, and the notes only behind what
+// they were.
+func sameButTags(was, now map[string]string) bool {
+	before, after := maps.Clone(was), maps.Clone(now)
+	for _, key := range []string{"description", "tags"} {
+		delete(before, key)
+		delete(after, key)
+	}
+	return maps.Equal(before, after) && strings.HasPrefix(now["description"], was["description"])
 }
 
 // farewell: what leaves the site leaves the host.
