@@ -115,6 +115,31 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
+// What exists is managed on when a guest that it needs is not adopted. What
+// is to be created waits for it.
+func TestARefusedAdoptionHoldsUpCreationsAlone(t *testing.T) {
+	for name, set := range map[string]func(*Input){
+		"locked":  func(in *Input) { in.Have.State[addr("vm.web")].Guest.Locked = "a backup runs" },
+		"differs": func(in *Input) { in.Want.State[addr("vm.web")].Spec.(*VM).Cores = 4 },
+		"copied": func(in *Input) {
+			delete(in.Have.State, addr("vm.web"))
+			in.Have.Unmanaged = []model.Unmanaged{{VMID: 104, Kind: "vm", Claims: addr("vm.web"), Refused: true, Why: "VM 105 has the same identity"}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := adopting(&VM{Cores: 2}, state(foreign("vm.web", 104, &VM{Cores: 2}), guest("vm.db", 106, &VM{Cores: 1}), foreign("vm.old", 107, &VM{})))
+			for _, w := range []*model.Resource{guest("vm.db", 106, &VM{Cores: 2}), guest("vm.new", 0, &VM{}), guest("vm.old", 107, &VM{})} {
+				w.Needs = append(w.Needs, addr("vm.web"))
+				in.Want.State[w.Addr] = w
+			}
+			set(&in)
+			p := Make(in)
+			require.Equal(t, []string{"update vm.db", "adopt vm.old"}, steps(p))
+			require.Contains(t, findings(p), "warning (guard) vm.new is not created: it needs vm.web, which is not adopted")
+		})
+	}
+}
+
 // A guest that is not ours yet is not destroyed with its manifest.
 func TestForeignGuestIsNotDestroyed(t *testing.T) {
 	in := adopting(&VM{}, state(foreign("vm.web", 104, &VM{})))

@@ -364,6 +364,9 @@ func (g *guard) follow() {
 			if s == nil || s.Action == Delete || h.action == Replace && s.Action != Create {
 				continue
 			}
+			if h.action == Adopt && s.Action != Create && s.Action != Replace {
+				continue // that exists, and so it did without the guest
+			}
 			off := h.action == Update && s.Want.Inside == addr && g.isOff(s)
 			if off && !h.incomplete {
 				g.deferOff(s)
