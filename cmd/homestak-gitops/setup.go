@@ -99,7 +99,7 @@ func runSetup(ctx context.Context, a *app, f *setupRun) error {
 		return fmt.Errorf("%w\nwhat is done is recorded: run setup again to go on, or setup --undo", err)
 	}
 	a.ui.Printf("\n%s", p.Next())
-	if _, err := exec.LookPath("git"); err != nil && f.Repository == "" {
+	if _, err := exec.LookPath("git"); err != nil && p.Local {
 		a.ui.Printf("git is not installed on this host, and clone and push need it: apt install git\n")
 	}
 	return nil

@@ -92,7 +92,7 @@ func (p *Plan) Next() string {
 	if strings.Contains(p.host.Address, ":") {
 		root = "root@[" + p.host.Address + "]"
 	}
-	if p.local {
+	if p.Local {
 		from = root + ":" + p.repository
 	}
 	less := ""

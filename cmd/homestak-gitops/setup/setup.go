@@ -219,7 +219,7 @@ func (s *Setup) push(ctx context.Context, p *Plan, files map[string][]byte) erro
 	}
 	site, checkout := os.DirFS(filepath.Join(work, "site")), filepath.Join(work, "checkout")
 	var author *source.Author
-	if !p.local {
+	if !p.Local {
 		author, err = source.NewRemoteAuthor(p.repository, p.login, checkout, site)
 	} else if err = os.RemoveAll(p.repository); err == nil {
 		author, err = source.NewAuthor(p.repository, checkout, site)
@@ -230,14 +230,14 @@ func (s *Setup) push(ctx context.Context, p *Plan, files map[string][]byte) erro
 	author.Name, author.Email = "homestak-gitops", "root@"+p.host.Name
 	_, err = author.Push(ctx, "First site of "+p.host.Name)
 	switch {
-	case errors.Is(err, source.ErrAhead) && !p.local:
+	case errors.Is(err, source.ErrAhead) && !p.Local:
 		name := "hosts/" + p.host.Name + ".hcl"
 		s.Say("  it has commits already, and the agent follows them. They need a block for this host; if they have none, add %s:\n\n%s", name, files[name])
 		s.Say("  All agents of a site have its ownership key: copy it from another secrets.yaml into %s", s.path(secretsFile))
 		return nil
-	case err != nil && !p.local:
+	case err != nil && !p.Local:
 		return fmt.Errorf("%w\n%s", err, s.pushAdvice(p))
-	case err != nil || !p.local:
+	case err != nil || !p.Local:
 		return err
 	}
 	config, err := os.OpenFile(filepath.Join(p.repository, "config"), os.O_APPEND|os.O_WRONLY, 0)

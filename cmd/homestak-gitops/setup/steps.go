@@ -20,13 +20,13 @@ import (
 // Plan is what is missing on a host.
 type Plan struct {
 	Notes []string // that the owner should read before
+	Local bool     // the repository is that of setup on the host, and git serves it
 
 	host       *host
 	disks      string
 	images     storage
 	bridge     device
 	repository string // URL, or a folder of the host
-	local      bool   // the repository is that of setup on the host
 	follows    bool   // the agent follows it already
 	login      source.Auth
 	folder     string // of the agent's files
@@ -112,12 +112,12 @@ func (s *Setup) chooseRepository(p *Plan) error {
 	data, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		p.repository = cmp.Or(s.Repository, bare)
-		p.local = p.repository == bare
+		p.Local = p.repository == bare
 		return nil
 	}
 	agent, _ := hcl.ParseAgent(name, data)
 	p.repository, p.follows = agent.Repository.URL, true
-	p.local = p.repository == bare
+	p.Local = p.repository == bare
 	switch {
 	case err != nil:
 		return err
@@ -351,7 +351,7 @@ func (w *planner) secrets() {
 func (w *planner) site() {
 	bare := w.path(bareFolder)
 	name := "repository " + w.repository
-	if w.follows && !w.local && !w.begun(name) {
+	if w.follows && !w.Local && !w.begun(name) {
 		return
 	}
 	l := look{Files: []string{bare}}
@@ -360,7 +360,7 @@ func (w *planner) site() {
 		w.refuse("%w", err)
 	}
 	undo := [][]string{{"rm", "-rf", bare}}
-	if !w.local {
+	if !w.Local {
 		w.remote()
 		l, undo, now = look{Run: []string{"true"}}, nil, "" // it is elsewhere, and stays
 		if e := w.record.entry(name); e != nil && e.After != nil {
