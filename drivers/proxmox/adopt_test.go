@@ -107,6 +107,22 @@ func TestAdoptAndGiveUp(t *testing.T) {
 	}
 }
 
+// A site without an ownership key can give up what it adopted, although it can destroy nothing.
+func TestAdoptAndGiveUpWithoutAKey(t *testing.T) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
+		w.hasNoKey()
+		w.addByHand()
+		before := map[int]pve.Guest{handVM: w.Guest(handVM), handCT: w.Guest(handCT)}
+		require.Equal(t, plan.Summary{Adopt: 2}, w.Apply().Summary)
+		w.Site.Manifests["web"].Nodes = nil
+		w.Site.Removed = map[model.Address]bool{{Kind: "vm", Name: "web"}: true, {Kind: "ct", Name: "cache"}: true}
+		require.Equal(t, plan.Summary{Forget: 2}, w.Apply().Summary)
+		for id, was := range before {
+			require.Equal(t, was.Config, w.Guest(id).Config)
+		}
+	})
+}
+
 // nonEmpty is a configuration without empty values.
 func nonEmpty(c map[string]string) map[string]string {
 	out := map[string]string{}

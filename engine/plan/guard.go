@@ -137,6 +137,9 @@ func (g *guard) guardUnproven(s *Step) {
 	if renumbered && s.Action != Update {
 		return // guardVMID says more
 	}
+	if s.Action == Forget && is.MayChange { // it only loses the tag, which proves nothing
+		return
+	}
 	if !renumbered && s.Action == Update && (is.MayChange && !renames || signs) && s.Class != model.ClassReplace {
 		return
 	}
