@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -18,7 +19,9 @@ type device struct{ name, family string }
 func (d device) slot() string {
 	_, label, _ := strings.Cut(d.name, ".")
 	no, ok := strings.CutPrefix(label, d.family)
-	if n, err := strconv.Atoi(no); !ok || err != nil || strconv.Itoa(n) != no {
+	n, err := strconv.Atoi(no)
+	most := cmp.Or(BusSlots[d.family], map[string]int{"net": 32, "mp": 256}[d.family]) // MAX_NETS, MAX_MOUNT_POINTS
+	if !ok || err != nil || n < 0 || n >= most || strconv.Itoa(n) != no {
 		return ""
 	}
 	return label

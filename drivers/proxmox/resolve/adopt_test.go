@@ -88,12 +88,12 @@ func TestAdoptRefusesWrongForms(t *testing.T) {
 func TestDevicesNamedAfterSlots(t *testing.T) {
 	v, problems := vm(func(v *guest.VM) {
 		v.Disks = []guest.Disk{{Name: "data", Size: 1}, {Name: "scsi1", Size: 1}, {Name: "virtio2", Size: 1}, {Name: "scsi01", Size: 1, Bus: "scsi"}}
-		v.NICs = []guest.NIC{{Name: "lan"}, {Name: "net0"}}
+		v.NICs = []guest.NIC{{Name: "lan"}, {Name: "net0"}, {Name: "net-2"}, {Name: "net40"}}
 	})
 	require.Empty(t, problems)
 	require.Equal(t, map[string]string{
 		"disk.root": "scsi0", "disk.scsi1": "scsi1", "disk.data": "scsi2", "disk.virtio2": "virtio2", "disk.scsi01": "scsi3",
-		"nic.net0": "net0", "nic.lan": "net1",
+		"nic.net0": "net0", "nic.lan": "net1", "nic.net-2": "net2", "nic.net40": "net3",
 	}, v.Slots(api.GuestConfig{}, nil))
 	require.Equal(t, "scsi4", v.Slots(api.GuestConfig{}, map[string]string{"disk.scsi1": "scsi4"})["disk.scsi1"], "what the ownership tag says counts")
 	c, problems := ct(func(c *guest.CT) {
