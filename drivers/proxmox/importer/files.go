@@ -131,13 +131,14 @@ func (w *writer) declared() map[int]bool {
 // named makes the node of a guest under a name that the site allows and that is free: that of the guest, else vm-101.
 func (w *writer) named(g seen) (*node, obstacle) {
 	plain := fmt.Sprintf("%s-%d", g.Kind(), g.VMID)
+	taken := func(name string) bool { return w.names[name] }
 	name := cmp.Or(Label(nameOf(g)), plain)
-	if w.names[name] {
-		name = shortened(name, len(plain)) + "-" + strconv.Itoa(g.VMID)
+	if taken(name) {
+		name = free(shortened(name, len(plain))+"-"+strconv.Itoa(g.VMID), taken)
 	}
 	if pattern := w.naming(); pattern != nil && !pattern(name) {
-		if name = plain; !pattern(name) {
-			return nil, obstacle{"the naming rule of the site allows neither its name nor " + plain, "change naming in the site block"}
+		if name = free(plain, taken); !pattern(name) {
+			return nil, obstacle{"the naming rule of the site allows neither its name nor " + name, "change naming in the site block"}
 		}
 	}
 	n, bad := w.newNode(g, name)

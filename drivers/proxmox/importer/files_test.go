@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/importer"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
@@ -84,6 +85,24 @@ func TestNamesOfNodes(t *testing.T) {
 	require.Equal(t, []string{"web-example-com", "web-example-com-102", "vm-103", "vm-104", strings.Repeat("a", 63), strings.Repeat("a", 57) + "-106"}, names)
 	require.Contains(t, w.text(), "name   = \"Web.Example.com\"")
 	require.Contains(t, w.text(), "name   = \"7up\"")
+}
+
+// A guest may have the name that another one would get.
+func TestNamesOfNodesDiffer(t *testing.T) {
+	w := of(t, machine(101, map[string]string{"name": "web"}))
+	_, _ = w.importing(importer.Options{})
+	w.load()
+	for n, name := range map[int]string{105: "web-106", 106: "web", 108: "vm-109", 109: "no"} {
+		w.host.Edit(func(e *pve.Edit) { e.Add(machine(n, map[string]string{"name": name})) })
+	}
+	w.site.Naming = &model.Naming{Pattern: "web.*|vm.*"}
+	_, report := w.importing(importer.Options{})
+	w.load()
+	var names []string
+	for _, i := range report.Imported {
+		names = append(names, i.Node)
+	}
+	require.Equal(t, []string{"web-106", "web-106-2", "vm-109", "vm-109-2"}, names)
 }
 
 // A guest that cannot be adopted is named with what to do. What only root@pam may set stays, and so do secrets.
