@@ -12,6 +12,10 @@ import (
 
 const movesSite = `site "home" {
 }
+image "debian" {
+  url      = "https://images.example/debian.qcow2"
+  checksum = "sha256:abababababababababababababababababababababababababababababababab"
+}
 host "father" {
   api = "https://192.0.2.10:8006"
 }
@@ -42,6 +46,7 @@ manifest "n" {
     cores  = 1
     memory = 512
     vmid   = 120
+    image  = image.debian
     adopt  = "1bae9530-15f1-4d8a-8b09-1412c51fdb90"
   }
   node "pulls" {

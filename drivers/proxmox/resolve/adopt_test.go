@@ -57,6 +57,8 @@ func TestAdoptedGuestWithAnImage(t *testing.T) {
 	require.Len(t, v.NICs, 1)
 	require.Equal(t, "homestak", v.User)
 	require.Equal(t, "Web.example", v.Name)
+	_, problems = adopt("pve", guest.WithDefaults(&guest.VM{Cores: 1, Memory: 512, Image: "debian"}), 104, uuid)
+	require.Empty(t, problems, "it lost its ownership tag")
 }
 
 func TestAdoptRefusesWrongForms(t *testing.T) {
@@ -71,6 +73,7 @@ func TestAdoptRefusesWrongForms(t *testing.T) {
 		"adopt: adopt without vmid":                                    {"vm", newVM(), 0, uuid},
 		`adopt: adopt = "web" is not a UUID`:                           {"vm", newVM(), 104, "web"},
 		`adopt: adopt = "BC:24:11:00:00:01" is not a UUID`:             {"pve", newVM(), 104, "BC:24:11:00:00:01"},
+		"adopt: a pve node made elsewhere cannot be adopted":           {"pve", newVM(), 104, uuid},
 		`adopt: adopt = "` + uuid + `" is not a MAC address`:           {"ct", newCT(), 104, uuid},
 		"adopt: the nic that identifies the container is not declared": {"ct", guest.WithDefaults(&guest.CT{Memory: 512}), 104, "BC:24:11:00:00:01"},
 		`name: PVE refuses name = "a_b"`:                               {"vm", guest.WithDefaults(&guest.VM{Memory: 512, Name: "a_b"}), 104, uuid},

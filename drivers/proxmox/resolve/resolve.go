@@ -97,6 +97,8 @@ func (r *resolver) checkAdopt() {
 		r.errorf("adopt", fmt.Sprintf("adopt = %q is not a MAC address", n.Adopt), "a container is known by the MAC address of its first nic, such as BC:24:11:00:00:01: hwaddr in `pct config VMID`")
 	case r.kind != "ct" && !owner.IsUUID(n.Adopt):
 		r.errorf("adopt", fmt.Sprintf("adopt = %q is not a UUID", n.Adopt), "a VM is known by its SMBIOS UUID, such as 1bae9530-15f1-4d8a-8b09-1412c51fdb8d: uuid of smbios1 in `qm config VMID`")
+	case r.kind == "pve" && r.bare:
+		r.errorf("adopt", "a pve node made elsewhere cannot be adopted", "its own agent would empty it when it leaves the site, so it could not be given up: write type = \"vm\", or an image or template to create it from")
 	}
 }
 
