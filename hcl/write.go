@@ -146,7 +146,7 @@ func value(v reflect.Value) cty.Value {
 		return cty.StringVal(v.String())
 	case reflect.Bool:
 		return cty.BoolVal(v.Bool())
-	case reflect.Int:
+	case reflect.Int, reflect.Int64:
 		return cty.NumberIntVal(v.Int())
 	case reflect.Float64:
 		return cty.NumberFloatVal(v.Float())

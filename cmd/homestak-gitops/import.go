@@ -36,6 +36,7 @@ type importFlags struct {
 	choice      importer.Options
 	vmids       string
 	out         string
+	node        string
 	tokenFile   string
 	fingerprint string
 	check       bool
@@ -59,15 +60,25 @@ does not declare yet in new files, and edits none; --host is the name of a host 
 
 Values of secrets are not written, nor what only root@pam may set: it stays as it is, and
 the files and the report say so. --check reads the host again and exits 2 if the plan of
-the site has more than adoptions, or 4 if it refuses one.`,
+the site has more than adoptions, or 4 if it refuses one.
+
+With --node it writes nothing. It prints what the host has of a node of the site as a patch
+of the file that declares it, for "git apply" in the folder of the site. It says on stderr
+what is not in the patch, such as a value of a secret, or one that other nodes share.`,
 		Args: cobra.NoArgs,
-		RunE: f.Within(func(ctx context.Context, _ []string) error { return runImport(ctx, a, f) }),
+		RunE: f.Within(func(ctx context.Context, _ []string) error {
+			if f.node != "" {
+				return runImportNode(ctx, a, f)
+			}
+			return runImport(ctx, a, f)
+		}),
 	}
 	f.Files(a.ui, c)
 	fs := c.Flags()
 	fs.Lookup("site").DefValue, f.Dir = "", ""
 	fs.StringVarP(&f.Host, "host", "H", "", "host `NAME` of the site, or URL of an API, such as https://192.0.2.10:8006")
 	fs.StringVar(&f.out, "out", "", "make a new site in `DIR`")
+	fs.StringVar(&f.node, "node", "", "print what the host has of the node `NAME`, as a patch of its file")
 	fs.StringSliceVar(&f.choice.Only, "only", nil, "only guests of `TYPES`: vm, ct, template")
 	fs.StringVar(&f.vmids, "vmid", "", "only guests with VMIDs in the `RANGE`, such as 100-399")
 	fs.StringVar(&f.choice.Pool, "pool", "", "only guests in the `POOL`")
@@ -79,6 +90,9 @@ the site has more than adoptions, or 4 if it refuses one.`,
 	fs.BoolVar(&f.check, "check", false, "plan the site afterwards, and fail if there is more than adoptions")
 	fs.DurationVar(&f.Timeout, "timeout", 0, "`TIME` limit for the whole run, such as 10m (default: none)")
 	c.MarkFlagsMutuallyExclusive("out", "site")
+	for _, other := range []string{"host", "out", "only", "vmid", "pool", "tag", "name", "by", "token-file", "fingerprint", "check"} {
+		c.MarkFlagsMutuallyExclusive("node", other)
+	}
 	ui.CompleteHost(c, f.Peek)
 	ui.Must(c.MarkFlagDirname("out"))
 	for flag, words := range map[string][]string{"by": importer.Ways(), "only": importer.Types()} {
