@@ -233,7 +233,11 @@ func (p *patch) attribute(b *hclsyntax.Block, a *hclsyntax.Attribute, e Edit, f 
 	case none:
 		p.remove(a.SrcRange)
 	default:
-		p.splice(a.Expr.Range().Start.Byte, a.Expr.Range().End.Byte, written(e.Value))
+		text, end := written(e.Value), a.Expr.Range().End.Byte
+		if strings.HasPrefix(text, "<<") && strings.TrimSpace(string(p.src[end:p.lineEnd(end)])) != "" {
+			text = string(hclwrite.TokensForValue(value(reflect.ValueOf(e.Value))).Bytes()) // a heredoc ends its line
+		}
+		p.splice(a.Expr.Range().Start.Byte, end, text)
 	}
 }
 
