@@ -30,11 +30,11 @@ func (l *load) decodeMoves() {
 			l.Errorf(b.At, "removed "+lang.Quote(b.Name)+" is not the address of a guest", `Write the type and name of its node: removed "vm.NAME" or removed "ct.NAME".`)
 		case addr.Kind == typePVE && !r.Destroy:
 			l.Errorf(b.At, "a pve node cannot be given up", "Its own agent empties it when it leaves the site. To keep it, suspend its manifest.")
-		case !r.Destroy && !b.Invalid:
+		case !b.Invalid:
 			if l.site.Removed == nil {
-				l.site.Removed = map[model.Address]bool{}
+				l.site.Removed = model.Removals{}
 			}
-			l.site.Removed[addr] = true
+			l.site.Removed[addr] = r
 		}
 	}
 	for _, b := range l.Blocks["moved"] {
@@ -83,7 +83,7 @@ func (l *load) nodeName(a *hclsyntax.Attribute) (string, diag.Range) {
 func (rs *rules) checkRemoved() {
 	for _, m := range rs.deployed() {
 		for _, n := range m.Nodes {
-			if rs.site.Removed[n.Resource.Addr] {
+			if _, found := rs.site.Removed[n.Resource.Addr]; found {
 				b := rs.Named["removed"][n.Resource.Addr.String()]
 				rs.Errorf(b.At, n.Resource.Addr.String()+" is removed and declared", "Its node is at %s: remove the node or this block.", n.At)
 			}

@@ -67,7 +67,7 @@ func TestMovedAndRemoved(t *testing.T) {
 	for name, c := range map[string]struct {
 		text    string
 		moved   map[model.Address]model.Address
-		removed map[model.Address]bool
+		removed model.Removals
 		found   []string
 	}{
 		"one":              {text: "moved {\n  from = node.old\n  to   = node.web\n}\n", moved: map[model.Address]model.Address{vm("old"): vm("web")}},
@@ -75,8 +75,9 @@ func TestMovedAndRemoved(t *testing.T) {
 		"an instance":      {text: "moved {\n  from = node.web-9\n  to   = \"worker-2\"\n}\n", moved: map[model.Address]model.Address{vm("web-9"): vm("worker-2")}},
 		"a chain":          {text: "moved {\n  from = node.a\n  to   = node.b\n}\nmoved {\n  from = node.b\n  to   = node.web\n}\n", moved: map[model.Address]model.Address{vm("a"): vm("web"), vm("b"): vm("web")}},
 		"count came":       {text: "moved {\n  from = node.worker\n  to   = node.worker-1\n}\n", moved: map[model.Address]model.Address{vm("worker"): vm("worker-1")}},
-		"given up":         {text: "removed \"vm.old\" {\n  destroy = false\n}\n", removed: map[model.Address]bool{vm("old"): true}},
-		"destroyed":        {text: "removed \"vm.old\" {\n  destroy = true\n}\n"},
+		"given up":         {text: "removed \"vm.old\" {\n  destroy = false\n}\n", removed: model.Removals{vm("old"): {}}},
+		"destroyed":        {text: "removed \"vm.old\" {\n  destroy = true\n}\n", removed: model.Removals{vm("old"): {Destroy: true}}},
+		"in one line":      {text: "removed \"vm.old\" { destroy = true }\n", removed: model.Removals{vm("old"): {Destroy: true}}},
 		"a cycle":          {text: "moved {\n  from = node.a\n  to   = node.b\n}\nmoved {\n  from = node.b\n  to   = node.a\n}\n", found: []string{"m.hcl:2:10: error: node a is moved to itself", "m.hcl:6:10: error: node b is moved to itself"}},
 		"two to one":       {text: "moved {\n  from = node.a\n  to   = node.web\n}\nmoved {\n  from = node.b\n  to   = node.web\n}\n", found: []string{"m.hcl:7:10: error: two nodes are moved to web"}},
 		"one to two":       {text: "moved {\n  from = node.a\n  to   = node.web\n}\nmoved {\n  from = node.a\n  to   = node.worker-1\n}\n", found: []string{"m.hcl:6:10: error: node a is moved twice"}},

@@ -95,7 +95,7 @@ func TestAdoptAndGiveUp(t *testing.T) {
 				w.Converged()
 
 				w.Site.Manifests["web"].Nodes = nil
-				w.Site.Removed = map[model.Address]bool{{Kind: "vm", Name: "web"}: true, {Kind: "ct", Name: "cache"}: true}
+				w.Site.Removed = model.Removals{{Kind: "vm", Name: "web"}: {}, {Kind: "ct", Name: "cache"}: {}}
 				p = w.Apply()
 				require.Equal(t, plan.Summary{Forget: 2}, p.Summary)
 				for id, was := range before {
@@ -115,7 +115,7 @@ func TestAdoptAndGiveUpWithoutAKey(t *testing.T) {
 		before := map[int]pve.Guest{handVM: w.Guest(handVM), handCT: w.Guest(handCT)}
 		require.Equal(t, plan.Summary{Adopt: 2}, w.Apply().Summary)
 		w.Site.Manifests["web"].Nodes = nil
-		w.Site.Removed = map[model.Address]bool{{Kind: "vm", Name: "web"}: true, {Kind: "ct", Name: "cache"}: true}
+		w.Site.Removed = model.Removals{{Kind: "vm", Name: "web"}: {}, {Kind: "ct", Name: "cache"}: {}}
 		require.Equal(t, plan.Summary{Forget: 2}, w.Apply().Summary)
 		for id, was := range before {
 			require.Equal(t, was.Config, w.Guest(id).Config)
@@ -304,6 +304,25 @@ func TestMoved(t *testing.T) {
 	})
 }
 
+// An adopted guest whose node leaves the files is kept, also after its tag was written again, until a block orders its removal.
+func TestAdoptedGuestIsKept(t *testing.T) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
+		w.addByHand()
+		w.Apply()
+		w.node("web").Decomm = &model.Decomm{Policy: "allow_immediate_destroy"}
+		w.node("cache").Decomm = &model.Decomm{Policy: "allow_immediate_destroy"}
+		require.Equal(t, 2, w.Apply().Summary.Update)
+		w.node("cache").Drift = "report"
+		w.Site.Manifests["web"].Nodes = nil
+		p := w.Plan()
+		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
+		require.Contains(t, fmt.Sprint(p.Findings), "vm.web is not deleted: it was adopted, and no node declares it")
+		require.Contains(t, fmt.Sprint(p.Findings), "ct.cache is not deleted: it was adopted, and no node declares it")
+		w.Site.Removed = model.Removals{{Kind: "vm", Name: "web"}: {Destroy: true}, {Kind: "ct", Name: "cache"}: {Destroy: true}}
+		require.Equal(t, plan.Summary{Delete: 2}, w.Apply().Summary)
+	})
+}
+
 // A site gives a guest to a node that has one: neither is changed.
 func TestMovedToANodeWithAGuest(t *testing.T) {
 	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
@@ -339,12 +358,12 @@ func TestAdoptMoveAndGiveUpInAnyOrder(t *testing.T) {
 				}
 				declared := func(n *model.Node) bool { return slices.Contains(w.Site.Manifests["web"].Nodes, n) }
 				names := 0
-				for range 12 {
+				for range 20 {
 					n := nodes[rnd.IntN(len(nodes))]
 					old := n.Name
 					fresh := func() string { names++; return fmt.Sprintf("n%d", names) }
 					undo := func() {}
-					switch rnd.IntN(5) {
+					switch rnd.IntN(6) {
 					case 0: // declared, under its name or another one
 						if !declared(n) {
 							delete(w.Site.Removed, n.Resource.Addr)
@@ -353,7 +372,7 @@ func TestAdoptMoveAndGiveUpInAnyOrder(t *testing.T) {
 					case 1: // given up
 						if declared(n) {
 							w.Drop(n.Name)
-							w.Site.Removed = map[model.Address]bool{n.Resource.Addr: true}
+							w.Site.Removed = model.Removals{n.Resource.Addr: {}}
 						}
 					case 2: // moved
 						if declared(n) {
@@ -365,7 +384,12 @@ func TestAdoptMoveAndGiveUpInAnyOrder(t *testing.T) {
 							w.rename(n.Name, fresh())
 							undo = func() { w.rename(n.Name, old) }
 						}
-					case 4: // the blocks are cleared away
+					case 4: // it leaves the files without a block: nothing happens, and the next commit takes it back
+						if declared(n) {
+							w.Drop(n.Name)
+							undo = func() { w.Site.Manifests["web"].Nodes = append(w.Site.Manifests["web"].Nodes, n) }
+						}
+					case 5: // the blocks are cleared away
 						w.Site.Moved, w.Site.Removed = nil, nil
 						w.Reopen()
 					}
@@ -374,12 +398,12 @@ func TestAdoptMoveAndGiveUpInAnyOrder(t *testing.T) {
 						require.Contains(t, []plan.Action{plan.Adopt, plan.Forget, plan.Update}, s.Action, "%s", proxmoxtest.Describe(p))
 						done[s.Action]++
 					}
-					require.Empty(t, w.Run(p))
+					require.Empty(t, w.Run(p), "%s", proxmoxtest.Describe(p))
 					undo()
 				}
-				w.Site.Removed = map[model.Address]bool{}
+				w.Site.Removed = model.Removals{}
 				for _, n := range nodes {
-					w.Site.Removed[n.Resource.Addr] = true
+					w.Site.Removed[n.Resource.Addr] = model.Removed{}
 				}
 				w.Site.Manifests["web"].Nodes = nil
 				w.Apply()

@@ -115,6 +115,7 @@ type Guest struct {
 	Unproven    Unproven    // observed: that its ownership is not proved; zero if it is
 	Renumbered  Renumbered  // observed: that it did not get its VMID from us; zero if it did
 	Foreign     bool        // observed: it has no owner, and is the one that adopt of its node names: it may be adopted, and nothing else
+	Adopted     bool        // observed: it was made elsewhere and adopted; it goes only if the site orders that
 	NoOrigin    bool        // wanted: it was made elsewhere, and the files do not say what to create it from
 	HA          string      // observed: what the HA manager makes of it (started, error, …), "" if it does not manage it
 	Orphan      string      // observed: what happens to nodes of the site that live on it when it goes; "" for a guest that holds none

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"strings"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -30,7 +31,7 @@ type Site struct {
 	Specs      map[string]*Spec
 	Manifests  map[string]*Manifest
 	Objects    State               // blocks that are kinds of their own, not yet bound to a host
-	Removed    map[Address]bool    // guests that are given up, not destroyed
+	Removed    Removals            // what happens to guests whose nodes left the site, where a block says it
 	Moved      map[Address]Address // former addresses of guests → those of the nodes that have them now
 	Secrets    *Secrets
 	Kinds      Kinds
@@ -44,7 +45,35 @@ type Site struct {
 
 // Removed says what happens to a guest whose node left the site.
 type Removed struct {
-	Destroy bool `hcl:"destroy" doc:"false gives the guest up: its ownership tag is removed, and nothing else changes. true destroys it, as without the block."`
+	Destroy bool `hcl:"destroy" doc:"false gives the guest up: its ownership tag is removed, and nothing else changes. true destroys it, also one that was adopted."`
+}
+
+// Removals are the removed blocks of a site, by the address that each names.
+type Removals map[Address]Removed
+
+// Of returns the block that decides what happens to a guest. A block that gives a node with count or for_each up counts
+// for its instances; one that destroys counts for the guest that it names alone.
+func (r Removals) Of(guest Address) (block Removed, found bool) {
+	if block, found = r[guest]; found {
+		return block, true
+	}
+	for addr, b := range r {
+		if addr.Kind == guest.Kind && !b.Destroy && strings.HasPrefix(guest.Name, addr.Name+"-") {
+			return b, true
+		}
+	}
+	return Removed{}, false
+}
+
+// OfOtherKind returns the first block that would give a guest up if it named another type; the zero address if none does.
+func (r Removals) OfOtherKind(guest Address) (first Address) {
+	for addr, b := range r {
+		if like := (Address{guest.Kind, addr.Name}); addr.Kind != guest.Kind && !b.Destroy && (like == guest || strings.HasPrefix(guest.Name, like.Name+"-")) &&
+			(first == Address{} || addr.Compare(first) < 0) {
+			first = addr
+		}
+	}
+	return first
 }
 
 // Moved gives the guest of a former node to another one.

@@ -18,10 +18,11 @@ type Want struct {
 	Suspended  map[string]bool  // manifests that are left as they are
 	Declared   map[Address]bool // declared, but needed by nothing on this host: kept where it exists, not made
 	Nodes      map[Address]*Node
-	Specs      map[Address]bool   // guests inside of which a spec is applied (true), or an earlier one withdrawn (false)
-	Elsewhere  map[Address]string // nodes of the site: where they are declared, in a few words, for what this host does not hold any more
-	Removed    map[Address]bool   // guests that are given up, not destroyed, where they exist
-	SweepHints []string           // Observed.SweepHints of the last observation, as far as it is remembered
+	Specs      map[Address]bool    // guests inside of which a spec is applied (true), or an earlier one withdrawn (false)
+	Elsewhere  map[Address]string  // nodes of the site: where they are declared, in a few words, for what this host does not hold any more
+	Removed    Removals            // what happens to guests whose nodes left the site, where a block says it
+	Moved      map[Address]Address // former addresses of guests → those of the nodes that have them now
+	SweepHints []string            // Observed.SweepHints of the last observation, as far as it is remembered
 	// Changed are guests, and where the last observation found them, that are not as they were, while all else is. A driver
 	// that can observe these alone may do so: see Observed.Only. Empty: the whole host is to be observed.
 	Changed map[Address]Guest
@@ -59,7 +60,7 @@ func (s *Site) Want(identity string) (*Want, diag.List) {
 		return w, nil // its findings were reported with the others of the load
 	}
 	h := s.HostFor(identity)
-	w := &Want{Host: h, State: State{}, Suspended: map[string]bool{}, Declared: map[Address]bool{}, Nodes: map[Address]*Node{}, Specs: map[Address]bool{}, Elsewhere: s.declared(), Removed: s.Removed}
+	w := &Want{Host: h, State: State{}, Suspended: map[string]bool{}, Declared: map[Address]bool{}, Nodes: map[Address]*Node{}, Specs: map[Address]bool{}, Elsewhere: s.declared(), Removed: s.Removed, Moved: s.Moved}
 	if h == nil {
 		return w, diag.List{diag.Errorf(s.At, fmt.Sprintf("unknown host %q", identity), "%s", diag.DidYouMean(identity, s.Identities()))}
 	}

@@ -37,6 +37,61 @@ func (p *proposal) forget(have *model.Resource) {
 	p.steps[have.Addr] = s
 }
 
+// isGivenUp reports whether the site keeps a guest that no node declares, and only takes its ownership tag away.
+func (d *draft) isGivenUp(have *model.Resource) bool {
+	block, found := d.in.Want.Removed.Of(have.Addr)
+	return have.Guest != nil && found && !block.Destroy && d.want[have.Addr] == nil && d.in.Want.Elsewhere[have.Addr] == ""
+}
+
+// guardRemoved removes no guest that was adopted unless a block orders that, and none that a block is likely to mean.
+func (g *guard) guardRemoved(s *Step) {
+	if s.Action != Delete || s.Have.Guest == nil {
+		return
+	}
+	w, a := g.in.Want, s.Address
+	block, found := w.Removed.Of(a)
+	other, elsewhere := w.Removed.OfOtherKind(a), w.Elsewhere[a]
+	switch {
+	case g.in.Destroy:
+		if g.isGivenUp(s.Have) {
+			g.warn(s, "a removed block gives it up", "apply takes its ownership tag away; to destroy it, set destroy = true there")
+		}
+	case found && block.Destroy:
+	case s.Have.Guest.Adopted && elsewhere != "":
+		g.refuse(s, diag.FromGuard, "it was adopted, and is "+elsewhere, "no guest moves to another host: declare it here again, or take its node out of the files until a block is applied:\n"+removedBlocks(a))
+	case s.Have.Guest.Adopted:
+		g.refuse(s, diag.FromGuard, "it was adopted, and no node declares it", "declare it again, or add a block:\n"+removedBlocks(a))
+	case elsewhere != "" && g.isMoved(a):
+		g.refuse(s, diag.FromGuard, "a moved block keeps it, and it is "+elsewhere, "no guest moves to another host: declare the node here, or remove the block to destroy the guest")
+	case other != (model.Address{}):
+		g.refuse(s, diag.FromGuard, fmt.Sprintf("the block removed %q names another type", other), "correct the type, or add a block:\n"+removedBlocks(a))
+	}
+	for from, to := range w.Moved {
+		if from.Name == a.Name && from.Kind != a.Kind && g.steps[a] != nil && !g.in.Destroy {
+			g.refuse(s, diag.FromGuard, fmt.Sprintf("a moved block gives it to %s, which has another type", to), "a guest keeps its type: declare the node with it, or remove the block to destroy the guest")
+		}
+	}
+}
+
+// isMoved reports whether a moved block gives a guest to a node.
+func (d *draft) isMoved(to model.Address) bool {
+	for _, a := range d.in.Want.Moved {
+		if a == to {
+			return true
+		}
+	}
+	return false
+}
+
+// removedBlocks are the two blocks that decide what happens to a guest whose node left the site.
+func removedBlocks(a model.Address) string {
+	destroy := fmt.Sprintf("to destroy it with its data:\nremoved %q { destroy = true }", a)
+	if a.Kind == model.PVEType { // which cannot be given up
+		return destroy
+	}
+	return fmt.Sprintf("to give it up:\nremoved %q { destroy = false }\n", a) + destroy
+}
+
 // guardAdoption adopts no guest that differs from its node, or that will at its next restart.
 func (g *guard) guardAdoption(s *Step) {
 	if s.Action != Adopt {
@@ -109,28 +164,33 @@ func (g *guard) refuseOrigin(s *Step) {
 // mostCompared bounds how many guests that go are compared with as many that are created.
 const mostCompared = 30
 
-// guardAdoptedElsewhere removes no guest that another node adopts: its node was renamed.
+// guardAdoptedElsewhere removes no guest that another node adopts, in the scope of the plan or not: its node was renamed.
 func (g *guard) guardAdoptedElsewhere() {
-	gone := map[int]*Step{}
-	g.each(func(s *Step) {
-		if s.Action == Delete {
-			gone[s.VMID] = s
+	adopts := map[int]*model.Resource{}
+	for a, n := range g.in.Want.Nodes {
+		if n.Adopt != "" && g.want[a] != nil {
+			adopts[n.VMID] = g.want[a]
 		}
-	})
-	g.each(func(s *Step) {
-		from, node := gone[s.VMID], g.in.Want.Nodes[s.Address]
-		if s.Action != Create || from == nil || node == nil || node.Adopt == "" {
+	}
+	g.each(func(from *Step) {
+		to := adopts[from.VMID]
+		if from.Action != Delete || to == nil || to.Addr == from.Address {
 			return
 		}
-		s.Action = Adopt
-		g.refuseAt(s, "adopt", fmt.Sprintf("VMID %d is that of %s, which stays", s.VMID, from.Address), "if the node was renamed, this block keeps the guest:\n"+movedBlock(from, s))
-		g.withhold(from, false)
+		fix := "if the node was renamed, this block keeps the guest:\n" + movedBlock(from.Node, to.Node)
+		if s := g.steps[to.Addr]; s != nil && s.Action == Create {
+			s.Action = Adopt
+			g.refuseAt(s, "adopt", fmt.Sprintf("VMID %d is that of %s, which stays", s.VMID, from.Address), fix)
+			g.withhold(from, false)
+			return
+		}
+		g.refuse(from, diag.FromGuard, fmt.Sprintf("%s adopts VMID %d", to.Addr, from.VMID), fix)
 	})
 }
 
-// movedBlock is the block that gives the guest of one step to the node of another.
-func movedBlock(from, to *Step) string {
-	return fmt.Sprintf("moved {\n  from = node.%s\n  to   = node.%s\n}", from.Node, to.Node)
+// movedBlock is the block that gives the guest of one node to another.
+func movedBlock(from, to string) string {
+	return fmt.Sprintf("moved {\n  from = node.%s\n  to   = node.%s\n}", from, to)
 }
 
 // suggestMoves warns of a guest that is destroyed while one that may be the same is created under another name.
@@ -151,7 +211,7 @@ func (g *guard) suggestMoves() {
 		g.find(to.Address, diag.Finding{
 			Severity: diag.Warning, Source: diag.FromGuard,
 			Summary: fmt.Sprintf("%s is destroyed and %s created, and they look like one guest", from.Address, to.Address),
-			Detail:  "if the node was renamed, this block keeps the guest:\n" + movedBlock(from, to),
+			Detail:  "if the node was renamed, this block keeps the guest:\n" + movedBlock(from.Node, to.Node),
 		})
 	}
 	for _, from := range gone {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -158,7 +159,7 @@ func TestAdoptedGuestIsNotReplaced(t *testing.T) {
 
 func TestForget(t *testing.T) {
 	in := input(nil, state(guest("vm.web", 104, &VM{})))
-	in.Want.Removed = map[model.Address]bool{addr("vm.web"): true, addr("vm.gone"): true}
+	in.Want.Removed = model.Removals{addr("vm.web"): {}, addr("vm.gone"): {}}
 	p := Make(in)
 	require.Equal(t, Summary{Forget: 1}, p.Summary)
 	require.Contains(t, text(p, TextOptions{}), "    . vm web (104)    given up: only its ownership tag is removed    forget\n")
@@ -184,4 +185,83 @@ func TestRenames(t *testing.T) {
 		require.Equal(t, "vm.old is destroyed and "+c.warns+" created, and they look like one guest", p.Findings[0].Summary)
 		require.Contains(t, p.Findings[0].Detail, "moved {\n  from = node.old\n  to   = node.new\n}")
 	}
+}
+
+// adopted is a guest that was adopted.
+func adopted(r *model.Resource) *model.Resource {
+	r.Guest.Adopted = true
+	return r
+}
+
+// A guest that was adopted goes only by the block that orders it, and none goes that a block is likely to mean.
+func TestGuestIsNotRemoved(t *testing.T) {
+	const blocks = "to give it up:\nremoved \"%s\" { destroy = false }\nto destroy it with its data:\nremoved \"%s\" { destroy = true }"
+	vm := func(a string) *model.Resource { return guest(a, 100, &VM{}) }
+	type (
+		removals = model.Removals
+		moves    = map[model.Address]model.Address
+	)
+	giveUp, destroy := model.Removed{}, model.Removed{Destroy: true}
+	elsewhere := func(in *Input) {
+		in.Want.Elsewhere = map[model.Address]string{addr("vm.web"): "declared on host b now, without its data"}
+	}
+	for name, c := range map[string]struct {
+		have    *model.Resource
+		removed removals
+		moved   moves
+		set     func(*Input)
+		action  Action // "": none
+		says    string
+		detail  string
+	}{
+		"adopted":                           {have: adopted(vm("vm.web")), says: "error (guard) vm.web is not deleted: it was adopted, and no node declares it", detail: fmt.Sprintf(blocks, "vm.web", "vm.web")},
+		"adopted, a pve node":               {have: adopted(vm("pve.web")), says: "error (guard) pve.web is not deleted: it was adopted, and no node declares it", detail: "a block:\nto destroy it"},
+		"adopted, on another host":          {have: adopted(vm("vm.web")), set: elsewhere, says: "error (guard) vm.web is not deleted: it was adopted, and is declared on host b now, without its data", detail: "no guest moves to another host"},
+		"adopted, destroyed by a block":     {have: adopted(vm("vm.web")), removed: removals{addr("vm.web"): destroy}, action: Delete},
+		"adopted, a block for another":      {have: adopted(vm("vm.web-old")), removed: removals{addr("vm.web"): destroy}, says: "error (guard) vm.web-old is not deleted: it was adopted, and no node declares it"},
+		"adopted, destroyed by name":        {have: adopted(vm("vm.web")), set: func(in *Input) { in.Destroy, in.Manifest = true, "web" }, action: Delete},
+		"created":                           {have: vm("vm.web"), action: Delete},
+		"created, on another host":          {have: vm("vm.web"), set: elsewhere, action: Delete},
+		"created, moved to another host":    {have: vm("vm.web"), moved: moves{addr("vm.old"): addr("vm.web")}, set: elsewhere, says: "error (guard) vm.web is not deleted: a moved block keeps it, and it is declared on host b now, without its data"},
+		"an instance":                       {have: vm("vm.web-1"), removed: removals{addr("vm.web"): giveUp}, action: Forget},
+		"an instance with a block":          {have: vm("vm.web-1"), removed: removals{addr("vm.web"): giveUp, addr("vm.web-1"): destroy}, action: Delete},
+		"a name that begins alike":          {have: vm("vm.website"), removed: removals{addr("vm.web"): giveUp}, action: Delete},
+		"a node of another host, not named": {have: vm("vm.web"), removed: removals{addr("vm.we"): giveUp}, set: elsewhere, action: Delete},
+		"another type":                      {have: vm("ct.web"), removed: removals{addr("vm.web"): giveUp}, says: `error (guard) ct.web is not deleted: the block removed "vm.web" names another type`, detail: fmt.Sprintf(blocks, "ct.web", "ct.web")},
+		"an instance of another type":       {have: vm("ct.web-1"), removed: removals{addr("vm.web"): giveUp}, says: `error (guard) ct.web-1 is not deleted: the block removed "vm.web" names another type`},
+		"moved to another type":             {have: vm("ct.old"), moved: moves{addr("vm.old"): addr("vm.web")}, says: "error (guard) ct.old is not deleted: a moved block gives it to vm.web, which has another type"},
+		"given up, and destroyed by name": {
+			have: vm("vm.web"), removed: removals{addr("vm.web"): giveUp}, set: func(in *Input) { in.Destroy, in.Manifest = true, "web" },
+			says: "warning (guard) vm.web is not deleted: a removed block gives it up",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input(state(), state(c.have))
+			in.Want.Removed, in.Want.Moved = c.removed, c.moved
+			if c.set != nil {
+				c.set(&in)
+			}
+			p := Make(in)
+			if c.action != "" {
+				require.Empty(t, p.Findings)
+				require.Len(t, p.Steps, 1)
+				require.Equal(t, c.action, p.Steps[0].Action)
+				return
+			}
+			require.Empty(t, p.Steps)
+			require.Equal(t, []string{c.says}, findings(p))
+			require.Contains(t, p.Findings[0].Detail, c.detail)
+		})
+	}
+}
+
+// A guest whose VMID a node adopts stays, also if that node is outside of the scope.
+func TestRenamedOutsideOfTheScope(t *testing.T) {
+	in := adopting(&VM{}, state(guest("vm.old", 104, &VM{})))
+	in.Want.State[addr("vm.web")].Manifest = "other"
+	in.Manifest = "web"
+	p := Make(in)
+	require.Empty(t, p.Steps)
+	require.Equal(t, []string{"error (guard) vm.old is not deleted: vm.web adopts VMID 104"}, findings(p))
+	require.Contains(t, p.Findings[0].Detail, "moved {\n  from = node.old\n  to   = node.web\n}")
 }

@@ -54,6 +54,7 @@ func (g *guard) check() {
 		claims[f.Claims] = append(claims[f.Claims], f)
 	}
 	g.guardAdoptedElsewhere()
+	g.each(g.guardRemoved)
 	g.each(func(s *Step) { g.guardIdentity(s, claims[s.Address]) })
 	g.each(g.guardAdoption)
 	g.checkPreflight()

@@ -173,7 +173,7 @@ func (p *proposal) compare() {
 			p.create(want)
 		case want != nil:
 			p.update(want, have)
-		case have.Guest != nil && p.in.Want.Removed[addr]:
+		case p.isGivenUp(have):
 			p.forget(have)
 		case !p.in.Want.Declared[addr] && !p.in.Want.Suspended[have.Manifest]:
 			p.remove(have, cmp.Or(p.in.Want.Elsewhere[addr], "left the site"))

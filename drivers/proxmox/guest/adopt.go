@@ -13,7 +13,7 @@ import (
 func AdoptedTag(want Target, id owner.Identity, at api.GuestRef, cfg api.GuestConfig) owner.Tag {
 	m := want.Resolved().OwnerTag
 	m.Content = "" // nothing shows what it was made from
-	m.Owner, m.CreationVMID = id.Owner, at.VMID
+	m.Owner, m.CreationVMID, m.Adopted = id.Owner, at.VMID, true
 	if at.LXC {
 		m.MAC = owner.IdentityOf(cfg.Next, at)
 	} else {

@@ -43,6 +43,7 @@ type Tag struct {
 	From         string            `json:"from,omitempty"`     // image.debian-12, template.golden
 	Content      string            `json:"content,omitempty"`  // file name of the image, or archive, that it was made from; "" if that is unknown
 	Recreate     string            `json:"recreate,omitempty"` // of the files when it was created
+	Adopted      bool              `json:"adopted,omitempty"`  // it was made elsewhere: it is destroyed only if the site orders that
 	Linked       bool              `json:"linked,omitempty"`   // its root disk is based on its template's
 	Needs        []model.Address   `json:"needs,omitempty"`
 	Destroy      *destroy          `json:"destroy,omitempty"`

@@ -74,6 +74,7 @@ func changeOf(id owner.Identity, at api.GuestRef, m owner.Tag, s plan.Step, want
 	m.Slots, m.Detached = want.Slots(h.Config, old), map[string]string{}
 	is := h.Tag // keep what the files do not decide
 	m.UUID, m.Linked, m.Seeded, m.Seed, m.Keys, m.MAC, m.Content, m.Recreate = is.UUID, is.Linked, is.Seeded, is.Seed, is.Keys, is.MAC, is.Content, is.Recreate
+	m.Adopted = is.Adopted
 	ch := newChange(id, at, to, from, m)
 	for _, name := range moved {
 		ch.moveToBus(name)

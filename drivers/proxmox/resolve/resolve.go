@@ -200,6 +200,7 @@ func (r *resolver) tagTerms(g guest.Target, from string, longest owner.Tag) (ter
 	m.Removes = g.Volumes().Removes()
 	g.Resolved().OwnerTag, terms = m, m.Terms()
 	m.UUID, m.Seed, m.MAC, m.Keys, m.CreationVMID = longest.UUID, longest.Seed, longest.MAC, longest.Keys, 999_999_999
+	m.Adopted = r.in.Node != nil && r.in.Node.Adopt != ""
 	m.Begun, m.Sig = math.MaxInt32, strings.Repeat("0", owner.SigLength)
 	m.Slots, m.Options = g.Slots(api.GuestConfig{}, nil), slices.Sorted(maps.Keys(g.Declared()))
 	r.checkLength(c.Description, m)
