@@ -98,7 +98,7 @@ func (c Config) Over(host engine.Driver, site *model.Site, h *model.Host) *Drive
 	}
 	d := &Driver{Driver: host, cfg: c, host: h, ways: map[model.Address]*way{}, lines: map[lineKey]*line{}, sending: make(chan struct{}, 1)}
 	if site != nil {
-		d.site = site.Name
+		d.site, d.moved = site.Name, site.Moved
 	}
 	return d
 }
@@ -119,6 +119,7 @@ type Driver struct {
 	engine.Driver // of the host
 	cfg           Config
 	site          string
+	moved         map[model.Address]model.Address // as in the site
 	host          *model.Host
 
 	// mu is for a moment only: steps come from many goroutines, and each looks up how its guest is

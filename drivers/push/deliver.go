@@ -79,7 +79,7 @@ func (c Config) pulled(of *model.Resource, in model.Scope) (*model.Resource, dia
 	}
 	want := spec.Empty(in.Node.Name)
 	want.Name = in.Node.Spec
-	return &model.Resource{Spec: want, Private: &way{guest: of.Addr, site: in.Site.Name, via: viaDelivery}, At: in.Node.At}, nil
+	return &model.Resource{Spec: want, Private: &way{guest: of.Addr, via: viaDelivery}, At: in.Node.At}, nil
 }
 
 // observeDelivery finds out whether a container got to know its parent: it reported, or it has all that it gets, and its token is not revoked.

@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/homestak/homestak-gitops/engine/durable"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // Known is the record of a machine that was entered before.
@@ -136,6 +137,31 @@ func (k *KnownHosts) change(by func([]string) []string) error {
 	}
 	if err := durable.Replace(k.Path, []byte(strings.Join(after, "\n")+"\n")); err != nil {
 		return fmt.Errorf("keep the host keys of guests in %s: %w", k.Path, err)
+	}
+	return nil
+}
+
+// carryKeys gives the host keys of guests whose nodes were renamed to their present names, and leaves none for another
+// guest that gets the former name.
+func carryKeys(keys hostKeys, moved map[model.Address]model.Address, alias func(model.Address) string) error {
+	for from, to := range moved {
+		former, err := keys.Of(alias(from))
+		if err != nil {
+			return err
+		}
+		if len(former.Keys) == 0 {
+			continue
+		}
+		known, err := keys.Of(alias(to))
+		if err == nil && len(known.Keys) == 0 {
+			err = keys.Learn(alias(to), former)
+		}
+		if err != nil {
+			return err
+		}
+		if err := keys.Forget(alias(from)); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -55,8 +55,10 @@ func sameWay(a, b *way) bool {
 	return a.guest == b.guest && a.user == b.user && a.ip == b.ip && a.agent == b.agent && slices.Equal(a.ports, b.ports) && slices.Equal(a.near, b.near)
 }
 
-// alias is the name of the guest in the file of host keys.
-func (w *way) alias(host string) string { return w.site + "/" + host + "/" + w.guest.String() }
+// alias is the name of a guest in the file of host keys.
+func (d *Driver) alias(of model.Address) string {
+	return d.site + "/" + d.host.Name + "/" + of.String()
+}
 
 // forget drops what is known of a guest that is recreated or removed, also of one that left the
 // files.
@@ -73,8 +75,7 @@ func (d *Driver) forget(of model.Address) error {
 	for _, l := range gone {
 		l.close()
 	}
-	w := way{guest: of, site: d.site}
-	return d.cfg.HostKeys.Forget(w.alias(d.host.Name))
+	return d.cfg.HostKeys.Forget(d.alias(of))
 }
 
 // Address is as guest.Machine wants it: what the driver of the host says.
@@ -142,7 +143,7 @@ func (l *line) open(ctx context.Context) (*ssh.Machine, error) {
 	return m, err
 }
 
-func (l *line) known() (Known, error) { return l.d.cfg.HostKeys.Of(l.way.alias(l.d.host.Name)) }
+func (l *line) known() (Known, error) { return l.d.cfg.HostKeys.Of(l.d.alias(l.way.guest)) }
 
 // ports returns the ports on which sshd may listen: that of the spec, and that before the spec said otherwise.
 func (l *line) ports(known Known) []int {
@@ -419,7 +420,7 @@ func (l *line) learn(ctx context.Context, known, learned Known) error {
 	} else if known.Port == learned.Port && known.IP == learned.IP {
 		return nil
 	}
-	return l.d.cfg.HostKeys.Learn(l.way.alias(l.d.host.Name), learned)
+	return l.d.cfg.HostKeys.Learn(l.d.alias(l.way.guest), learned)
 }
 
 // privateKeys returns the keys for logging in.

@@ -16,7 +16,6 @@ import (
 // way says how a guest is entered; it is a value.
 type way struct {
 	guest model.Address // the vm or ct
-	site  string
 	via   string
 	user  string       // of logins by SSH
 	ports []int        // where its sshd may listen, in the order in which they are tried
@@ -66,7 +65,7 @@ func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, dia
 			return &model.Resource{Deferred: fmt.Sprintf("not applied, since secret.ssh_keys[%q] is not a public key: put in the one line of the .pub file", name)}, nil
 		}
 	}
-	w := &way{guest: of.Addr, site: in.Site.Name, via: via, user: cmp.Or(text(of.Spec, "ci_user"), root), near: near(in.Site, declared), agent: hasAgent(of)}
+	w := &way{guest: of.Addr, via: via, user: cmp.Or(text(of.Spec, "ci_user"), root), near: near(in.Site, declared), agent: hasAgent(of)}
 	want, found := spec.Resolve(known, in.Node)
 	found = append(found, w.problems(declared)...)
 	found = append(found, w.lockout(declared, want)...)

@@ -22,6 +22,9 @@ import (
 // of it; one that was just started is not ready yet.
 func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, error) {
 	d.remember(w)
+	if err := carryKeys(d.cfg.HostKeys, d.moved, d.alias); err != nil {
+		return model.Observed{}, err
+	}
 	host := *w
 	host.State = maps.Clone(w.State)
 	maps.DeleteFunc(host.State, func(_ model.Address, r *model.Resource) bool { return r.Inside != (model.Address{}) })
@@ -305,7 +308,7 @@ func (d *Driver) stay(w *model.Want, have model.State) (diag.List, error) {
 		if w.State[converge.Address(n.Name)] != nil || w.State[model.Address{Kind: kindName, Name: n.Name}] != nil {
 			continue
 		}
-		known, err := d.cfg.HostKeys.Of((&way{guest: addr, site: d.site}).alias(d.host.Name))
+		known, err := d.cfg.HostKeys.Of(d.alias(addr))
 		if err != nil {
 			return nil, err
 		}

@@ -295,6 +295,24 @@ func TestHostKeysGoWithTheGuest(t *testing.T) {
 	require.Equal(t, []string{"ssh-ed25519 OLD"}, stays.Keys)
 }
 
+// The host keys of a guest whose node was renamed have the new name; a former name has none left for another guest.
+func TestHostKeysGoWithARenamedNode(t *testing.T) {
+	w := newWorld("a", "b")
+	w.site.Moved = map[model.Address]model.Address{enginetest.Addr("box", "was-a"): enginetest.Addr("box", "a"), enginetest.Addr("box", "was-b"): enginetest.Addr("box", "b")}
+	require.Equal(t, engine.Done, w.run(t).Outcome)
+	learned := Known{Keys: []string{"ssh-ed25519 OLD"}, Port: 2222}
+	newer := Known{Keys: []string{"ssh-ed25519 NEW"}, Port: 22}
+	require.NoError(t, w.keys.Learn("home/father/box.was-a", learned))
+	require.NoError(t, w.keys.Learn("home/father/box.was-b", learned))
+	require.NoError(t, w.keys.Learn("home/father/box.b", newer))
+	require.Equal(t, engine.Done, w.run(t).Outcome)
+	for name, want := range map[string]Known{"a": learned, "was-a": {}, "b": newer, "was-b": {}} {
+		is, err := w.keys.Of("home/father/box." + name)
+		require.NoError(t, err)
+		require.Equal(t, want, is, name)
+	}
+}
+
 const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHN0b3J5c3RvcnlzdG9yeXN0b3J5c3RvcnlzdG9yeXN0 ops@home"
 
 func TestWhatIsWantedInside(t *testing.T) {
