@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 )
@@ -132,7 +133,7 @@ func (m *Manifest) Way(n *Node) string {
 }
 
 // Lost lists the deployed nodes of an earlier state of the site that this one has no more, or elsewhere: their
-// guests and data go. Manifests that are suspended lose nothing.
+// guests and data go. Manifests that are suspended lose nothing, nor are nodes lost whose guests are given up or moved.
 func (s *Site) Lost(before *Site) []Address {
 	now := s.Deployed()
 	var out []Address
@@ -141,8 +142,12 @@ func (s *Site) Lost(before *Site) []Address {
 			continue
 		}
 		for _, n := range m.Nodes {
-			if now[n.Resource.Addr] != m.Way(n) {
-				out = append(out, n.Resource.Addr)
+			addr := n.Resource.Addr
+			if block, found := s.Removed.Of(addr); found && !block.Destroy && now[addr] == "" {
+				continue
+			}
+			if now[cmp.Or(s.Moved[addr], addr)] != m.Way(n) {
+				out = append(out, addr)
 			}
 		}
 	}

@@ -400,6 +400,15 @@ func TestLost(t *testing.T) {
 	require.Equal(t, []string{"pve.inner", "pve.leaf", "vm.app", "vm.beside"}, lost(site("mother"), site("father")))
 	require.Empty(t, lost(site("mother", "tree"), site("father")), "what is suspended loses nothing")
 	require.Empty(t, lost(site("father"), site("")), "a recipe had nothing")
+	kept := site("father")
+	kept.Manifests["tree"].Nodes = kept.Manifests["tree"].Nodes[:2]
+	kept.Removed = Removals{{Kind: "vm", Name: "app"}: {}, {Kind: "vm", Name: "beside"}: {Destroy: true}}
+	require.Equal(t, []string{"vm.beside"}, lost(kept, site("father")), "what is given up is not lost")
+	renamed := site("father")
+	renamed.Manifests["tree"].Nodes[3].Resource.Addr.Name = "front"
+	require.Equal(t, []string{"vm.beside"}, lost(renamed, site("father")))
+	renamed.Moved = map[Address]Address{{Kind: "vm", Name: "beside"}: {Kind: "vm", Name: "front"}}
+	require.Empty(t, lost(renamed, site("father")), "what is moved is not lost")
 	flat := site("father")
 	for _, n := range flat.Manifests["tree"].Nodes {
 		if n.Name == "leaf" {
