@@ -1,6 +1,7 @@
 package hcl
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -130,6 +131,12 @@ func (rs *rules) checkMoved() {
 		for _, n := range blocks[to] {
 			pairs[m.from+strings.TrimPrefix(n.Name, to)] = n
 		}
+		if left := rs.removed(to); len(pairs) == 0 && left.Kind != "" {
+			if former := (model.Address{Kind: left.Kind, Name: m.from}); !rs.isDeclared(m, m.from) {
+				rs.site.Removed[former] = rs.site.Removed[left]
+			}
+			continue
+		}
 		if len(pairs) == 0 && rs.Complete {
 			rs.ErrorAt(m.toAt, "node "+to+" is not declared", "A guest is moved to a node of a manifest with a host.")
 		}
@@ -141,13 +148,8 @@ func (rs *rules) checkMoved() {
 
 // move gives the guest of a former node to n.
 func (rs *rules) move(m move, from string, n *model.Node) {
-	for _, other := range rs.deployed() {
-		if f := other.byName[strings.ToLower(from)]; f != nil {
-			rs.ErrorAt(m.fromAt, "node "+from+" is moved and declared", "It is at %s: remove the node or this block.", f.At)
-			return
-		}
-	}
 	switch {
+	case rs.isDeclared(m, from):
 	case n.Type == typePVE:
 		rs.ErrorAt(m.toAt, "a pve node cannot be moved", "Its own agent knows it by its name: keep the name.")
 	case n.Mode == model.ModePull:
@@ -155,4 +157,25 @@ func (rs *rules) move(m move, from string, n *model.Node) {
 	default:
 		rs.site.Moved[model.Address{Kind: n.Type, Name: from}] = n.Resource.Addr
 	}
+}
+
+// isDeclared rejects a former node that is still declared.
+func (rs *rules) isDeclared(m move, from string) bool {
+	for _, other := range rs.deployed() {
+		if f := other.byName[strings.ToLower(from)]; f != nil {
+			rs.ErrorAt(m.fromAt, "node "+from+" is moved and declared", "It is at %s: remove the node or this block.", f.At)
+			return true
+		}
+	}
+	return false
+}
+
+// removed finds the removed block of a node; the zero address if there is none.
+func (rs *rules) removed(node string) model.Address {
+	for _, a := range slices.SortedFunc(maps.Keys(rs.site.Removed), model.Address.Compare) {
+		if a.Name == node {
+			return a
+		}
+	}
+	return model.Address{}
 }

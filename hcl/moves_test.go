@@ -70,14 +70,26 @@ func TestMovedAndRemoved(t *testing.T) {
 		removed model.Removals
 		found   []string
 	}{
-		"one":              {text: "moved {\n  from = node.old\n  to   = node.web\n}\n", moved: map[model.Address]model.Address{vm("old"): vm("web")}},
-		"each instance":    {text: "moved {\n  from = node.crew\n  to   = node.worker\n}\n", moved: map[model.Address]model.Address{vm("crew-1"): vm("worker-1"), vm("crew-2"): vm("worker-2")}},
-		"an instance":      {text: "moved {\n  from = node.web-9\n  to   = \"worker-2\"\n}\n", moved: map[model.Address]model.Address{vm("web-9"): vm("worker-2")}},
-		"a chain":          {text: "moved {\n  from = node.a\n  to   = node.b\n}\nmoved {\n  from = node.b\n  to   = node.web\n}\n", moved: map[model.Address]model.Address{vm("a"): vm("web"), vm("b"): vm("web")}},
-		"count came":       {text: "moved {\n  from = node.worker\n  to   = node.worker-1\n}\n", moved: map[model.Address]model.Address{vm("worker"): vm("worker-1")}},
-		"given up":         {text: "removed \"vm.old\" {\n  destroy = false\n}\n", removed: model.Removals{vm("old"): {}}},
-		"destroyed":        {text: "removed \"vm.old\" {\n  destroy = true\n}\n", removed: model.Removals{vm("old"): {Destroy: true}}},
-		"in one line":      {text: "removed \"vm.old\" { destroy = true }\n", removed: model.Removals{vm("old"): {Destroy: true}}},
+		"one":           {text: "moved {\n  from = node.old\n  to   = node.web\n}\n", moved: map[model.Address]model.Address{vm("old"): vm("web")}},
+		"each instance": {text: "moved {\n  from = node.crew\n  to   = node.worker\n}\n", moved: map[model.Address]model.Address{vm("crew-1"): vm("worker-1"), vm("crew-2"): vm("worker-2")}},
+		"an instance":   {text: "moved {\n  from = node.web-9\n  to   = \"worker-2\"\n}\n", moved: map[model.Address]model.Address{vm("web-9"): vm("worker-2")}},
+		"a chain":       {text: "moved {\n  from = node.a\n  to   = node.b\n}\nmoved {\n  from = node.b\n  to   = node.web\n}\n", moved: map[model.Address]model.Address{vm("a"): vm("web"), vm("b"): vm("web")}},
+		"count came":    {text: "moved {\n  from = node.worker\n  to   = node.worker-1\n}\n", moved: map[model.Address]model.Address{vm("worker"): vm("worker-1")}},
+		"given up":      {text: "removed \"vm.old\" {\n  destroy = false\n}\n", removed: model.Removals{vm("old"): {}}},
+		"destroyed":     {text: "removed \"vm.old\" {\n  destroy = true\n}\n", removed: model.Removals{vm("old"): {Destroy: true}}},
+		"in one line":   {text: "removed \"vm.old\" { destroy = true }\n", removed: model.Removals{vm("old"): {Destroy: true}}},
+		"moved, given up": {
+			text:    "moved {\n  from = node.a\n  to   = node.b\n}\nmoved {\n  from = node.b\n  to   = node.c\n}\nremoved \"vm.c\" {\n  destroy = false\n}\n",
+			removed: model.Removals{vm("a"): {}, vm("b"): {}, vm("c"): {}},
+		},
+		"moved, destroyed": {
+			text:    "moved {\n  from = node.a\n  to   = node.b\n}\nremoved \"vm.b\" {\n  destroy = true\n}\n",
+			removed: model.Removals{vm("a"): {Destroy: true}, vm("b"): {Destroy: true}},
+		},
+		"declared, given up": {
+			text:  "moved {\n  from = node.web\n  to   = node.b\n}\nremoved \"vm.b\" {\n  destroy = true\n}\n",
+			found: []string{"m.hcl:2:10: error: node web is moved and declared"},
+		},
 		"a cycle":          {text: "moved {\n  from = node.a\n  to   = node.b\n}\nmoved {\n  from = node.b\n  to   = node.a\n}\n", found: []string{"m.hcl:2:10: error: node a is moved to itself", "m.hcl:6:10: error: node b is moved to itself"}},
 		"two to one":       {text: "moved {\n  from = node.a\n  to   = node.web\n}\nmoved {\n  from = node.b\n  to   = node.web\n}\n", found: []string{"m.hcl:7:10: error: two nodes are moved to web"}},
 		"one to two":       {text: "moved {\n  from = node.a\n  to   = node.web\n}\nmoved {\n  from = node.a\n  to   = node.worker-1\n}\n", found: []string{"m.hcl:6:10: error: node a is moved twice"}},
