@@ -323,6 +323,24 @@ func TestAdoptedGuestIsKept(t *testing.T) {
 	})
 }
 
+// The node of a guest that is only watched can be renamed.
+func TestMovedWhileWatched(t *testing.T) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
+		w.addByHand()
+		w.node("web").Drift, w.node("cache").Drift = "report", "report"
+		w.node("cache").Resource.Spec.(*guest.CT).Hostname = "cache"
+		w.Apply()
+		w.rename("web", "front")
+		w.rename("cache", "store")
+		w.moves("vm", "web", "front")
+		w.moves("ct", "cache", "store")
+		require.Equal(t, plan.Summary{Update: 2}, w.Apply().Summary)
+		w.Site.Moved = nil
+		w.Reopen()
+		w.Converged()
+	})
+}
+
 // A site gives a guest to a node that has one: neither is changed.
 func TestMovedToANodeWithAGuest(t *testing.T) {
 	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
@@ -363,7 +381,7 @@ func TestAdoptMoveAndGiveUpInAnyOrder(t *testing.T) {
 					old := n.Name
 					fresh := func() string { names++; return fmt.Sprintf("n%d", names) }
 					undo := func() {}
-					switch rnd.IntN(6) {
+					switch rnd.IntN(7) {
 					case 0: // declared, under its name or another one
 						if !declared(n) {
 							delete(w.Site.Removed, n.Resource.Addr)
@@ -389,7 +407,9 @@ func TestAdoptMoveAndGiveUpInAnyOrder(t *testing.T) {
 							w.Drop(n.Name)
 							undo = func() { w.Site.Manifests["web"].Nodes = append(w.Site.Manifests["web"].Nodes, n) }
 						}
-					case 5: // the blocks are cleared away
+					case 5: // only watched, or not any more
+						n.Drift = map[string]string{"": "report"}[n.Drift]
+					case 6: // the blocks are cleared away
 						w.Site.Moved, w.Site.Removed = nil, nil
 						w.Reopen()
 					}

@@ -265,3 +265,41 @@ func TestRenamedOutsideOfTheScope(t *testing.T) {
 	require.Equal(t, []string{"error (guard) vm.old is not deleted: vm.web adopts VMID 104"}, findings(p))
 	require.Contains(t, p.Findings[0].Detail, "moved {\n  from = node.old\n  to   = node.web\n}")
 }
+
+// What is only watched gets its ownership tag all the same, and the name of its node after a move.
+func TestReportedGuestIsMarked(t *testing.T) {
+	type node struct {
+		Name  string `hcl:"name,optional"`
+		Cores int    `hcl:"cores,optional"`
+		Mark  string `plan:"mark"`
+	}
+	for name, c := range map[string]struct {
+		want, have node
+		moved      bool
+		paths      []string
+	}{
+		"marked":                    {node{Mark: "now"}, node{Mark: "was old"}, false, []string{"mark"}},
+		"moved":                     {node{Mark: "now", Name: "one"}, node{Mark: "was old", Name: "two"}, true, []string{"mark", "name"}},
+		"another name":              {node{Mark: "now", Name: "one"}, node{Mark: "was old", Name: "two"}, false, nil},
+		"moved before, then named":  {node{Mark: "now", Name: "one"}, node{Mark: "now", Name: "two"}, true, nil},
+		"marked, with other drifts": {node{Mark: "now", Cores: 1}, node{Mark: "was old", Cores: 2}, true, nil},
+	} {
+		want, have := guest("vm.web", 100, nil), guest("vm.web", 100, nil)
+		want.Spec, have.Spec = &c.want, &c.have
+		in := input(state(want), state(have))
+		in.Kinds = nil
+		in.Want.Nodes[addr("vm.web")] = &model.Node{Name: "web", Drift: "report"}
+		if c.moved {
+			in.Want.Moved = map[model.Address]model.Address{addr("vm.old"): addr("vm.web")}
+		}
+		p := Make(in)
+		if c.paths == nil {
+			require.Empty(t, p.Steps, name)
+			require.Equal(t, []model.Address{addr("vm.web")}, p.Drift, name)
+			continue
+		}
+		require.Empty(t, p.Findings, name)
+		require.Len(t, p.Steps, 1, name)
+		require.ElementsMatch(t, c.paths, p.Steps[0].paths(), name)
+	}
+}
