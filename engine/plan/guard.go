@@ -227,7 +227,7 @@ func (g *guard) guardSite(s *Step) {
 	switch {
 	case s.Want.Guest != nil && s.Want.Guest.NoOrigin && (s.Action == Create || s.Action == Replace):
 		g.refuseOrigin(s)
-	case s.Have != nil && s.Action != Adopt && !g.changesTagAlone(s) && (node != nil && node.Drift == "report" || s.Want.Report):
+	case s.Have != nil && s.Action != Adopt && !s.changesTagAlone(g.isMoved(s.Address)) && (node != nil && node.Drift == "report" || s.Want.Report):
 		g.find(s.Address, diag.Finding{
 			Severity: diag.Warning, Source: diag.FromGuard,
 			Summary: fmt.Sprintf("drift: %s: %s is left as it is (drift = report)%s", s.Address, shown(s.Changes), editsNote(s.Edits)),
@@ -241,12 +241,12 @@ func (g *guard) guardSite(s *Step) {
 	}
 }
 
-// changesTagAlone reports whether a step changes the ownership tag of a guest, and nothing else but the name of one that a
-// moved block gives to the node.
-func (g *guard) changesTagAlone(s *Step) bool {
+// changesTagAlone reports whether a step changes the ownership tag of a guest, and nothing else but the name of one that
+// was moved.
+func (s *Step) changesTagAlone(moved bool) bool {
 	paths := s.paths()
 	return s.Action == Update && s.Have.Guest != nil && slices.Contains(paths, "mark") && !slices.ContainsFunc(paths, func(path string) bool {
-		return path != "mark" && (path != "name" && path != "hostname" || !g.isMoved(s.Address))
+		return path != "mark" && (path != "name" && path != "hostname" || !moved)
 	})
 }
 
