@@ -138,6 +138,7 @@ var libraries = []library{
 	{path: "github.com/google/uuid", owners: []string{"drivers/proxmox/provision"}, why: "identities are given to guests, and nowhere else"},
 	{path: "github.com/go-json-experiment/json", owners: []string{"drivers/proxmox/api"}, why: "the long lists of a host are read token by token; what is short goes through encoding/json"},
 	{path: "golang.org/x/sync", owners: []string{"drivers/proxmox", "drivers/proxmox/inventory", "drivers/proxmox/kind", "drivers/proxmox/api", "hcl/lang"}, tests: true, why: "groups of requests, or of files to parse; steps are run by engine/apply, which has an owner goroutine instead"},
+	{path: "golang.org/x/text/unicode/norm", owners: []string{"drivers/proxmox/guest"}, why: "notes that were typed on a host are compared with files, whose strings the loader normalises"},
 	{path: "github.com/stretchr/testify/require", owners: []string{"drivers/drivertest", "engine/guest/aspect/aspecttest", "drivers/proxmox/proxmoxtest"}, tests: true, why: "for tests, and of testify nothing else: a test stops at its first surprise"},
 	{path: "pgregory.net/rapid", tests: true, why: "for tests"},
 	{path: "github.com/rogpeppe/go-internal", owners: []string{"engine/guest/aspect/aspecttest"}, tests: true, why: "for tests"},

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/text/unicode/norm"
+
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -16,7 +18,7 @@ import (
 func ctFromConfig(g api.ListedGuest, cfg api.GuestConfig, notes string, m owner.Tag) *model.Resource {
 	c := cfg.Next
 	t := CTState{
-		&CT{Description: notes, Power: g.Power(), Recreate: m.Recreate, Options: map[string]string{}, Terms: m.Terms()},
+		&CT{Description: norm.NFC.String(notes), Power: g.Power(), Recreate: m.Recreate, Options: map[string]string{}, Terms: m.Terms()},
 		&Observation{Tag: m, Config: cfg, runs: g.Running, uptime: g.Uptime},
 	}
 	CTAttributes().Observe(t.CT, c)

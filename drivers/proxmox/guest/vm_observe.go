@@ -5,18 +5,21 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/text/unicode/norm"
+
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// vmFromConfig is FromConfig for a VM. Pending changes count as made, since PVE has them already.
+// vmFromConfig is FromConfig for a VM. Pending changes count as made, since PVE has them already. The notes are in the
+// Unicode form that the loader gives every string of the files.
 func vmFromConfig(g api.ListedGuest, cfg api.GuestConfig, notes string, m owner.Tag) *model.Resource {
 	cfg = ignoreBootUpkeep(cfg)
 	c := cfg.Next
 	v := VMState{
-		&VM{Description: notes, Power: g.Power(), Recreate: m.Recreate, Options: map[string]string{}, Terms: m.Terms()},
+		&VM{Description: norm.NFC.String(notes), Power: g.Power(), Recreate: m.Recreate, Options: map[string]string{}, Terms: m.Terms()},
 		&Observation{Tag: m, Config: cfg, runs: g.Running, uptime: g.Uptime},
 	}
 	VMAttributes().Observe(v.VM, c)

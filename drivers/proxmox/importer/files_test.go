@@ -11,6 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/importer"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
@@ -103,6 +104,27 @@ func TestNamesOfNodesDiffer(t *testing.T) {
 		names = append(names, i.Node)
 	}
 	require.Equal(t, []string{"web-106", "web-106-2", "vm-109", "vm-109-2"}, names)
+}
+
+// Notes are adopted in whichever Unicode form they were typed, and stay in it.
+func TestNotesThatAreNotNormalised(t *testing.T) {
+	const notes = "cafe\u0301"
+	container := pve.Guest{VMID: 102, Kind: "lxc", Config: map[string]string{
+		"hostname": "cache", "arch": "amd64", "ostype": "debian", "memory": "512", "rootfs": "tank:vm-102-disk-0,size=2G",
+		"net0": "name=wan,bridge=vmbr0,hwaddr=BC:24:11:00:00:99,type=veth", "description": notes,
+	}}
+	w := of(t, machine(101, map[string]string{"description": notes}), container)
+	_, report := w.importing(importer.Options{})
+	require.Len(t, report.Imported, 2)
+	w.load()
+	p := w.plan()
+	require.Empty(t, p.Findings)
+	require.Equal(t, plan.Summary{Adopt: 2}, p.Summary)
+	w.apply(p)
+	for _, g := range w.host.Snapshot().Guests {
+		require.True(t, strings.HasPrefix(g.Config["description"], notes), "%q", g.Config["description"])
+	}
+	require.Empty(t, w.plan().Steps)
 }
 
 // A guest that cannot be adopted is named with what to do. What only root@pam may set stays, and so do secrets.
