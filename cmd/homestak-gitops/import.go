@@ -237,15 +237,24 @@ func (f *importFlags) write(ctx context.Context, a *app, site *model.Site, h *mo
 	if err != nil {
 		return nil, err
 	}
-	if f.out != "" {
-		if err := writeSecretsOf(dir); err != nil {
-			return nil, fmt.Errorf("write the site: %w", err)
-		}
+	if len(report.Files) == 0 {
+		return report, nil
 	}
-	for _, name := range report.Files {
-		if err := createFile(filepath.Join(dir, name), files[name], 0o644); err != nil {
-			return nil, fmt.Errorf("write the site: %w", err)
+	err = inPlace(dir, func(dir string) error {
+		if f.out != "" {
+			if err := writeSecretsOf(dir); err != nil {
+				return err
+			}
 		}
+		for _, name := range report.Files {
+			if err := createFile(filepath.Join(dir, name), files[name], 0o644); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("write the site: %w", err)
 	}
 	return report, nil
 }

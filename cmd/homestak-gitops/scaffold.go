@@ -103,3 +103,36 @@ func createFile(name string, data []byte, mode fs.FileMode) error {
 	_, err = f.Write(data)
 	return errors.Join(err, f.Close())
 }
+
+// inPlace lets write fill a folder, and then moves its files into dir, where none of them may exist: an import that
+// fails or is killed leaves no part of a site.
+func inPlace(dir string, write func(dir string) error) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	stage, err := os.MkdirTemp(dir, ".import-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(stage)
+	if err := write(stage); err != nil {
+		return err
+	}
+	each := func(do func(from, to string) error) error {
+		return filepath.WalkDir(stage, func(name string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			return do(name, filepath.Join(dir, strings.TrimPrefix(name, stage)))
+		})
+	}
+	if err := each(func(_, to string) error {
+		if _, err := os.Lstat(to); err == nil {
+			return fmt.Errorf("%s exists already", to)
+		}
+		return os.MkdirAll(filepath.Dir(to), 0o755)
+	}); err != nil {
+		return err
+	}
+	return each(os.Rename)
+}

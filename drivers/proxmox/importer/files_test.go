@@ -159,6 +159,20 @@ func TestWhatIsNotWritten(t *testing.T) {
 	require.Contains(t, text.String(), "not written: vm 102 web-102, vm 103 web-103: another guest has the same identity\n")
 }
 
+// Notes are written as they are, and those that may hold a password are named.
+func TestNotesWithPasswords(t *testing.T) {
+	for notes, want := range map[string]bool{
+		"root password: x": true, "DB_PASSWD=x": true, "api token = x": true, "Secret:\nx": true, "ask Ann for the password": false, "": false,
+	} {
+		w := of(t, machine(101, map[string]string{"description": notes}))
+		_, report := w.importing(importer.Options{})
+		require.Equal(t, want, report.Imported[0].Password, notes)
+		var text strings.Builder
+		report.Text(&text)
+		require.Equal(t, want, strings.Contains(text.String(), "notes: web-101: they may hold a password, and are in the files\n  remove it from description before the files go to git\n"), text.String())
+	}
+}
+
 // The options choose guests.
 func TestChoice(t *testing.T) {
 	for vmids, o := range map[string]importer.Options{

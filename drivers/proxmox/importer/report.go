@@ -3,6 +3,7 @@ package importer
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -29,7 +30,11 @@ type Imported struct {
 	Node     string `json:"node"`
 	Manifest string `json:"manifest"`
 	Left     []Left `json:"left,omitempty"`
+	Password bool   `json:"password,omitempty"` // its notes look as if they hold one; they are written
 }
+
+// password is how notes of guests name what should be in no file.
+var password = regexp.MustCompile(`(?i)(password|passwd|token|secret)\s*[:=]`)
 
 // Skipped is a guest that is not written.
 type Skipped struct {
@@ -58,17 +63,22 @@ func (r *Report) Text(w io.Writer) {
 	for _, name := range r.Files {
 		fmt.Fprintf(w, "  %s\n", name)
 	}
-	var skipped, left groups
+	var skipped, left, notes groups
 	for _, s := range r.Skipped {
 		skipped.add(s.Why+"\x00"+s.Fix, diag.Line(strings.TrimSpace(fmt.Sprintf("%s %d %s", s.Type, s.VMID, s.Name))))
 	}
 	for _, i := range r.Imported {
+		if i.Password {
+			why, fix := "they may hold a password, and are in the files", "remove it from description before the files go to git"
+			notes.add(why+"\x00"+fix, i.Node)
+		}
 		for _, l := range i.Left {
 			left.add(l.Why+"\x00", i.Node+" "+l.Key)
 		}
 	}
 	skipped.text(w, "not written")
 	left.text(w, "left as it is")
+	notes.text(w, "notes")
 	for _, u := range r.Unknown {
 		fmt.Fprintf(w, "not seen: %s: %s\n", u.Scope, diag.Line(u.Why))
 	}
