@@ -323,6 +323,27 @@ func TestAdoptedGuestIsKept(t *testing.T) {
 	})
 }
 
+// An adopted container that gets a template to be created from is not replaced.
+func TestAdoptedContainerGetsATemplate(t *testing.T) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
+		w.ct("other", nil)
+		w.addByHand()
+		w.Host.Edit(func(e *pve.Edit) {
+			e.Set(handCT, "unprivileged", "1")
+			e.Set(handCT, "features", "nesting=1")
+			e.Set(handCT, "cores", "1")
+		})
+		cache := w.node("cache").Resource.Spec.(*guest.CT)
+		cache.Features, cache.Cores, cache.Unprivileged = []string{"nesting"}, 1, true
+		p := w.Apply()
+		require.Equal(t, 2, p.Summary.Adopt, "%v", p.Findings)
+		other := w.node("other").Resource.Spec.(*guest.CT)
+		cache.Template = other.Template
+		p = w.Plan()
+		require.Equal(t, plan.Summary{Update: 1, Unchanged: 3}, p.Summary, "%s", proxmoxtest.Describe(p))
+	})
+}
+
 // The node of a guest that is only watched can be renamed.
 func TestMovedWhileWatched(t *testing.T) {
 	inTime(t, pve.Config{}, func(t *testing.T, w *world) {

@@ -36,7 +36,7 @@ func (c CTTarget) align(other State) {
 			have.Disks = append(have.Disks, CTDisk{Name: name, Remove: true})
 		}
 	}
-	if have.Tag.From == "" {
+	if have.Template == "" { // it was adopted, and nothing shows what it was made from
 		have.Template = c.Template
 	}
 	if !asksToRecreate(c, have) {
