@@ -114,7 +114,7 @@ func inPlace(dir string, write func(dir string) error) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(stage)
+	defer func() { _ = os.RemoveAll(stage) }() // hidden from the loader, if it stays
 	if err := write(stage); err != nil {
 		return err
 	}
