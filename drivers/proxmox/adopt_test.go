@@ -211,6 +211,7 @@ func TestAdoptRacesWithAnEdit(t *testing.T) {
 		"another size": {func(e *pve.Edit) { e.Set(handVM, "cores", "8") }, "cores: it was changed"},
 		"another tag":  {func(e *pve.Edit) { e.Set(handVM, "tags", "old;x") }, "tags: it was changed"},
 		"a lock":       {func(e *pve.Edit) { e.Set(handVM, "lock", "backup") }, "it is locked by now: backup"},
+		"a conversion": {func(e *pve.Edit) { e.Set(handVM, "template", "1") }, "it is a template by now"},
 		"another key":  {func(e *pve.Edit) { e.Set(handVM, "balloon", "0") }, ""},
 	} {
 		for _, early := range []bool{true, false} {

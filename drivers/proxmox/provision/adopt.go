@@ -29,6 +29,8 @@ func Adopt(ctx context.Context, h *kind.Host, s plan.Step) error {
 			return "", nil, errors.New("it has an owner by now: " + is.Why())
 		case owner.IdentityOf(cfg.Next, at) != owner.IdentityOf(have.Observed().Config.Next, at):
 			return "", nil, errors.New("it is another guest by now")
+		case cfg.Now["template"] == "1":
+			return "", nil, errors.New("it is a template by now")
 		case cfg.Now["lock"] != "":
 			return "", nil, errors.New("it is locked by now: " + cfg.Now["lock"])
 		case len(cfg.PendingKeys()) > 0:
