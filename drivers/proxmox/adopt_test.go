@@ -123,6 +123,22 @@ func TestAdoptAndGiveUpWithoutAKey(t *testing.T) {
 	})
 }
 
+// An older ownership tag above that of a guest does not count once it is given up.
+func TestGiveUpWithAnOlderTag(t *testing.T) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
+		w.addByHand()
+		w.Apply()
+		tagged := w.Guest(handVM).Config["description"]
+		older := `homestak-gitops: {"v":1,"site":"home","type":"vm","node":"web","owner":"father","uuid":"` + handUUID + `"}`
+		w.Host.Edit(func(e *pve.Edit) { e.Set(handVM, "description", older+"\n"+tagged) })
+		w.Site.Manifests["web"].Nodes = nil
+		w.Site.Removed = model.Removals{{Kind: "vm", Name: "web"}: {}, {Kind: "ct", Name: "cache"}: {}}
+		require.Equal(t, plan.Summary{Forget: 2}, w.Apply().Summary)
+		require.NotContains(t, w.Guest(handVM).Config["description"], "homestak-gitops:")
+		require.Contains(t, w.Guest(handVM).Config["description"], "made by hand\nkeep")
+	})
+}
+
 // nonEmpty is a configuration without empty values.
 func nonEmpty(c map[string]string) map[string]string {
 	out := map[string]string{}

@@ -65,7 +65,11 @@ func Forget(ctx context.Context, h *kind.Host, s plan.Step) error {
 			return "", nil, fmt.Errorf("it can no longer be verified as %s (%s)", s.Address, is.Why())
 		}
 		tags := slices.DeleteFunc(api.SplitTags(cfg.Now["tags"]), func(t string) bool { return t == owner.PVETag })
-		return is.Notes, tags, nil
+		notes, more := is.Notes, true
+		for more { // an older tag above ours would count then
+			notes, _, more = owner.ParseDescription(notes)
+		}
+		return notes, tags, nil
 	})
 	if api.ClassOf(err) == api.NotFound {
 		return nil
