@@ -114,6 +114,7 @@ func inPlace(dir string, write func(dir string) error) error {
 	if err != nil {
 		return err
 	}
+	stage = filepath.Clean(stage)              // as WalkDir names what is in it
 	defer func() { _ = os.RemoveAll(stage) }() // hidden from the loader, if it stays
 	if err := write(stage); err != nil {
 		return err

@@ -71,7 +71,7 @@ type Message struct {
 }
 
 // mostMessages is how many of them are kept.
-const mostMessages = 2000
+const mostMessages = 200
 
 // messages are entries of the cluster log, the oldest first.
 type messages []Message
