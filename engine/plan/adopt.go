@@ -209,7 +209,7 @@ func (g *guard) suggestMoves() {
 	}
 	suggest := func(from, to *Step) {
 		g.find(to.Address, diag.Finding{
-			Severity: diag.Warning, Source: diag.FromGuard,
+			Severity: diag.Warning, Source: diag.FromSite, // nothing is withheld: the new node becomes ready
 			Summary: fmt.Sprintf("%s is destroyed and %s created, and they look like one guest", from.Address, to.Address),
 			Detail:  "if the node was renamed, this block keeps the guest:\n" + movedBlock(from.Node, to.Node),
 		})

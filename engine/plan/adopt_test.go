@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -183,6 +184,7 @@ func TestRenames(t *testing.T) {
 		}
 		require.Len(t, p.Findings, 1, name)
 		require.Equal(t, "vm.old is destroyed and "+c.warns+" created, and they look like one guest", p.Findings[0].Summary)
+		require.Equal(t, diag.FromSite, p.Findings[0].Source, "a finding of a guard would keep the new node from being ready")
 		require.Contains(t, p.Findings[0].Detail, "moved {\n  from = node.old\n  to   = node.new\n}")
 	}
 }
