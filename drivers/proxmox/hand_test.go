@@ -574,7 +574,7 @@ func TestRestoredUnderAnotherVMIDThanDeclared(t *testing.T) {
 	}
 }
 
-// TestVMIDRecycledAfterThePlan: what stands there when the step comes is proved anew.
+// TestVMIDRecycledAfterThePlan: the guest at the VMID is verified again when the step runs.
 func TestVMIDRecycledAfterThePlan(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		step := leaving(w, "")

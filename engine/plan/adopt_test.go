@@ -142,7 +142,7 @@ func TestARefusedAdoptionHoldsUpCreationsAlone(t *testing.T) {
 	}
 }
 
-// A guest that is not ours yet is not destroyed with its manifest.
+// A guest that is still unmanaged is not destroyed with its manifest.
 func TestForeignGuestIsNotDestroyed(t *testing.T) {
 	in := adopting(&VM{}, state(foreign("vm.web", 104, &VM{})))
 	in.Destroy, in.Manifest = true, "web"

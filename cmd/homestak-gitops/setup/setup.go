@@ -51,7 +51,7 @@ type Setup struct {
 	Root    string                           // goes before the name of each file that is read or written; "" on a host
 	Program string                           // the file of this program
 	Files   map[string][]byte                // of a first site, as init writes it
-	Say     func(format string, args ...any) // tells what is done, a line at a time
+	Say     func(format string, args ...any) // reports what is done, a line at a time
 
 	API, Disks, Images, Bridge string // instead of what is found on the host
 	Repository                 string // URL; "" for a repository on the host
@@ -204,7 +204,7 @@ func writeFile(name, content string, mode fs.FileMode) error {
 	return os.Chmod(name, mode)
 }
 
-// push makes the first commit. A repository on the host is made anew: what is there is a rest of an earlier attempt. One
+// push makes the first commit. A repository on the host is recreated: what is there is left from an earlier attempt. One
 // elsewhere that has commits is left as it is.
 func (s *Setup) push(ctx context.Context, p *Plan, files map[string][]byte) error {
 	work, err := os.MkdirTemp("", "homestak-gitops-")

@@ -13,11 +13,11 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// adopt classifies the guest at the VMID of a node with adopt that is not ours: it enters the state that is compared, so
+// adopt classifies the guest at the VMID of a node with adopt that is unmanaged: it enters the state that is compared, so
 // that the plan can adopt it, or is unmanaged with the reason.
 func (c *classifier) adopt(g api.ListedGuest, cfg api.GuestConfig, is owner.Verdict, n *model.Node) {
 	at, addr := g.Ref(), n.Resource.Addr
-	what, is1 := "UUID", owner.IdentityOf(cfg.Next, at)
+	what, identity := "UUID", owner.IdentityOf(cfg.Next, at)
 	if at.LXC {
 		what = "MAC address of its first nic"
 	}
@@ -29,12 +29,12 @@ func (c *classifier) adopt(g api.ListedGuest, cfg api.GuestConfig, is owner.Verd
 		c.refuse(g, addr, at.String()+" is a template", "a template has a block of its own: template \"NAME\" with its vmid")
 	case is.Found && is.Tag.Readable() && !is.Ours:
 		c.refuse(g, addr, fmt.Sprintf("%s %s", at, is.Against), "its owner gives it up: removed \""+diag.Line(is.Tag.Addr().String())+"\" { destroy = false } in the site that owns it")
-	case is1 == "" && at.LXC:
+	case identity == "" && at.LXC:
 		c.refuse(g, addr, at.String()+" has no nic, and so no identity", "add one in the web interface, and name its MAC address in adopt")
-	case is1 == "":
+	case identity == "":
 		c.refuse(g, addr, at.String()+" has no UUID", fmt.Sprintf("give it one while it is stopped: `qm set %d --smbios1 uuid=%s` on node %s", g.VMID, n.Adopt, g.Node))
-	case !strings.EqualFold(is1, n.Adopt):
-		c.refuse(g, addr, fmt.Sprintf("the %s of %s is %s, and adopt says %s", what, at, is1, n.Adopt), "if it is the guest that is meant, correct adopt; else correct vmid")
+	case !strings.EqualFold(identity, n.Adopt):
+		c.refuse(g, addr, fmt.Sprintf("the %s of %s is %s, and adopt says %s", what, at, identity, n.Adopt), "if it is the guest that is meant, correct adopt; else correct vmid")
 	default:
 		m := guest.AdoptedTag(want, c.id, at, cfg)
 		if n := utf8.RuneCountInString(c.id.Describe(is.Notes, m, at, cfg)); n > owner.MaxDescription {

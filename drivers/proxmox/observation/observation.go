@@ -1,6 +1,6 @@
 // Package observation is the document of a host as it was at one moment: what a plan, and a simulator in place of the
 // host, need of it. The members are those of the types here and no others, so what Proxmox VE says beyond them is not in
-// a file, be it a secret or not.
+// a file, whether secret or not.
 package observation
 
 import (

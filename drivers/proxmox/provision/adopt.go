@@ -55,7 +55,7 @@ func Adopt(ctx context.Context, h *kind.Host, s plan.Step) error {
 }
 
 // Forget takes the ownership tag and PVETag of a guest away, and nothing else. A guest that does not exist, or that is
-// not ours any more, is given up.
+// no longer managed, is given up.
 func Forget(ctx context.Context, h *kind.Host, s plan.Step) error {
 	err := tagged(ctx, h, api.RefOf(s.Have), func(cfg api.GuestConfig, is owner.Verdict) (string, []string, error) {
 		switch {
