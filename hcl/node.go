@@ -156,7 +156,7 @@ func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *lang.Scop
 		l.schemas.Fill(common.Value, lang.NodeBlock)
 	}
 	d.Finish()
-	r.Needs, r.Ranges, r.Sensitive, r.Missing = d.Needs, d.Ranges, d.Sensitive, d.Missing
+	r.Needs, r.Ranges, r.Sensitive, r.Missing, r.MissingToCreate = d.Needs, d.Ranges, d.Sensitive, d.Missing, d.MissingToCreate
 	if d.Kind != nil && d.Kind.Guest {
 		r.Guest = &model.Guest{VMID: n.VMID, Choose: l.ranges(n)}
 	}

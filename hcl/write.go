@@ -87,7 +87,11 @@ func appendAttributes(body *hclwrite.Body, v, base reflect.Value) []Block {
 			blocks = append(blocks, Block{Type: f.Name, Parts: []Part{p}})
 		case f.Block, same(field, other):
 		default:
-			body.SetAttributeRaw(f.Name, tokens(field, f.Ref))
+			ref := f.Ref
+			if f.Secret {
+				ref = "secret.passwords" // a file has the name of a secret
+			}
+			body.SetAttributeRaw(f.Name, tokens(field, ref))
 		}
 	}
 	return blocks

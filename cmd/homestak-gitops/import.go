@@ -242,7 +242,7 @@ func (f *importFlags) write(ctx context.Context, a *app, site *model.Site, h *mo
 	}
 	err = inPlace(dir, func(dir string) error {
 		if f.out != "" {
-			if err := writeSecretsOf(dir); err != nil {
+			if err := writeSecretsOf(dir, report.Secrets()); err != nil {
 				return err
 			}
 		}

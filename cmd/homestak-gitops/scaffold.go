@@ -82,13 +82,18 @@ auth:
 `, model.NewOwnershipKey())
 }
 
-// writeSecretsOf gives a folder the file of secrets, and the one that keeps it out of git.
-func writeSecretsOf(dir string) error {
+// writeSecretsOf gives a folder the file of secrets, with passwords without a value, and the one that keeps it out of
+// git.
+func writeSecretsOf(dir string, passwords []string) error {
 	ignored, err := scaffoldSite.ReadFile("site/dot.gitignore")
 	if err != nil {
 		return err
 	}
-	return errors.Join(createFile(filepath.Join(dir, ".gitignore"), ignored, 0o644), createFile(filepath.Join(dir, secretsName), secrets(), 0o600))
+	text := secrets()
+	if len(passwords) > 0 {
+		text = fmt.Appendf(text, "\npasswords:\n  %s:\n", strings.Join(passwords, ":\n  "))
+	}
+	return errors.Join(createFile(filepath.Join(dir, ".gitignore"), ignored, 0o644), createFile(filepath.Join(dir, secretsName), text, 0o600))
 }
 
 // createFile makes a file that must not exist, and its folder.

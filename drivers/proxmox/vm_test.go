@@ -42,6 +42,7 @@ func TestCreateFromImage(t *testing.T) {
 			v.Disks = []guest.Disk{{Name: "data", Size: 40}}
 			v.NICs = []guest.NIC{{Name: "lan", IP: "10.0.0.5/24"}, {Name: "dmz", VLAN: 12, MAC: "bc:24:11:00:00:09"}}
 			v.Options = map[string]string{"balloon": "0", "numa": "true", "hotplug": "network,disk"}
+			v.Password = "hunter22"
 		})
 		p := w.Apply()
 		require.Len(t, p.Steps, 2)
@@ -60,6 +61,7 @@ func TestCreateFromImage(t *testing.T) {
 		require.Equal(t, []string{"homestak", "10.0.0.1", "home.test", "0", "1"}, []string{c["ciuser"], c["nameserver"], c["searchdomain"], c["balloon"], c["numa"]})
 		require.Equal(t, []string{"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCd ops@home", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCe dev+1@home"}, api.DecodeSSHKeys(c["sshkeys"]))
 		require.Contains(t, c["ide2"], "cloudinit")
+		require.Regexp(t, `^\$5\$`, c["cipassword"])
 		require.True(t, strings.HasPrefix(c["description"], "the front\nsecond line ü 100%\nhomestak-gitops: {"), c["description"])
 		_, m, found := owner.ParseDescription(c["description"])
 		require.True(t, found)

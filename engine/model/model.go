@@ -97,6 +97,8 @@ type Resource struct {
 	Ranges    []AttrRange // where single attributes were declared; only on wanted resources
 	Sensitive []string    // paths of attributes made from secrets, sorted; only on wanted resources
 	Missing   []string    // secrets it needs whose value is not known here, such as secret.ssh_keys.ops
+
+	MissingToCreate []string // further ones that are needed only to create it
 }
 
 // Guest has what a VM or container has in addition to the attributes of its kind.

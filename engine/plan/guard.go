@@ -223,7 +223,10 @@ func (g *guard) guardSite(s *Step) {
 	if s.Want == nil {
 		return
 	}
-	node := g.in.Want.Nodes[s.Address]
+	node, missing := g.in.Want.Nodes[s.Address], s.Want.Missing
+	if s.Action == Create || s.Action == Replace {
+		missing = slices.Concat(missing, s.Want.MissingToCreate)
+	}
 	switch {
 	case s.Want.Guest != nil && s.Want.Guest.NoOrigin && (s.Action == Create || s.Action == Replace):
 		g.refuseOrigin(s)
@@ -234,8 +237,8 @@ func (g *guard) guardSite(s *Step) {
 		})
 		g.plan.Drift = append(g.plan.Drift, s.Address)
 		g.withhold(s, false)
-	case len(s.Want.Missing) > 0:
-		g.refuse(s, diag.FromSite, "the value of "+strings.Join(s.Want.Missing, ", ")+" is not known here", "give it with --secrets FILE, or the age identity that decrypts secrets.sops.yaml")
+	case len(missing) > 0:
+		g.refuse(s, diag.FromSite, "the value of "+strings.Join(missing, ", ")+" is not known here", "give it with --secrets FILE, or the age identity that decrypts secrets.sops.yaml")
 	case s.Action == Replace && g.in.Manifest != "" && s.Want.Manifest != g.in.Manifest:
 		g.warn(s, fmt.Sprintf("a plan for manifest %s replaces nothing outside of it", g.in.Manifest), "plan the whole host to do that")
 	}

@@ -87,6 +87,7 @@ func (f *fingerprint) wanted(r *model.Resource, attrs []model.Attr) {
 	f.text("want")
 	f.resource(r)
 	f.texts(r.Missing)
+	f.texts(r.MissingToCreate)
 	f.attrs(r, attrs)
 }
 

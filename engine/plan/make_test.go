@@ -232,6 +232,13 @@ func TestMissingSecrets(t *testing.T) {
 		"error (site) vm.old is not changed: the value of secret.passwords.root, secret.ssh_keys.ops is not known here",
 	}, findings(p))
 	require.Equal(t, 1, p.Summary.Unchanged)
+
+	atFirst := guest("vm.old", 0, &VM{Cores: 2})
+	atFirst.MissingToCreate = []string{"secret.passwords.root"}
+	p = Make(input(state(atFirst), state(guest("vm.old", 100, &VM{}))))
+	require.Equal(t, []string{"update vm.old"}, steps(p), "it was needed when the guest was made")
+	p = Make(input(state(atFirst), state()))
+	require.Equal(t, []string{"error (site) vm.old is not created: the value of secret.passwords.root is not known here"}, findings(p))
 }
 
 // two manifests on one host, with objects of their own and shared ones.

@@ -36,7 +36,9 @@ type Decoder struct {
 	Sensitive []string
 	Missing   []string
 	Needs     []model.Address
-	Invalid   bool // a value is invalid
+
+	MissingToCreate []string // see model.Resource
+	Invalid         bool     // a value is invalid
 }
 
 // Part is one of the structs that a block body is decoded into.
@@ -176,9 +178,13 @@ func (d *Decoder) unmark(v cty.Value, f *model.Field, p Part, path string, at hc
 		return cty.NilVal, true
 	}
 	d.Sensitive = append(d.Sensitive, entries...)
+	missing := &d.Missing
+	if f.Secret && !f.Compared {
+		missing = &d.MissingToCreate
+	}
 	for m := range marks {
 		if s, ok := m.(secretMark); ok && !s.Known {
-			d.Missing = append(d.Missing, s.String())
+			*missing = append(*missing, s.String())
 		}
 	}
 	return plain, true
@@ -412,7 +418,7 @@ func (d *Decoder) recordMapRanges(e hclsyntax.Expression, path string) {
 func (d *Decoder) Finish() {
 	slices.SortStableFunc(d.Ranges, func(a, b model.AttrRange) int { return strings.Compare(a.Path, b.Path) })
 	d.Ranges = slices.Clip(d.Ranges)
-	for _, list := range []*[]string{&d.Sensitive, &d.Missing} {
+	for _, list := range []*[]string{&d.Sensitive, &d.Missing, &d.MissingToCreate} {
 		slices.Sort(*list)
 		*list = slices.Compact(*list)
 	}

@@ -17,7 +17,6 @@ func RefusedKey(family string) string { return refused[family] }
 // refused are the reasons, indexed keys by family.
 var refused = func() map[string]string {
 	out := map[string]string{
-		"cipassword": "PVE never shows a password, so neither a change of it here nor one made on the host could be detected: log in with SSH keys",
 		"smbios1":    "it holds the identity that makes the guest managed",
 		"cdrom":      `it is an old name of ide2, which is the cloud-init drive: a CD drive is declared by its slot, ide0 = "local:iso/NAME.iso,media=cdrom"`,
 		"unused[n]":  "detached volumes follow from the disk blocks",

@@ -35,7 +35,8 @@ type VM struct {
 	Protection  bool              `hcl:"protection,optional" pve:"protection,always" priv:"VM.Config.Options" doc:"The guest and its disks cannot be removed."`
 	Restart     string            `hcl:"restart,optional" default:"never" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
 	Agent       bool              `hcl:"agent,optional" default:"true" pve:"agent.enabled,always" priv:"VM.Config.Options" cost:"restart" doc:"The guest agent is expected inside."`
-	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as in qm.conf. Undeclared keys stay. A CD drive is ide0, ide1, ide3 (with q35: ide0 only), sataN or scsiN with STORAGE:iso/NAME.iso,media=cdrom, ${image.NAME},media=cdrom or none,media=cdrom. Keys with their own attribute, passwords, and keys for root@pam only are refused."`
+	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as in qm.conf. Undeclared keys stay. A CD drive is ide0, ide1, ide3 (with q35: ide0 only), sataN or scsiN with STORAGE:iso/NAME.iso,media=cdrom, ${image.NAME},media=cdrom or none,media=cdrom. Keys with their own attribute, and keys for root@pam only, are refused."`
+	Password    string            `hcl:"password,optional" pve:"cipassword" priv:"VM.Config.Cloudinit" secret:"true" plan:"-" doc:"Password of the user that cloud-init makes; set only when the machine is created. user_data has a place of its own for it."`
 	UserData    string            `hcl:"user_data,optional" plan:"-" doc:"Input of cloud-init for the first boot; may contain secrets. It replaces PVE's cloud-init drive. Used only when the machine is created."`
 
 	User       string   `plan:"ci_user" pve:"ciuser" priv:"VM.Config.Cloudinit" words:"vm_user in the site block"`                           // created at first boot

@@ -303,7 +303,11 @@ func (w *writer) manifest(name string, nodes []*node) hcl.Block {
 			comment = append(comment, diag.Line(fmt.Sprintf("Left as it is: %s (%s).", l.Key, l.Why)))
 		}
 		b.Inner = append(b.Inner, hcl.Block{Type: "node", Label: n.decl.Name, Comment: comment, Parts: []hcl.Part{{Value: n.decl}, {Value: n.spec, Base: n.base}}})
-		w.report.Imported = append(w.report.Imported, Imported{n.Kind(), n.VMID, n.decl.Name, name, n.left, password.MatchString(n.Config.Description())})
+		i := Imported{Type: n.Kind(), VMID: n.VMID, Node: n.decl.Name, Manifest: name, Left: n.left, Password: password.MatchString(n.Config.Description())}
+		if v, ok := n.spec.(*guest.VM); ok {
+			i.Secret = v.Password
+		}
+		w.report.Imported = append(w.report.Imported, i)
 	}
 	return b
 }

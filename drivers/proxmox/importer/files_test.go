@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
 
@@ -150,13 +151,44 @@ func TestWhatIsNotWritten(t *testing.T) {
 	for _, l := range report.Imported[1].Left {
 		left = append(left, l.Key)
 	}
-	require.Equal(t, []string{"args", "cipassword", "hostpci0", "ide0", "scsi1"}, slices.Sorted(slices.Values(left)))
+	require.Equal(t, []string{"args", "hostpci0", "ide0", "scsi1"}, slices.Sorted(slices.Values(left)))
 	require.Contains(t, w.text(), "# Left as it is: args (")
 	require.NotContains(t, w.text(), "-secret x")
 	require.NotContains(t, w.text(), "do-not-write-me")
 	var text strings.Builder
 	report.Text(&text)
 	require.Contains(t, text.String(), "not written: vm 102 web-102, vm 103 web-103: another guest has the same identity\n")
+}
+
+// A password of cloud-init becomes a secret without a value. Without one the guest is adopted and managed, and its
+// password stays. Secrets that are there already must have its name.
+func TestPasswordIsASecretWithoutAValue(t *testing.T) {
+	w := of(t, machine(101, map[string]string{"cipassword": "do-not-write-me"}))
+	_, report := w.importing(importer.Options{})
+	require.Equal(t, []string{"web-101"}, report.Secrets())
+	require.Contains(t, w.text(), "    password = secret.passwords.web-101\n")
+	require.NotContains(t, w.text(), "do-not-write-me")
+	var text strings.Builder
+	report.Text(&text)
+	require.Contains(t, text.String(), "secret without a value: web-101: Proxmox VE does not show the password of a guest, and only a new guest needs it\n  fill it in under passwords before the guest is created again\n")
+	w.load()
+	before := w.configs("description", "tags")
+	w.apply(w.plan())
+	require.Equal(t, before, w.configs("description", "tags"))
+	require.Empty(t, w.plan().Steps)
+	for name, f := range w.files {
+		w.files[name] = &fstest.MapFile{Data: []byte(strings.Replace(strings.Replace(string(f.Data), "    drift  = \"report\"\n", "", 1), "memory = 2048", "memory = 4096", 1))}
+	}
+	w.load()
+	p := w.plan()
+	require.Equal(t, plan.Summary{Update: 1}, p.Summary, "%v %s", p.Findings, w.text())
+	w.apply(p)
+	require.Equal(t, before[101]["cipassword"], w.configs()[101]["cipassword"])
+
+	w.host.Edit(func(e *pve.Edit) { e.Add(machine(102, map[string]string{"cipassword": "do-not-write-me"})) })
+	_, report = w.importing(importer.Options{})
+	require.Equal(t, []importer.Left{{Key: "cipassword", Why: "the secrets of the site do not name it: add web-102 to passwords there, and password = secret.passwords.web-102 here"}}, report.Imported[0].Left)
+	w.load()
 }
 
 // Notes are written as they are, and those that may hold a password are named.

@@ -30,6 +30,8 @@ type world struct {
 	driver *proxmox.Driver
 	files  fstest.MapFS
 	site   *model.Site
+
+	secrets *model.Secrets
 }
 
 // keys are those of ownership tags; see proxmox.Config.
@@ -48,7 +50,7 @@ func (w *world) load() {
 		require.Empty(w.t, found, "%s\n%s", name, f.Data)
 		require.Equal(w.t, string(f.Data), string(out), "fmt changes %s", name)
 	}
-	site, found := hcl.Load(w.files, hcl.Options{Kinds: proxmox.Kinds()})
+	site, found := hcl.Load(w.files, hcl.Options{Kinds: proxmox.Kinds(), Secrets: w.secrets})
 	require.False(w.t, found.HasErrors(), "%v\n%s", found, w.text())
 	w.site = site
 	driver, err := proxmox.Open(proxmox.Config{Host: site.Hosts["father"], Site: site.Name, Owner: "father", Token: w.host.Token(), Transport: w.host, Keys: keys})
@@ -83,6 +85,12 @@ func (w *world) importing(o importer.Options) (map[string][]byte, *importer.Repo
 	require.NoError(w.t, err)
 	o.Program = "homestak-gitops v1"
 	files, report := importer.Write(seen, site, h, o, fresh, func(name string) bool { return w.files[name] != nil })
+	if fresh {
+		w.secrets = &model.Secrets{Values: map[string]map[string]string{"passwords": {}}}
+		for _, name := range report.Secrets() {
+			w.secrets.Values["passwords"][name] = ""
+		}
+	}
 	for name, data := range files {
 		w.files[name] = &fstest.MapFile{Data: data}
 	}

@@ -72,6 +72,7 @@ func (w *writer) newNode(g seen, name string) (*node, obstacle) {
 	}
 	n.spec = n.observed().Spec
 	n.undecided()
+	w.password(n)
 	if bad := w.settle(n); bad.why != "" {
 		return nil, bad
 	}
@@ -144,13 +145,27 @@ func (n *node) undecided() {
 		}
 		a, why := guest.VMAttributes().ByKey(key), guest.RefusedKey(guest.VMKeys().Family(key))
 		switch {
-		case slices.Contains([]string{"smbios1", "vmgenid", "template"}, key) || strings.HasPrefix(key, "unused"):
+		case slices.Contains([]string{"smbios1", "vmgenid", "template", "cipassword"}, key) || strings.HasPrefix(key, "unused"):
 		case why != "":
 			n.leave(key, why)
 		case a != nil && a.Privilege == "VM.Config.Cloudinit":
 			n.leave(key, "it is of cloud-init; that of new guests follows from "+a.Words)
 		}
 	}
+}
+
+// password names the secret for a password of cloud-init, which the host does not show. Secrets that are there already
+// are not edited: they must have the name.
+func (w *writer) password(n *node) {
+	v, ok := n.spec.(*guest.VM)
+	if !ok || n.Config.Next["cipassword"] == "" {
+		return
+	}
+	if known := w.site.Secrets; !w.fresh && known != nil && !has(known.Values["passwords"], n.decl.Name) {
+		n.leave("cipassword", fmt.Sprintf("the secrets of the site do not name it: add %s to passwords there, and password = secret.passwords.%s here", n.decl.Name, n.decl.Name))
+		return
+	}
+	v.Password = n.decl.Name
 }
 
 // stateOrder is the order that asks for a state drive such as the one that is there.

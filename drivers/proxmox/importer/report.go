@@ -31,6 +31,7 @@ type Imported struct {
 	Manifest string `json:"manifest"`
 	Left     []Left `json:"left,omitempty"`
 	Password bool   `json:"password,omitempty"` // its notes look as if they hold one; they are written
+	Secret   string `json:"secret,omitempty"`   // the name under passwords of the one that its node uses; the host does not show the value
 }
 
 // password is how notes of guests name what should be in no file.
@@ -43,6 +44,17 @@ type Skipped struct {
 	Name string `json:"name"`
 	Why  string `json:"why"`
 	Fix  string `json:"fix"`
+}
+
+// Secrets are the names of the passwords that the nodes use.
+func (r *Report) Secrets() []string {
+	var out []string
+	for _, i := range r.Imported {
+		if i.Secret != "" {
+			out = append(out, i.Secret)
+		}
+	}
+	return out
 }
 
 // mostNamed is how many guests a line of the report names.
@@ -63,7 +75,7 @@ func (r *Report) Text(w io.Writer) {
 	for _, name := range r.Files {
 		fmt.Fprintf(w, "  %s\n", name)
 	}
-	var skipped, left, notes groups
+	var skipped, left, notes, secrets groups
 	for _, s := range r.Skipped {
 		skipped.add(s.Why+"\x00"+s.Fix, diag.Line(strings.TrimSpace(fmt.Sprintf("%s %d %s", s.Type, s.VMID, s.Name))))
 	}
@@ -72,6 +84,10 @@ func (r *Report) Text(w io.Writer) {
 			why, fix := "they may hold a password, and are in the files", "remove it from description before the files go to git"
 			notes.add(why+"\x00"+fix, i.Node)
 		}
+		if i.Secret != "" {
+			why, fix := "Proxmox VE does not show the password of a guest, and only a new guest needs it", "fill it in under passwords before the guest is created again"
+			secrets.add(why+"\x00"+fix, i.Secret)
+		}
 		for _, l := range i.Left {
 			left.add(l.Why+"\x00", i.Node+" "+l.Key)
 		}
@@ -79,6 +95,7 @@ func (r *Report) Text(w io.Writer) {
 	skipped.text(w, "not written")
 	left.text(w, "left as it is")
 	notes.text(w, "notes")
+	secrets.text(w, "secret without a value")
 	for _, u := range r.Unknown {
 		fmt.Fprintf(w, "not seen: %s: %s\n", u.Scope, diag.Line(u.Why))
 	}

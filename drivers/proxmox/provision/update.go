@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
@@ -35,6 +36,9 @@ func Update(ctx context.Context, h *kind.Host, s plan.Step) error {
 	m := want.Resolved().OwnerTag
 	m.Owner, m.CreationVMID = d.ID.Owner, at.VMID
 	if have.Observed().Tag.Provisional() { // an interrupted creation
+		if missing := s.Want.MissingToCreate; len(missing) > 0 {
+			return fmt.Errorf("%s is half made, and the value of %s is not known here", at, strings.Join(missing, ", "))
+		}
 		mk := maker(d)
 		if err := mk.creatorOf(want).resumeClone(ctx, s, at, m, have); err != nil {
 			return err

@@ -154,6 +154,7 @@ func (d vmCreator) finishClone(ctx context.Context, at api.GuestRef, m owner.Tag
 // vmParams are the keys of a whole VM, without its drives and its description.
 func vmParams(v *guest.VM, m owner.Tag) api.Params {
 	p := guest.VMAttributes().Settings(v).OmitEmpty()
+	maps.Copy(p, guest.VMAttributes().Creation(v))
 	p["smbios1"] = "uuid=" + m.UUID
 	for _, n := range v.NICs {
 		slot := m.Slots["nic."+n.Name]

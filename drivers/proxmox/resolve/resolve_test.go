@@ -119,6 +119,7 @@ func TestProblemsOfAVM(t *testing.T) {
 		"unknown option":     {func(v *guest.VM) { v.Options = map[string]string{"balon": "0"} }, `options.balon: PVE has no option "balon" for a VM`},
 		"slot of cloud-init": {func(v *guest.VM) { v.Options = map[string]string{"ide2": "none,media=cdrom"} }, "options.ide2: ide2 is the cloud-init drive"},
 		"ownership tag":      {func(v *guest.VM) { v.Description = "homestak-gitops: x" }, "description: description holds an ownership tag"},
+		"password and image": {func(v *guest.VM) { v.Password, v.UserData = "hunter22", "#cloud-config\n" }, "password: password on a machine with an image of its own for cloud-init"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, problems := vm(c.files)

@@ -227,7 +227,9 @@ func (r *vmResolver) userData() {
 	if h := r.in.Host; h != nil && h.Storage != nil {
 		r.SeedStorage = cmp.Or(h.Storage.ISO, r.SeedStorage)
 	}
-	r.Pulls = r.pulls()
+	if r.Pulls = r.pulls(); r.Password != "" && r.Seeded() {
+		r.errorf("password", "password on a machine with an image of its own for cloud-init", "PVE sets it only by its own drive: with user_data or in mode pull, set it in user_data")
+	}
 	if r.UserData == "" {
 		return
 	}
