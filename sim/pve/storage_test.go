@@ -70,6 +70,7 @@ func TestStorageEdit(t *testing.T) {
 	entry := c.object("/storage/tank")
 	require.Equal(t, []any{"tank/vms", 1.0}, []any{entry["pool"], entry["sparse"]})
 	c.done("POST", "/nodes/father/qemu", form{"vmid": "100", "scsi0": "tank:1"})
+	require.NotContains(t, c.list("/nodes/father/storage/tank/content")[0], "ctime", "ZFS shows no time of a volume")
 	c.ok("PUT", "/storage/tank", form{"disable": "1", "digest": fmt.Sprint(entry["digest"])})
 	require.Contains(t, c.ask("PUT", "/storage/tank", form{"disable": "0", "digest": fmt.Sprint(entry["digest"])}).reason, "detected modified configuration")
 	require.Equal(t, "storage 'tank' is disabled", c.task("POST", vmURL("100", "/status/start"), nil))

@@ -49,7 +49,7 @@ func refused(g seen) (o obstacle, ok bool) {
 	case len(cfg.PendingKeys()) > 0:
 		return obstacle{"changes of it are pending (" + strings.Join(cfg.PendingKeys(), ", ") + ")", "shut it down and start it again, or revert them in PVE"}, true
 	case identity(g) == "" && g.LXC:
-		return obstacle{"a container without a network card has no identity", "add a card"}, true
+		return obstacle{"a container without a network card has no identity", "add a card: PVE shows nothing else of a container that stays and that no copy has"}, true
 	case identity(g) == "":
 		return obstacle{"it has no SMBIOS UUID", fmt.Sprintf("give it one, which counts from its next start: `qm set %d --smbios1 uuid=$(cat /proc/sys/kernel/random/uuid)`", g.VMID)}, true
 	}

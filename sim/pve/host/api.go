@@ -88,15 +88,20 @@ func apiListContent(w *core.World, c *core.Call, s *core.Store) (any, error) {
 		if _, err := guests.MayReadVolume(c, 0, s.Name+":"+v.Name, ""); err != nil {
 			continue
 		}
-		list = append(list, listed(v, s, content))
+		list = append(list, listed(w, v, s, content))
 	}
 	return list, nil
 }
 
 // listed is a volume as a listing shows it.
-func listed(v *core.Volume, s *core.Store, content string) map[string]any {
+func listed(w *core.World, v *core.Volume, s *core.Store, content string) map[string]any {
 	entry := map[string]any{"volid": s.Name + ":" + v.Name, "content": content, "format": v.Format, "ctime": v.Ctime, "size": v.Size}
 	if v.Content == "images" {
+		if g := w.Guests[v.Vmid]; s.Files() && g != nil && g.Run != nil {
+			entry["ctime"] = w.Now.Unix() // when its inode changed, which each write does
+		} else if !s.Files() && s.Type != "lvm" && s.Type != "lvmthin" {
+			delete(entry, "ctime") // list_images in PVE/Storage/ZFSPoolPlugin.pm and others
+		}
 		entry["vmid"], entry["parent"] = v.Vmid, nil
 		if s.Files() {
 			entry["used"] = v.Used
