@@ -174,11 +174,11 @@ type Memory struct {
 	// Failing lists guests that failed in an earlier pass. Each without a step is checked once more if it is on the
 	// host, and steps that need it wait for that one attempt only.
 	Failing    []model.Address
-	Avoid      []int                  // VMIDs to use only if no other is free; see plan.Input
-	SweepHints []string               // from the observation of the last pass; see model.Want
-	Children   map[string]model.Child // the reports of children; see plan.Input
-	History    History                // may be nil
-	Converged  bool                   // the host was as the commit says before, so what differs was changed on the host
+	Avoid      []int                        // VMIDs to use only if no other is free; see plan.Input
+	SweepHints []string                     // from the observation of the last pass; see model.Want
+	Children   map[string]model.ChildReport // the reports of children; see plan.Input
+	History    History                      // may be nil
+	Converged  bool                         // the host was as the commit says before, so what differs was changed on the host
 }
 
 // History knows the sites of earlier commits.

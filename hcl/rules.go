@@ -29,6 +29,7 @@ func (rs *rules) check() {
 		rs.checkTopology(m)
 	}
 	rs.checkIdentities()
+	rs.checkParents()
 	rs.checkRemoved()
 	rs.checkMoved()
 	rs.checkAgents()
@@ -90,6 +91,9 @@ func (rs *rules) checkAgents() {
 	seen := map[string]*model.Host{}
 	for _, name := range slices.Sorted(maps.Keys(rs.site.Hosts)) {
 		h := rs.site.Hosts[name]
+		if h.Local {
+			continue // each means its own machine
+		}
 		key := strings.ToLower(strings.TrimRight(h.API, "/"))
 		if first := seen[key]; first != nil && key != "" {
 			rs.ErrorAt((&model.Resource{At: h.At, Ranges: h.Ranges}).RangeOf("api"), fmt.Sprintf("host %s has the api of host %s", lang.Quote(name), lang.Quote(first.Name)),
@@ -156,6 +160,57 @@ func (rs *rules) checkIdentities() {
 			rs.ErrorAt(n.At, fmt.Sprintf("node %s is deployed twice", lang.Quote(n.Name)),
 				"Manifest %s declares it at %s. A node's name is its identity: rename one of them, or remove host from one manifest.", lang.Quote(first.Manifest.Name), first.At)
 		}
+	}
+}
+
+// checkParents checks the parents of hosts: each has an agent, and above each is one without a parent.
+func (rs *rules) checkParents() {
+	reported := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(rs.site.Hosts)) {
+		h := rs.site.Hosts[name]
+		if h.Parent == "" {
+			continue
+		}
+		at := (&model.Resource{At: h.At, Ranges: h.Ranges}).RangeOf("parent")
+		rs.Current = at.File
+		if rs.site.HostFor(h.Parent) == nil {
+			rs.noParent(h.Parent, at)
+			continue
+		}
+		way := []string{name}
+		for c := rs.site.Child(name); c != nil; c = rs.site.Child(c.Parent) {
+			if way = append(way, c.Parent); c.Parent == name && !reported[name] {
+				for _, other := range way {
+					reported[other] = true
+				}
+				rs.ErrorAt(at, fmt.Sprintf("host %s is below itself", lang.Quote(name)), "%s: none of them has an agent that follows the repository. Remove one parent.", strings.Join(way, " → "))
+			}
+			if slices.Contains(way[:len(way)-1], c.Parent) {
+				break // a circle above it is reported where it is
+			}
+		}
+	}
+}
+
+// noParent says why a name is not that of an agent.
+func (rs *rules) noParent(name string, at diag.Range) {
+	for _, m := range rs.manifests {
+		for _, n := range m.Nodes {
+			switch {
+			case n.Name != name && n.Block != name:
+				continue
+			case n.Type != typePVE:
+				rs.ErrorAt(at, fmt.Sprintf("parent %s is not a pve node", lang.Quote(name)), "Its type is %s: only a host or a node of type pve has an agent that serves others.", n.Type)
+			case m.Host == "":
+				rs.ErrorAt(at, fmt.Sprintf("parent %s is in a recipe", lang.Quote(name)), "Manifest %s has no host, so the node does not exist: deploy the manifest, or name another parent.", lang.Quote(m.Name))
+			default: // made by count or for_each
+				rs.ErrorAt(at, fmt.Sprintf("parent %s names several nodes", lang.Quote(name)), "Name one of them, such as %s.", lang.Quote(n.Name))
+			}
+			return
+		}
+	}
+	if rs.Complete {
+		rs.ErrorAt(at, "unknown parent "+lang.Quote(name), "%s", rs.NearestOr(name, rs.site.Identities(), "The site has no other host."))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
+	"github.com/zclconf/go-cty/cty"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl/lang"
@@ -46,9 +47,12 @@ func (l *load) decodeSite() {
 		l.readFiles(b, v)
 		site.Specs[b.Name] = v
 	}
+	base := l.Base
+	l.Base = l.hostScope()
 	for _, b := range l.Blocks["host"] {
 		l.decodeHost(b, site)
 	}
+	l.Base = base
 	for _, k := range l.opts.Kinds {
 		if k.Block == lang.NodeBlock {
 			continue
@@ -121,6 +125,21 @@ func innerAt(b *lang.Block, typ, name string) hclv2.Range {
 	return b.At
 }
 
+// hostScope adds the names of all node blocks, for the parents of hosts: they are unique in what is deployed.
+func (l *load) hostScope() *lang.Scope {
+	values, known := map[string]cty.Value{}, map[string]bool{}
+	for _, b := range l.Blocks["manifest"] {
+		for _, inner := range b.Body.Blocks {
+			if inner.Type == lang.NodeBlock && len(inner.Labels) == 1 && lang.ValidName(inner.Labels[0]) {
+				values[inner.Labels[0]], known[inner.Labels[0]] = cty.StringVal(inner.Labels[0]), true
+			}
+		}
+	}
+	sc := l.Base.Child(map[string]cty.Value{lang.NodeBlock: cty.ObjectVal(values)})
+	sc.Nodes = known
+	return sc
+}
+
 func (l *load) decodeHost(b *lang.Block, site *model.Site) {
 	h := &model.Host{At: lang.DiagRange(b.At)}
 	d := l.decodeBlock(b, h, false)
@@ -130,6 +149,14 @@ func (l *load) decodeHost(b *lang.Block, site *model.Site) {
 		h.APIToken = l.opts.Secrets.Values["api_tokens"][b.Name]
 	}
 	h.TokenMissing = h.APIToken == ""
+	switch {
+	case h.API != "":
+	case h.Parent == "" && !b.Invalid:
+		l.Errorf(b.At, "missing attribute \"api\" in host "+lang.Quote(b.Name), "URL of the API without path, such as https://192.0.2.10:8006. Only a host with a parent does without: its agent knows that of its own machine.")
+		b.Invalid = true
+	case h.Parent != "":
+		h.API, h.Local = model.LocalAPI, true
+	}
 	if u := h.API; h.SSH != nil && h.SSH.Address == "" {
 		h.SSH.Address = lang.HostOf(u)
 	}

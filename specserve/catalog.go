@@ -27,6 +27,7 @@ type CatalogInput struct {
 	Way      string // what the children of that agent live on: the hosts and nodes above it, and itself; "": it is not known
 	Needs    needs  // of all nodes; nil: children get no values of secrets
 	Policies *policy.Set
+	Moved    []string // hosts that have another parent by now, and are served until they turn to it
 }
 
 // on reports whether the catalog is about the nodes of a manifest.
@@ -39,6 +40,17 @@ func (in *CatalogInput) has(m *model.Manifest, n *model.Node) bool {
 	return in.Agent == "" || m.On(n) == in.Agent && in.Site.Left != in.Agent
 }
 
+// hosts lists the hosts among the children.
+func (in *CatalogInput) hosts() (names []string) {
+	for name, h := range in.Site.Hosts {
+		mine := in.Agent == h.Parent || in.Agent == "" && (in.Host == "" || in.Host == h.Parent)
+		if h.Parent != "" && mine && in.Site.Left != h.Parent || slices.Contains(in.Moved, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // HasChild reports whether the catalog has a child, so that it should be made with Needs.
 func (in *CatalogInput) HasChild() bool {
 	for _, m := range in.Site.Manifests {
@@ -48,7 +60,7 @@ func (in *CatalogInput) HasChild() bool {
 			}
 		}
 	}
-	return false
+	return len(in.hosts()) > 0
 }
 
 // Catalog is a commit as a server has it. A nil one has no nodes.
@@ -70,7 +82,9 @@ type Node struct {
 	Spec    string         // name of its spec, "" for none
 	Posture *model.Posture // nil: the site has none for it
 	Run     *spec.Run      // when it applies its own spec; nil: it does not
-	Child   bool           // it is a host of its own, which follows the repository
+	Child   bool           // it has an agent of its own, which follows the repository
+	Host    bool           // it is a host, which nothing but its reports show
+	Moved   bool           // it is a host that has another parent by now
 	Removed bool           // it has left the site, and is still there
 
 	document []byte // the resolved spec as JSON
@@ -108,6 +122,11 @@ func MakeCatalog(in CatalogInput) (*Catalog, diag.List) {
 			}
 			c.nodes[n.Name] = node
 		}
+	}
+	for _, name := range in.hosts() {
+		config, l := makeConfig(in, name)
+		found = append(found, l...)
+		c.nodes[name] = &Node{Name: name, Child: true, Host: true, Moved: slices.Contains(in.Moved, name), config: config}
 	}
 	c.names = slices.Sorted(maps.Keys(c.nodes))
 	var l diag.List

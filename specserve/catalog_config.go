@@ -93,11 +93,13 @@ func secretsFor(in CatalogInput, child string) map[string]map[string]*string {
 			needed[section+"."+siteToken] = true
 		}
 	}
-	var own []string // of its own host: how that is opened
-	if h := in.Site.Hosts[child]; h != nil {
-		own = append(own, h.APIToken)
-		if h.SSH != nil {
-			own = append(own, h.SSH.Key)
+	var own []string // of its own host and those below: how they are opened
+	for _, name := range in.Site.OwnersFrom(child) {
+		if h := in.Site.Hosts[name]; h != nil {
+			own = append(own, h.APIToken)
+			if h.SSH != nil {
+				own = append(own, h.SSH.Key)
+			}
 		}
 	}
 	for group, values := range in.Site.Secrets.Values {

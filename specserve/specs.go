@@ -98,8 +98,11 @@ func serveSpec(x *request) error {
 	if err != nil {
 		return err
 	}
-	if node.Removed {
+	switch {
+	case node.Removed:
 		return &wire.Error{Code: wire.CodeNotFound, Message: "the site does not deploy this node any more"}
+	case node.Host:
+		return &wire.Error{Code: wire.CodeNotFound, Message: "it is a host, and so there is no spec to fetch"}
 	}
 	renewed := x.renewed(node)
 	document, tag, err := node.Answer(Own{Pins: x.view.Pins, Token: renewed, Agent: x.agentSums()})

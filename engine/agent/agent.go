@@ -92,7 +92,7 @@ type Options struct {
 	Parent func() *Bundle
 	// Children gives what is known of the children, by the last report of each; the caller may change the map. The
 	// agent itself finds out which of them are Gone. May be nil.
-	Children func() map[string]model.Child
+	Children func() map[string]model.ChildReport
 	// Observed is called with what an observation of the host saw; see engine.Pass.
 	Observed func(model.Observed)
 

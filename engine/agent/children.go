@@ -18,7 +18,7 @@ import (
 // pass.
 
 // childrenFor returns what is known of the children, for a pass with a commit.
-func childrenFor(ctx context.Context, l *loop, c model.Commit) map[string]model.Child {
+func childrenFor(ctx context.Context, l *loop, c model.Commit) map[string]model.ChildReport {
 	if l.o.Children == nil {
 		return nil
 	}

@@ -21,9 +21,9 @@ import (
 )
 
 // parent is a world in which box inner is a child with a box below it.
-func parent(w *world, reports map[string]model.Child) {
+func parent(w *world, reports map[string]model.ChildReport) {
 	w.options = func(o *Options) {
-		o.Children = func() map[string]model.Child {
+		o.Children = func() map[string]model.ChildReport {
 			w.repo.mu.Lock()
 			defer w.repo.mu.Unlock()
 			return maps.Clone(reports)
@@ -38,9 +38,9 @@ func parent(w *world, reports map[string]model.Child) {
 // the commit is in force, and nothing is wrong.
 func TestAChildGoesAfterItsReport(t *testing.T) {
 	live(t, func(w *world) {
-		reports := map[string]model.Child{}
+		reports := map[string]model.ChildReport{}
 		report := func(commit string, empty bool) {
-			w.set(func() { reports["inner"] = model.Child{At: time.Now(), Commit: commit, Empty: empty} })
+			w.set(func() { reports["inner"] = model.ChildReport{At: time.Now(), Commit: commit, Empty: empty} })
 		}
 		var shown, forgotten []string
 		parent(w, reports)
@@ -96,7 +96,7 @@ func TestAChildGoesAfterItsReport(t *testing.T) {
 func TestAChildIsNotRemovedWhileAllIsSuspended(t *testing.T) {
 	live(t, func(w *world) {
 		var shown []string
-		parent(w, map[string]model.Child{})
+		parent(w, map[string]model.ChildReport{})
 		before := w.options
 		w.end()
 		w.options = func(o *Options) {
@@ -147,7 +147,7 @@ func TestARecreatedChildIsForgotten(t *testing.T) {
 // What could not be seen is not gone: such a child is still one that leaves.
 func TestAChildThatCannotBeSeenIsStillLeaving(t *testing.T) {
 	live(t, func(w *world) {
-		parent(w, map[string]model.Child{})
+		parent(w, map[string]model.ChildReport{})
 		w.repo.push("c2", boxes(map[string]int{"a": 1, "b": 1}))
 		w.look()
 		w.byHand(func(h model.State) { delete(h, enginetest.Addr("box", "inner")) })
@@ -163,18 +163,18 @@ func TestAChildThatCannotBeSeenIsStillLeaving(t *testing.T) {
 // A commit that has the child again ends what was known.
 func TestAChildThatReturnsIsNotGone(t *testing.T) {
 	live(t, func(w *world) {
-		reports := map[string]model.Child{}
+		reports := map[string]model.ChildReport{}
 		parent(w, reports)
 		w.repo.push("c2", boxes(map[string]int{"a": 1, "b": 1}))
 		w.look()
 		w.repo.push("c3", boxes(map[string]int{"a": 1, "b": 1, "inner": 1}))
 		w.look()
 		require.Empty(t, w.state().Withdrawn)
-		w.set(func() { reports["inner"] = model.Child{At: time.Now(), Commit: "c2", Empty: true} })
+		w.set(func() { reports["inner"] = model.ChildReport{At: time.Now(), Commit: "c2", Empty: true} })
 		w.repo.push("c4", boxes(map[string]int{"a": 1, "b": 1}))
 		w.look()
 		require.Equal(t, "a=1 b=1 inner=1", w.holds(), "c3 may have filled it")
-		w.set(func() { reports["inner"] = model.Child{At: time.Now(), Commit: "c4", Empty: true} })
+		w.set(func() { reports["inner"] = model.ChildReport{At: time.Now(), Commit: "c4", Empty: true} })
 		w.look()
 		require.Equal(t, "a=1 b=1", w.holds())
 	})
@@ -183,7 +183,7 @@ func TestAChildThatReturnsIsNotGone(t *testing.T) {
 // A trailer lets a child go with what is in it. It counts once, and only where it is known since when.
 func TestATrailerLetsAChildGo(t *testing.T) {
 	live(t, func(w *world) {
-		parent(w, map[string]model.Child{})
+		parent(w, map[string]model.ChildReport{})
 		w.repo.push("c2", boxes(map[string]int{"a": 1, "b": 1}), "Allow-Orphans: other")
 		w.look()
 		require.Equal(t, "a=1 b=1 inner=1", w.holds())
@@ -196,7 +196,7 @@ func TestATrailerLetsAChildGo(t *testing.T) {
 	})
 	// It counts once also while the commit is not converged: the child came back, and left again.
 	live(t, func(w *world) {
-		parent(w, map[string]model.Child{})
+		parent(w, map[string]model.ChildReport{})
 		w.host.During = func(_ context.Context, s plan.Step) error {
 			if s.Address.Name == "a" {
 				return errors.New("a is stuck")
@@ -216,7 +216,7 @@ func TestATrailerLetsAChildGo(t *testing.T) {
 	})
 	// Also where no commit ever converged, by the very commit: a child that cannot leave keeps all from converging.
 	live(t, func(w *world) {
-		parent(w, map[string]model.Child{})
+		parent(w, map[string]model.ChildReport{})
 		w.end()
 		require.NoError(t, os.Remove(filepath.Join(w.dir, "state.json")))
 		w.repo.push("c2", boxes(map[string]int{"a": 1, "b": 1}))

@@ -128,10 +128,11 @@ func membership(ctx context.Context, l *loop, c model.Commit) membershipFacts {
 	return m
 }
 
-// wayTo is the parent of a child in a site: "" for a host, and for an unknown child.
+// wayTo is what a child lives on in a site: "" for a host, which is the same machine whatever its parent, and for an unknown
+// child.
 func wayTo(s *model.Site, identity string) string {
-	if n := s.Child(identity); n != nil && s.Hosts[identity] == nil {
-		return n.Manifest.Way(n)
+	if c := s.Child(identity); c != nil && c.Node != nil {
+		return c.Node.Manifest.Way(c.Node)
 	}
 	return ""
 }

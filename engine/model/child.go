@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // Values of Node.Orphan: what happens to the nodes on a guest when the guest leaves the site.
@@ -13,8 +15,8 @@ const (
 	OrphanAbandon = "abandon" // the guest stays with its nodes, unmanaged
 )
 
-// Child has what a parent knows of a child, by the reports of its agent. The zero value is one that never reported.
-type Child struct {
+// ChildReport has what a parent knows of a child, by the reports of its agent. The zero value is one that never reported.
+type ChildReport struct {
 	At     time.Time // when the last report came, by the clock of the parent
 	Commit string    // that it is about
 	Empty  bool      // the child manages nothing any more
@@ -61,22 +63,79 @@ func (s *Site) Leave(child *Host) *Site {
 	return &c
 }
 
-// Below lists the nodes below a host or child, however deep: what its agent converges, and what the agents of children
-// among that do.
+// Child is an identity that has a parent: a node of type pve in a deployed manifest, or a host with one. Its parent serves
+// it whatever it is. Only the way into being differs: a node is created and entered, a host joins.
+type Child struct {
+	Name   string
+	Parent string // identity of the agent that serves it
+	Node   *Node  // nil for a host
+	At     diag.Range
+}
+
+// Child finds a child; nil for an identity that has no parent, and for what is none.
+func (s *Site) Child(identity string) *Child {
+	if h := s.Hosts[identity]; h != nil {
+		return h.child()
+	}
+	for _, m := range s.Manifests {
+		if m.Host == "" {
+			continue
+		}
+		if n := m.Node(identity); n != nil && n.Type == PVEType {
+			return m.child(n)
+		}
+	}
+	return nil
+}
+
+func (h *Host) child() *Child {
+	if h.Parent == "" {
+		return nil
+	}
+	return &Child{Name: h.Name, Parent: h.Parent, At: h.At}
+}
+
+func (m *Manifest) child(n *Node) *Child {
+	return &Child{Name: n.Name, Parent: m.On(n), Node: n, At: n.At}
+}
+
+// ChildrenOf lists the children that an agent serves, by name.
+func (s *Site) ChildrenOf(identity string) []*Child { return s.families()[identity] }
+
+// families are the children of each identity, by name.
+func (s *Site) families() map[string][]*Child {
+	all := map[string][]*Child{}
+	for _, m := range s.Manifests {
+		for _, n := range m.Nodes {
+			if m.Host != "" && n.Type == PVEType && s.Hosts[n.Name] == nil {
+				c := m.child(n)
+				all[c.Parent] = append(all[c.Parent], c)
+			}
+		}
+	}
+	for _, h := range s.Hosts {
+		if c := h.child(); c != nil {
+			all[c.Parent] = append(all[c.Parent], c)
+		}
+	}
+	for _, list := range all {
+		slices.SortFunc(list, func(a, b *Child) int { return CompareNames(a.Name, b.Name) })
+	}
+	return all
+}
+
+// Below lists the nodes below a host or child, however deep: what its agent converges, and what the agents of its children
+// do.
 func (s *Site) Below(host string) []*Node {
+	agents := map[string]bool{}
+	for _, name := range s.OwnersFrom(host) {
+		agents[name] = true
+	}
 	var out []*Node
-	agents, seen := []string{host}, map[string]bool{host: true}
-	for i := 0; i < len(agents); i++ {
-		for _, m := range s.Manifests {
-			for _, n := range m.Nodes {
-				if m.On(n) != agents[i] || seen[n.Name] {
-					continue
-				}
-				seen[n.Name] = true
+	for _, m := range s.Manifests {
+		for _, n := range m.Nodes {
+			if agents[m.On(n)] {
 				out = append(out, n)
-				if n.Type == PVEType {
-					agents = append(agents, n.Name)
-				}
 			}
 		}
 	}
@@ -86,10 +145,13 @@ func (s *Site) Below(host string) []*Node {
 // OwnersFrom lists a host or child and the children below it: those in whose names guests are managed there, sorted
 // after the first.
 func (s *Site) OwnersFrom(host string) []string {
-	out := []string{host}
-	for _, n := range s.Below(host) {
-		if n.Type == PVEType {
-			out = append(out, n.Name)
+	out, seen, families := []string{host}, map[string]bool{host: true}, s.families()
+	for i := 0; i < len(out); i++ {
+		for _, c := range families[out[i]] {
+			if !seen[c.Name] { // a site that is not valid may have circles
+				seen[c.Name] = true
+				out = append(out, c.Name)
+			}
 		}
 	}
 	slices.Sort(out[1:])

@@ -6,25 +6,25 @@ import (
 	"slices"
 )
 
-// An identity is the name of an agent: that of a host, or of a child, which is a node of type pve in a
-// deployed manifest. The agent of a host converges the roots of the manifests that name it, the agent of a
-// child the nodes whose parent it is. So every deployed node has one agent, in a tree of any depth.
+// An identity is the name of an agent: that of a host, or of a node of type pve in a deployed manifest. The agent of a
+// host converges the roots of the manifests that name it, that of a node the nodes whose parent it is. So every deployed
+// node has one agent, in a tree of any depth. An identity that has a parent is a child; see Child.
 
 // PVEType is the type of the nodes that other nodes may live on.
 const PVEType = "pve"
 
-// localAPI is the API of the machine that an agent runs on.
-const localAPI = "https://127.0.0.1:8006"
+// LocalAPI is the API of the machine that an agent runs on.
+const LocalAPI = "https://127.0.0.1:8006"
 
-// HostFor returns the host that an identity converges, nil for an identity that the site does not have. The host of
-// a child is made from its node: the machine itself, as its hypervisor block describes it. Local knowledge, such as
+// HostFor returns the host that an identity converges, nil for an identity that the site does not have. That of
+// a node is made from it: the machine itself, as its hypervisor block describes it. Local knowledge, such as
 // its API token, is only set on that machine; see Site.Local.
 func (s *Site) HostFor(identity string) *Host {
 	if h := s.Hosts[identity]; h != nil {
 		return h
 	}
-	if n := s.Child(identity); n != nil {
-		h := n.host()
+	if c := s.Child(identity); c != nil {
+		h := c.Node.host()
 		s.Local.Complete(h)
 		return h
 	}
@@ -36,19 +36,6 @@ func (s *Site) ChildHost(identity string) *Host {
 	h := (&Node{Name: identity}).host()
 	s.Local.Complete(h)
 	return h
-}
-
-// Child finds the node of a child; nil for what is none.
-func (s *Site) Child(identity string) *Node {
-	for _, m := range s.Manifests {
-		if m.Host == "" {
-			continue
-		}
-		if n := m.Node(identity); n != nil && n.Type == PVEType {
-			return n
-		}
-	}
-	return nil
 }
 
 // Identities lists all of them, in order.
@@ -157,7 +144,7 @@ func (s *Site) Lost(before *Site) []Address {
 
 // host is the machine of a child, as its children find it.
 func (n *Node) host() *Host {
-	h := &Host{Name: n.Name, API: localAPI, Node: n.Name, Local: true, TokenMissing: true, At: n.At}
+	h := &Host{Name: n.Name, API: LocalAPI, Node: n.Name, Local: true, TokenMissing: true, At: n.At}
 	h.Storage = &Storage{Disks: "local-lvm", Images: "local", ISO: "local", Backups: "local", Snippets: "local"}
 	if d := n.Hyper; d != nil {
 		for _, o := range []struct{ to, from *string }{{&h.Node, &d.Node}, {&h.Storage.Disks, &d.Storage}, {&h.Bridge, &d.Bridge}} {

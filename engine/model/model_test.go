@@ -349,7 +349,7 @@ func TestTheHostOfAChild(t *testing.T) {
 	inner := s.Manifests["web"].Nodes[1]
 	inner.Hyper = &HyperDecl{Node: "pve", Storage: "zfs", Bridge: "vmbr1"}
 	h := s.HostFor("inner")
-	require.Equal(t, localAPI, h.API)
+	require.Equal(t, LocalAPI, h.API)
 	require.Equal(t, "pve", h.PVENode())
 	require.Equal(t, "zfs", h.Storage.Disks)
 	require.Equal(t, "local", h.Storage.Images)
@@ -374,6 +374,47 @@ func TestTheHostOfAChild(t *testing.T) {
 	require.ErrorContains(t, err, "inner is a node")
 	s.Manifests["web"].Host = ""
 	require.Nil(t, s.HostFor("inner"), "a recipe is nowhere")
+}
+
+// Hosts that have a parent and nodes of type pve are children alike: what is below a host includes what is below both.
+func TestChildren(t *testing.T) {
+	node := func(m *Manifest, name, kind, parent string) {
+		m.Nodes = append(m.Nodes, &Node{Name: name, Type: kind, Parent: parent, Manifest: m, Resource: &Resource{Addr: Address{Kind: kind, Name: name}}})
+	}
+	tree, far := &Manifest{Name: "tree", Host: "hub"}, &Manifest{Name: "far", Host: "branch"}
+	node(tree, "inner", PVEType, "")
+	node(tree, "app", "vm", "inner")
+	node(far, "web", "vm", "")
+	node(far, "deep", PVEType, "")
+	s := &Site{
+		Hosts:     map[string]*Host{"hub": {Name: "hub"}, "branch": {Name: "branch", Parent: "hub", Local: true}, "leaf": {Name: "leaf", Parent: "inner"}, "other": {Name: "other"}},
+		Manifests: map[string]*Manifest{"tree": tree, "far": far},
+	}
+	of := func(identity string) (names []string) {
+		for _, c := range s.ChildrenOf(identity) {
+			require.Equal(t, identity, c.Parent)
+			require.Equal(t, c, s.Child(c.Name))
+			require.Equal(t, s.Hosts[c.Name] == nil, c.Node != nil)
+			names = append(names, c.Name)
+		}
+		return names
+	}
+	require.Equal(t, []string{"branch", "inner"}, of("hub"))
+	require.Equal(t, []string{"leaf"}, of("inner"))
+	require.Equal(t, []string{"deep"}, of("branch"))
+	require.Empty(t, of("other"))
+	require.Nil(t, s.Child("hub"))
+	require.Nil(t, s.Child("web"))
+	require.Equal(t, []string{"hub", "branch", "deep", "inner", "leaf"}, s.OwnersFrom("hub"))
+	require.Equal(t, []string{"inner", "leaf"}, s.OwnersFrom("inner"))
+	require.Len(t, s.Below("hub"), 4)
+	require.Len(t, s.Below("branch"), 2)
+	require.Same(t, s.Hosts["branch"], s.HostFor("branch"))
+
+	// A host that moves to another parent keeps its guests.
+	c := *s
+	c.Hosts = map[string]*Host{"hub": s.Hosts["hub"], "other": s.Hosts["other"], "branch": {Name: "branch", Parent: "other"}}
+	require.Empty(t, c.Lost(s))
 }
 
 // What moves with its parent is made again there, without its data: it is lost as what left the site is.

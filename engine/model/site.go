@@ -94,10 +94,11 @@ type Naming struct {
 	Pattern string `hcl:"pattern" doc:"Regular expression (RE2) that a whole node name must match."`
 }
 
-// Host is a PVE host or cluster that roots a tree.
+// Host is a PVE host or cluster, the root of a tree or below another one.
 type Host struct {
 	Name        string    `hcl:"name,label"`
-	API         string    `hcl:"api" doc:"URL of the API without path, such as https://192.0.2.10:8006."`
+	Parent      string    `hcl:"parent,optional" doc:"Host or node of type pve whose agent serves this one: host.NAME or node.NAME. Without one its agent follows the repository itself."`
+	API         string    `hcl:"api,optional" doc:"URL of the API without path, such as https://192.0.2.10:8006. Required without parent: the agent of a host with a parent knows that of its own machine."`
 	Node        string    `hcl:"node,optional" doc:"Name of the PVE node; the host's own name unless set."`
 	Nodes       []string  `hcl:"nodes,optional" doc:"Names of the PVE nodes of a cluster where guests may live."`
 	APIToken    string    `hcl:"api_token,optional" secret:"true" doc:"API token, user@realm!name=secret; secret.api_tokens[\"NAME\"] unless set."`
@@ -113,7 +114,7 @@ type Host struct {
 	At           diag.Range
 	Ranges       []AttrRange
 	TokenMissing bool   // the token is declared but its value is not known here
-	Local        bool   // a child: it is the machine on which its agent runs, which alone knows its token and certificate
+	Local        bool   // it is the machine on which its agent runs, which alone knows its token and certificate: a node, or a host without api
 	CAPEM        []byte // contents of the file CA
 	PublicKey    string // a line of authorized_keys for its new guests, beside those of the site; "" for none
 }

@@ -356,8 +356,8 @@ func (s *Site) Bind(manifest, host string) (*Site, error) {
 	if m == nil {
 		return nil, fmt.Errorf("unknown manifest %q: %s", manifest, diag.DidYouMean(manifest, slices.Collect(maps.Keys(s.Manifests))))
 	}
-	if s.Hosts[host] == nil && s.Child(host) != nil {
-		return nil, fmt.Errorf("%s is a node: a manifest is bound to a host, and this one has the nodes of manifest %s", host, s.Child(host).Manifest.Name)
+	if c := s.Child(host); c != nil && c.Node != nil {
+		return nil, fmt.Errorf("%s is a node: a manifest is bound to a host, and this one has the nodes of manifest %s", host, c.Node.Manifest.Name)
 	}
 	if s.Hosts[host] == nil {
 		return nil, fmt.Errorf("unknown host %q: %s", host, diag.DidYouMean(host, slices.Collect(maps.Keys(s.Hosts))))

@@ -41,7 +41,7 @@ func (g *guard) guardChild(s *Step) {
 }
 
 // known says what is known of a child, and since when.
-func known(c model.Child) string {
+func known(c model.ChildReport) string {
 	if c.At.IsZero() {
 		return "no report of its agent is known"
 	}
@@ -65,7 +65,7 @@ func known(c model.Child) string {
 }
 
 // nextStep says how to go on with a child that is kept.
-func nextStep(s *Step, c model.Child) string {
+func nextStep(s *Step, c model.ChildReport) string {
 	name := s.Address.Name
 	switch {
 	case c.At.IsZero():

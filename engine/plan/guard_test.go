@@ -279,7 +279,7 @@ func TestAChildGoesWhenNothingIsLeftInIt(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for name, c := range map[string]struct {
 		orphan       string
-		child        model.Child
+		child        model.ChildReport
 		allow        []string
 		replace      bool
 		destroy      bool
@@ -287,32 +287,32 @@ func TestAChildGoesWhenNothingIsLeftInIt(t *testing.T) {
 		says, reason string
 	}{
 		"it never reported":                          {says: `not deleted until nothing is left in it: no report of its agent is known; if nothing is in it, or nothing that counts, push a commit with the trailer "Allow-Orphans: inner", or run it with --allow-orphans inner`},
-		"nodes are in it":                            {child: model.Child{At: at, Commit: before, Nodes: []string{"app", "db"}}, says: "last reported 2026-01-02 03:04:05 UTC, at a0000000: of 2 nodes (app, db); if inner does not report any more, start it and check its agent"},
-		"nodes are in it at this commit":             {child: model.Child{At: at, Commit: commit, Nodes: []string{"app"}}, says: "of 1 node (app)"},
-		"many are":                                   {child: model.Child{At: at, Commit: commit, Nodes: []string{"a", "b", "c", "d", "e", "f"}}, says: "of 6 nodes (a, b, c, d, e, …)"},
-		"it says nothing of any":                     {child: model.Child{At: at, Commit: commit}, says: "of no node, but did not report that it is empty; homestak-gitops plan on inner lists unmanaged guests, if there are any: move or remove them, or push a commit"},
-		"empty at this commit":                       {child: model.Child{At: at, Commit: commit, Empty: true}, goes: true, reason: "left the site; nothing is left in it, as it reported at b0000000"},
-		"empty at a commit that had it":              {child: model.Child{At: at, Commit: before, Empty: true}, says: "at a0000000: empty"},
-		"empty since a commit that had it no more":   {child: model.Child{At: at, Commit: before, Empty: true, Gone: true}, goes: true, reason: "left the site; nothing is left in it, as it reported at a0000000"},
-		"not empty at a commit that had it no more":  {child: model.Child{At: at, Commit: before, Gone: true, Nodes: []string{"app"}}, says: "of 1 node (app)"},
+		"nodes are in it":                            {child: model.ChildReport{At: at, Commit: before, Nodes: []string{"app", "db"}}, says: "last reported 2026-01-02 03:04:05 UTC, at a0000000: of 2 nodes (app, db); if inner does not report any more, start it and check its agent"},
+		"nodes are in it at this commit":             {child: model.ChildReport{At: at, Commit: commit, Nodes: []string{"app"}}, says: "of 1 node (app)"},
+		"many are":                                   {child: model.ChildReport{At: at, Commit: commit, Nodes: []string{"a", "b", "c", "d", "e", "f"}}, says: "of 6 nodes (a, b, c, d, e, …)"},
+		"it says nothing of any":                     {child: model.ChildReport{At: at, Commit: commit}, says: "of no node, but did not report that it is empty; homestak-gitops plan on inner lists unmanaged guests, if there are any: move or remove them, or push a commit"},
+		"empty at this commit":                       {child: model.ChildReport{At: at, Commit: commit, Empty: true}, goes: true, reason: "left the site; nothing is left in it, as it reported at b0000000"},
+		"empty at a commit that had it":              {child: model.ChildReport{At: at, Commit: before, Empty: true}, says: "at a0000000: empty"},
+		"empty since a commit that had it no more":   {child: model.ChildReport{At: at, Commit: before, Empty: true, Gone: true}, goes: true, reason: "left the site; nothing is left in it, as it reported at a0000000"},
+		"not empty at a commit that had it no more":  {child: model.ChildReport{At: at, Commit: before, Gone: true, Nodes: []string{"app"}}, says: "of 1 node (app)"},
 		"nodes in it go with it":                     {orphan: "destroy", goes: true, reason: `left the site; nodes in it are removed with it (orphan = "destroy")`},
-		"nodes in it go with it, but nothing is":     {orphan: "destroy", child: model.Child{At: at, Commit: commit, Empty: true}, goes: true, reason: "left the site; nothing is left in it, as it reported at b0000000"},
-		"it is abandoned":                            {orphan: "abandon", child: model.Child{At: at, Commit: commit, Nodes: []string{"app"}}, says: `removed from the site, and stays with everything in it (orphan = "abandon")`},
-		"it is abandoned, and nothing is in it":      {orphan: "abandon", child: model.Child{At: at, Commit: commit, Empty: true}, goes: true, reason: "left the site; nothing is left in it, as it reported at b0000000"},
+		"nodes in it go with it, but nothing is":     {orphan: "destroy", child: model.ChildReport{At: at, Commit: commit, Empty: true}, goes: true, reason: "left the site; nothing is left in it, as it reported at b0000000"},
+		"it is abandoned":                            {orphan: "abandon", child: model.ChildReport{At: at, Commit: commit, Nodes: []string{"app"}}, says: `removed from the site, and stays with everything in it (orphan = "abandon")`},
+		"it is abandoned, and nothing is in it":      {orphan: "abandon", child: model.ChildReport{At: at, Commit: commit, Empty: true}, goes: true, reason: "left the site; nothing is left in it, as it reported at b0000000"},
 		"its removal is allowed":                     {allow: []string{"other", "inner"}, goes: true, reason: "left the site; nodes in it are removed with it, as --allow-orphans or the trailer Allow-Orphans requires"},
 		"the removal of another one is allowed":      {allow: []string{"other"}, says: "no report of its agent is known"},
-		"replaced with nodes in it":                  {replace: true, child: model.Child{At: at, Commit: commit, Nodes: []string{"app"}}, says: "not replaced until nothing is left in it: last reported 2026-01-02 03:04:05 UTC, at b0000000: of 1 node (app); take the nodes below inner out of the site first"},
-		"replaced with nodes that go with a leaving": {replace: true, orphan: "destroy", child: model.Child{At: at, Commit: commit, Nodes: []string{"app"}}, says: "not replaced until"},
-		"replaced, and nothing is in it":             {replace: true, child: model.Child{At: at, Commit: commit, Empty: true}, goes: true, reason: "image differs from the site and cannot be changed in place; nothing is left in it, as it reported at b0000000"},
-		"replaced, and nothing was in it":            {replace: true, child: model.Child{At: at, Commit: before, Empty: true, Gone: true}, says: "not replaced until"},
-		"destroyed by name, and nothing is in it":    {destroy: true, child: model.Child{At: at, Commit: commit, Empty: true}, goes: true, reason: "manifest m is destroyed; nothing is left in it, as it reported at b0000000"},
+		"replaced with nodes in it":                  {replace: true, child: model.ChildReport{At: at, Commit: commit, Nodes: []string{"app"}}, says: "not replaced until nothing is left in it: last reported 2026-01-02 03:04:05 UTC, at b0000000: of 1 node (app); take the nodes below inner out of the site first"},
+		"replaced with nodes that go with a leaving": {replace: true, orphan: "destroy", child: model.ChildReport{At: at, Commit: commit, Nodes: []string{"app"}}, says: "not replaced until"},
+		"replaced, and nothing is in it":             {replace: true, child: model.ChildReport{At: at, Commit: commit, Empty: true}, goes: true, reason: "image differs from the site and cannot be changed in place; nothing is left in it, as it reported at b0000000"},
+		"replaced, and nothing was in it":            {replace: true, child: model.ChildReport{At: at, Commit: before, Empty: true, Gone: true}, says: "not replaced until"},
+		"destroyed by name, and nothing is in it":    {destroy: true, child: model.ChildReport{At: at, Commit: commit, Empty: true}, goes: true, reason: "manifest m is destroyed; nothing is left in it, as it reported at b0000000"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.orphan == "" {
 				c.orphan = "refuse"
 			}
 			in := input(state(object("image.a", &Image{}), object("image.b", &Image{})), state(child("vm.inner", 100, c.orphan, &VM{Image: "a"}, "image.old"), object("image.old", &Image{}), object("image.a", &Image{}), object("image.b", &Image{})))
-			in.Commit, in.AllowOrphans, in.Children = commit, c.allow, map[string]model.Child{"inner": c.child}
+			in.Commit, in.AllowOrphans, in.Children = commit, c.allow, map[string]model.ChildReport{"inner": c.child}
 			action := "delete"
 			if c.replace {
 				in.Want.State[addr("vm.inner")] = guest("vm.inner", 0, &VM{Image: "b"}, "image.b")
@@ -361,7 +361,7 @@ func TestAChildIsNotDestroyedByName(t *testing.T) {
 		require.Equal(t, "Take manifest m out of the site and push that: inner empties itself, and goes when nothing is left in it. To destroy it with all that is in it: --allow-orphans inner.", p.Findings[0].Detail)
 		require.Empty(t, p.Deferred)
 
-		in.Children = map[string]model.Child{"inner": {At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Commit: "a000000000000000000000000000000000000000", Nodes: []string{"app"}}}
+		in.Children = map[string]model.ChildReport{"inner": {At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Commit: "a000000000000000000000000000000000000000", Nodes: []string{"app"}}}
 		require.Contains(t, Make(in).Findings[0].Summary, "nodes of the site may be in it, last reported 2026-01-02 03:04:05 UTC, at a0000000: of 1 node (app)")
 		in.AllowOrphans = []string{"inner"}
 		require.ElementsMatch(t, []string{"delete vm.beside", "delete vm.inner"}, steps(Make(in)))
@@ -376,7 +376,7 @@ func TestWhatTakesThePlaceOfAChildWaits(t *testing.T) {
 	require.Empty(t, p.Findings)
 	require.Len(t, p.Postponed(), 3)
 
-	in.Children = map[string]model.Child{"inner": {At: in.Have.At, Commit: in.Commit, Empty: true}}
+	in.Children = map[string]model.ChildReport{"inner": {At: in.Have.At, Commit: in.Commit, Empty: true}}
 	require.ElementsMatch(t, []string{"create vm.beside", "delete vm.inner", "create vm.new after vm.inner", "create vm.on-it after vm.new"}, steps(Make(in)))
 }
 
@@ -410,7 +410,7 @@ type agents struct {
 	t       *rapid.T
 	holds   map[string]model.State // by identity
 	hosts   map[string]*model.Host // of every child that was created, as its agent knows itself
-	reports map[string]model.Child
+	reports map[string]model.ChildReport
 	vmid    int
 	orphans map[string]string
 }
@@ -451,7 +451,7 @@ func (w *agents) pass(identity, commit string, s *model.Site) *Plan {
 		}
 	}
 	if identity != "root" {
-		c := model.Child{At: time.Unix(1, 0), Commit: commit, Empty: len(w.holds[identity]) == 0}
+		c := model.ChildReport{At: time.Unix(1, 0), Commit: commit, Empty: len(w.holds[identity]) == 0}
 		for a := range w.holds[identity] {
 			c.Nodes = append(c.Nodes, a.Name)
 		}
@@ -473,7 +473,7 @@ func (w *agents) forget(name string) {
 // it, and in the end everything is as the last commit says.
 func TestTreesGoChildFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &agents{t: t, holds: map[string]model.State{"root": {}}, hosts: map[string]*model.Host{}, reports: map[string]model.Child{}, vmid: 100, orphans: map[string]string{}}
+		w := &agents{t: t, holds: map[string]model.State{"root": {}}, hosts: map[string]*model.Host{}, reports: map[string]model.ChildReport{}, vmid: 100, orphans: map[string]string{}}
 		x := tree{map[string]string{}, map[string]string{}, w.orphans}
 		for commit := range rapid.IntRange(1, 4).Draw(t, "commits") {
 			for range rapid.IntRange(1, 8).Draw(t, "edits") {

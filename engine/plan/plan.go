@@ -210,7 +210,7 @@ type Input struct {
 	Avoid []int
 	// Children has what is known of guests that contain nodes of the site, by the names of their nodes. AllowOrphans
 	// names those that may be removed with their nodes.
-	Children     map[string]model.Child
+	Children     map[string]model.ChildReport
 	AllowOrphans []string
 	// Destroy plans the removal of every guest of Manifest instead, wanted or not, suspended or not.
 	Destroy bool

@@ -78,10 +78,10 @@ func (s *Service) inForce(way *hosts, repo *daemon.Copy) func(context.Context, e
 }
 
 // children are the reports of the children; see agent.Options.
-func (s *Service) children() map[string]model.Child {
-	out := map[string]model.Child{}
+func (s *Service) children() map[string]model.ChildReport {
+	out := map[string]model.ChildReport{}
 	for _, r := range s.server.Reports() {
-		c := model.Child{At: r.ReceivedAt, Commit: r.Commit, Empty: r.Empty}
+		c := model.ChildReport{At: r.ReceivedAt, Commit: r.Commit, Empty: r.Empty}
 		for _, n := range r.Nodes {
 			c.Nodes = append(c.Nodes, n.Name)
 		}

@@ -39,7 +39,7 @@ func BlockTypes(kinds model.Kinds) []BlockType {
 	}
 	types := []BlockType{
 		{Name: "site", Doc: "Defaults for everything. There is exactly one.", Spec: reflect.TypeFor[model.Site](), once: true, labels: 1},
-		row("host", "A PVE host or cluster that roots a tree.", model.Host{}),
+		row("host", "A PVE host or cluster: the root of a tree, or below a parent.", model.Host{}),
 		row("preset", "A size.", model.Preset{}),
 		row("posture", "A security level.", model.Posture{}),
 		row("spec", "The desired state inside a node.", model.Spec{}),

@@ -251,7 +251,7 @@ func (w *world) start() {
 		Open: func(d engine.Desired, h *model.Host) (engine.Driver, error) {
 			return proxmox.Open(proxmox.Config{Host: h, Site: d.Site.Name, Owner: h.Name, Keys: w.keys, Transport: way, Concurrency: atOnce})
 		},
-		Children: func() map[string]model.Child { return w.children() },
+		Children: func() map[string]model.ChildReport { return w.children() },
 		Log:      slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	require.NoError(w.t, err)
@@ -261,11 +261,11 @@ func (w *world) start() {
 }
 
 // children is what agents of pve nodes would report: nothing lives on any of them, as the newest commit has it.
-func (w *world) children() map[string]model.Child {
+func (w *world) children() map[string]model.ChildReport {
 	c, err := w.repo.Head(w.ctx)
-	out := map[string]model.Child{}
+	out := map[string]model.ChildReport{}
 	for i := 0; err == nil && i < 100; i++ {
-		out[fmt.Sprintf("n%d", i)] = model.Child{At: time.Unix(1, 0), Commit: c.ID, Empty: true}
+		out[fmt.Sprintf("n%d", i)] = model.ChildReport{At: time.Unix(1, 0), Commit: c.ID, Empty: true}
 	}
 	return out
 }

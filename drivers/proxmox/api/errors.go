@@ -178,7 +178,11 @@ func EndsPass(ctx context.Context, err error) bool {
 func tokenProblem(h *model.Host, token string) error {
 	switch {
 	case token == "" && h.Local:
-		return &loginError{fmt.Sprintf("no API token for node %s: only its own agent has one, so run this on %s, where the agent plans and applies, or add --sim for a simulated one", h.Name, h.Name)}
+		what := "node"
+		if h.Parent != "" {
+			what = "host"
+		}
+		return &loginError{fmt.Sprintf("no API token for %s %s: only its own agent has one, so run this on %[2]s, where the agent plans and applies, or add --sim for a simulated one", what, h.Name)}
 	case token == "":
 		return &loginError{fmt.Sprintf("no API token for host %s: put api_tokens.%s (user@realm!name=secret) into secrets.yaml, secrets.sops.yaml or the file named by --secrets", h.Name, h.Name)}
 	}
