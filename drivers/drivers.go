@@ -5,13 +5,16 @@ import (
 	"context"
 	"io/fs"
 	"net/http"
+	"net/netip"
 	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/observation"
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -86,15 +89,29 @@ type Transport func(*model.Site, *model.Host) (way http.RoundTripper, token stri
 // Open makes the driver of a host, with what specs say inside its guests if they are entered. It sends no request.
 func (a Access) Open(d engine.Desired, h *model.Host) (engine.Driver, error) {
 	a.awaits = d.AwaitsSecrets
+	var host engine.Driver
 	host, err := proxmox.Open(a.Proxmox(d.Site, h))
-	if err != nil {
+	switch {
+	case err != nil && h.Spec != "" && a.enters():
+		host = unopened{err} // the spec may make it a host
+	case err != nil:
 		return nil, err // a nil *Driver in an interface would not be nil
-	}
-	if !a.enters() {
+	case !a.enters():
 		return host, nil
 	}
 	return a.guests().Over(host, d.Site, h), nil
 }
+
+// unopened is a host whose API cannot be opened.
+type unopened struct{ err error }
+
+func (u unopened) Observe(context.Context, *model.Want) (model.Observed, error) {
+	return model.Observed{}, u.err
+}
+
+func (u unopened) Apply(context.Context, plan.Step) error { return u.err }
+
+func (unopened) Machine(model.Address, model.Guest, []netip.Addr) guest.Machine { return nil }
 
 // Record observes a host for a file; see [proxmox.Driver.Record].
 func (a Access) Record(ctx context.Context, site *model.Site, h *model.Host) (*observation.Host, error) {

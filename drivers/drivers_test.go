@@ -87,3 +87,12 @@ func TestOwnershipKeysAreDerivedOnce(t *testing.T) {
 	require.Equal(t, site.Secrets.OwnershipKeys("home", "mother"), keys("mother"))
 	require.Zero(t, testing.AllocsPerRun(10, func() { _ = keys("father") }))
 }
+
+// A host with a spec may have no token yet: its spec makes it a host.
+func TestAHostWithASpecOpensWithoutAToken(t *testing.T) {
+	site, host := &model.Site{Name: "home"}, &model.Host{Name: "father", API: "https://192.0.2.10:8006", Spec: "pve"}
+	d, err := drivers.Access{}.Open(engine.Desired{Site: site}, host)
+	require.NoError(t, err)
+	_, err = d.Observe(t.Context(), &model.Want{Host: host})
+	require.ErrorContains(t, err, "no API token for host father")
+}

@@ -149,7 +149,9 @@ func (rs *rules) checkIdentities() {
 	for _, m := range rs.deployed() {
 		for _, n := range m.Nodes {
 			key := strings.ToLower(n.Name)
-			if h := rs.site.Hosts[n.Name]; h != nil && n.Type == typePVE {
+			if h := rs.site.Hosts[n.Name]; h != nil && n.Type != typePVE && h.Spec != "" {
+				rs.ErrorAt(n.At, fmt.Sprintf("node %s has the name of a host", lang.Quote(n.Name)), "The host is at %s, and has a spec. What the spec says inside of it is guest.%s, as for a node: rename the node.", h.At, n.Name)
+			} else if h != nil && n.Type == typePVE {
 				rs.ErrorAt(n.At, fmt.Sprintf("node %s has the name of a host", lang.Quote(n.Name)), "The host is at %s. Both have an agent, and its name is its identity: rename the node.", h.At)
 			}
 			first := seen[key]

@@ -27,6 +27,9 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 	if s.Action == plan.Delete {
 		return nil // it goes with its guest
 	}
+	if s.Want != nil && s.Want.Inside.Kind == model.HostKind {
+		return ownMachine{d}.apply(ctx, s)
+	}
 	if s.Want == nil || s.Inside == nil {
 		return fmt.Errorf("%s: the location of its guest is unknown: plan again", s.Address)
 	}
@@ -40,9 +43,17 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 	if d.isDelivery(s.Address) {
 		return d.deliver(ctx, s, m)
 	}
+	if err := applySpec(ctx, d.cfg.Inside, m, s, converge.Options{Confirm: confirm(m), ConfirmWithin: d.cfg.Confirm}); err != nil {
+		return err
+	}
+	return d.left(s.Address)
+}
+
+// applySpec makes a machine what the spec of a step says.
+func applySpec(ctx context.Context, in inside, m guest.Machine, s plan.Step, o converge.Options) error {
 	want := s.Want.Spec.(*spec.Spec)
 	if s.Action == plan.Update { // what is done is what was shown
-		now, err := d.cfg.Inside.Observe(ctx, m, want)
+		now, err := in.Observe(ctx, m, want)
 		if err != nil {
 			return err // nothing was done yet
 		}
@@ -50,19 +61,16 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 			return fmt.Errorf("%s: %s has changed since it was planned: plan again", s.Address, c.Path)
 		}
 	}
-	if err := d.cfg.Inside.Apply(ctx, m, want, converge.Options{
-		Confirm: confirm(m), ConfirmWithin: d.cfg.Confirm,
-		Started: func(step aspect.Step) { apply.Report(ctx, fmt.Sprintf("%s: %s", s.Address, step.Text)) },
-		Stop:    apply.Stopping(ctx),
-		Progress: func(step aspect.Step, state string) {
-			apply.Report(ctx, fmt.Sprintf("%s: %s: %s", s.Address, step.Text, state))
-		},
-	}); errors.Is(err, converge.ErrStopped) {
-		return &apply.NotYetError{Err: err}
-	} else if err != nil {
-		return outcome(err)
+	o.Stop = apply.Stopping(ctx)
+	o.Started = func(step aspect.Step) { apply.Report(ctx, fmt.Sprintf("%s: %s", s.Address, step.Text)) }
+	o.Progress = func(step aspect.Step, state string) {
+		apply.Report(ctx, fmt.Sprintf("%s: %s: %s", s.Address, step.Text, state))
 	}
-	return d.left(s.Address)
+	err := in.Apply(ctx, m, want, o)
+	if errors.Is(err, converge.ErrStopped) {
+		return &apply.NotYetError{Err: err}
+	}
+	return outcome(err)
 }
 
 // isGuest reports whether a step is about a guest.

@@ -55,7 +55,8 @@ type Config struct {
 	Observe time.Duration // how long looking at one guest may take: 30 s
 	Confirm time.Duration // how long a login may fail after a change of the way in before it is taken back: a minute
 	Width   int           // how many guests are looked at side by side: 16
-	Locally guest.Machine // this machine, for containers of it: drivers/local
+	Locally guest.Machine // this machine, for containers of it and for its own spec: drivers/local
+	Helper  Helper        // applies the spec of the host to this machine, which is the host; nil if that is not known
 
 	Parent  parent // of nodes in mode pull; nil without a server
 	Program string // that they run, a file of this machine; the one that runs unless set
@@ -74,6 +75,12 @@ type inside interface {
 	// Apply makes the machine what the spec says. After an error some of it may be done, and
 	// doing it again goes on.
 	Apply(ctx context.Context, m guest.Machine, want *spec.Spec, o converge.Options) error
+}
+
+// Helper applies the spec of the host to the machine that the agent runs on, as root.
+type Helper interface {
+	inside
+	Ready() error // why it is not there, and what to do; nil if it is
 }
 
 // state is the observed state of a machine's inside.
@@ -128,6 +135,7 @@ type Driver struct {
 	ways  map[model.Address]*way // of the last observation, by the address of what is inside
 	lines map[lineKey]*line
 	jump  *ssh.Machine // the host, where connections go through it; nil before the first
+	own   *ssh.Machine // the host, to apply its own spec; nil before the first
 
 	sending chan struct{} // full while the program is sent to a machine
 
@@ -167,14 +175,16 @@ func (d *Driver) Dial() (func(ctx context.Context, network, address string) (net
 // Release closes the connections to guests.
 func (d *Driver) Release() {
 	d.mu.Lock()
-	lines, jump := d.lines, d.jump
-	d.lines, d.jump = map[lineKey]*line{}, nil
+	lines, hosts := d.lines, []*ssh.Machine{d.jump, d.own}
+	d.lines, d.jump, d.own = map[lineKey]*line{}, nil, nil
 	d.mu.Unlock()
 	for _, l := range lines {
 		l.close()
 	}
-	if jump != nil {
-		_ = jump.Close() // it has no error to give
+	for _, m := range hosts {
+		if m != nil {
+			_ = m.Close() // it has no error to give
+		}
 	}
 	if r, ok := d.Driver.(engine.Releaser); ok {
 		r.Release()

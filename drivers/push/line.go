@@ -1,12 +1,10 @@
 package push
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -456,31 +454,9 @@ func (d *Driver) through() (*ssh.Machine, error) {
 	if d.jump != nil {
 		return d.jump, nil
 	}
-	cfg := ssh.Config{Address: s.Address, Port: s.Port, User: s.User, Keys: d.privateKeys(), AgentSocket: d.cfg.AgentSocket, Connect: d.cfg.Connect, Dial: d.cfg.Dial}
-	if at, err := url.Parse(d.host.API); err == nil {
-		cfg.Address = cmp.Or(cfg.Address, at.Hostname())
-	}
-	if s.HostKey != "" {
-		cfg.HostKeys = []string{s.HostKey}
-	} else {
-		alias := cfg.Address
-		known, err := d.cfg.HostKeys.Of(alias)
-		if err != nil {
-			return nil, err
-		}
-		cfg.HostKeys = known.Keys
-		if len(known.Keys) == 0 {
-			cfg.Learn = func(_ context.Context, key string) error {
-				d.mu.Lock()
-				defer d.mu.Unlock()
-				d.learned = func() error { return d.cfg.HostKeys.Learn(alias, Known{Keys: []string{key}}) }
-				return nil
-			}
-		}
-	}
-	m, err := ssh.New(cfg)
+	m, err := ownMachine{d}.dial("")
 	if err != nil {
-		return nil, fmt.Errorf("host %s: %w", d.host.Name, err)
+		return nil, err
 	}
 	d.jump = m
 	return m, nil

@@ -35,6 +35,9 @@ const (
 // entered, so nothing is wanted there. Nor is one by SSH without a key for the login, unless the spec asks for SSH
 // by name: see docs/decisions/0014-ways-into-guests.md.
 func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
+	if of.Addr.Kind == model.HostKind {
+		return c.onHost(in)
+	}
 	if in.Earlier != nil {
 		return c.withdrawn(of, in)
 	}

@@ -49,7 +49,7 @@ func sitesOfSpecs(ctx context.Context, l *loop, now model.Commit) specSites {
 // site returns nil if no earlier spec exists.
 func (s *specSites) site(ctx context.Context, guest model.Address) (*model.Site, error) {
 	id, noted := s.specs[guest.String()]
-	if !noted {
+	if !noted && guest.Kind != model.HostKind { // a version that did not note specs applied none to a host
 		id = s.converged
 	}
 	k := s.commits[id]
@@ -82,7 +82,7 @@ func (m *memory) noteSpecs(r *engine.Report, id string) {
 	completed := isCompleted(r)
 	for guest, applies := range r.Want.Specs {
 		tried := func(res apply.Result) bool { // some of what failed may be done
-			return res.Status != apply.Skipped && res.Step.Inside != nil && res.Step.Want != nil && res.Step.Want.Inside == guest
+			return res.Status != apply.Skipped && res.Step.Want != nil && res.Step.Want.Inside == guest
 		}
 		switch {
 		case applies && (completed || slices.ContainsFunc(r.Results, tried)):
@@ -93,7 +93,7 @@ func (m *memory) noteSpecs(r *engine.Report, id string) {
 	}
 	for text := range next {
 		guest, err := model.ParseAddress(text)
-		if err != nil || r.Want.Nodes[guest] == nil && r.Have.State[guest] == nil && len(r.Have.Unknown) == 0 {
+		if err != nil || guest.Kind != model.HostKind && r.Want.Nodes[guest] == nil && r.Have.State[guest] == nil && len(r.Have.Unknown) == 0 {
 			delete(next, text)
 		}
 	}

@@ -142,6 +142,17 @@ func (s *Site) Lost(before *Site) []Address {
 	return out
 }
 
+// HostKind is the first half of the address of a host's own machine: what the spec of a host is inside of.
+const HostKind = "host"
+
+// Machine is the host's own machine, as the node of its spec.
+func (h *Host) Machine() *Node {
+	return &Node{
+		Name: h.Name, Spec: h.Spec, Mode: ModePush, At: h.At,
+		Resource: &Resource{Addr: Address{HostKind, h.Name}, At: h.At},
+	}
+}
+
 // host is the machine of a child, as its children find it.
 func (n *Node) host() *Host {
 	h := &Host{Name: n.Name, API: LocalAPI, Node: n.Name, Local: true, TokenMissing: true, At: n.At}

@@ -109,6 +109,7 @@ type Host struct {
 	Bridge      string    `hcl:"bridge,optional" doc:"Bridge of nics that name none."`
 	Pool        string    `hcl:"pool,optional" doc:"Resource pool of all guests on this host."`
 	SSH         *HostSSH  `hcl:"ssh,block" doc:"How the host itself is reached."`
+	Spec        string    `hcl:"spec,optional" ref:"spec" doc:"What the machine of the host itself should become."`
 	Hardware    *Hardware `hcl:"hardware,block" doc:"Hardware of the machine; for policies."`
 
 	At           diag.Range

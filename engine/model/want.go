@@ -96,6 +96,9 @@ func (s *Site) Want(identity string) (*Want, diag.List) {
 			}
 		}
 	}
+	if h.Spec != "" {
+		found = append(found, s.addMachine(w, h.Machine(), nil)...)
+	}
 	for _, why := range slices.Sorted(maps.Keys(left)) {
 		w.Deferred = append(w.Deferred, Deferred{Address: "spec", Why: fmt.Sprintf("of %s: %s", diag.Count(left[why], "node"), why)})
 	}
@@ -163,6 +166,15 @@ func belowText(n *Node, below []*Node) string {
 // notApplied is why the spec of a node is only checked, where nothing else is the reason.
 const notApplied = "checked, not applied inside the guests yet"
 
+// addMachine derives what the spec of a host says of the host's own machine.
+func (s *Site) addMachine(w *Want, n *Node, earlier *Earlier) diag.List {
+	found, why := s.inside(w, n.Resource, n, earlier)
+	if why != "" {
+		w.Deferred = append(w.Deferred, Deferred{Address: n.Resource.Addr.String(), Why: why})
+	}
+	return found
+}
+
 // addInside derives the desired inside of a node that is a guest of the host, or returns why there is none.
 func (s *Site) addInside(w *Want, of *Resource, n *Node) (found diag.List, why string) {
 	return s.inside(w, of, n, nil)
@@ -174,6 +186,9 @@ func (s *Site) inside(w *Want, of *Resource, n *Node, earlier *Earlier) (found d
 		why = "" // the node applies it itself, once it knows its parent
 	}
 	for _, k := range s.Kinds {
+		if k.Unspecified && of.Addr.Kind == HostKind {
+			continue // the agent of a host is not installed by its parent
+		}
 		if k.Inside == nil || n.Mode != ModePush && n.Mode != ModePull && !k.Unspecified || earlier != nil && k.Unspecified {
 			continue
 		}
@@ -231,7 +246,29 @@ func (s *Site) Withdraw(w *Want, earlier func(guest Address) (*Site, error)) (fo
 			w.Deferred = append(w.Deferred, Deferred{Address: addr.String(), Why: fmt.Sprintf("spec %s is not withdrawn yet: %s", old.Spec, why)})
 		}
 	}
-	return found
+	return append(found, s.withdrawMachine(w, earlier)...)
+}
+
+// withdrawMachine is Withdraw for the host's own machine.
+func (s *Site) withdrawMachine(w *Want, earlier func(guest Address) (*Site, error)) diag.List {
+	h := s.Hosts[w.Host.Name]
+	if h == nil || h.Spec != "" {
+		return nil
+	}
+	n := h.Machine()
+	site, err := earlier(n.Resource.Addr)
+	if err != nil {
+		return diag.List{StaysInside(n.Resource.Addr, fmt.Sprintf("The last spec of %s is unknown: %v.", n.Resource.Addr, err))}
+	}
+	if site == nil || site.Hosts[h.Name] == nil || site.Hosts[h.Name].Spec == "" {
+		return nil
+	}
+	was := site.Hosts[h.Name]
+	found := s.addMachine(w, n, &Earlier{Site: site, Host: was, Node: was.Machine()})
+	if found.HasErrors() {
+		return diag.List{StaysInside(n.Resource.Addr, fmt.Sprintf("Spec %s is not withdrawn: %s.", was.Spec, found[0].Summary))}
+	}
+	return nil
 }
 
 // pushesNothing reports whether a guest is that of a node in mode push without a spec.

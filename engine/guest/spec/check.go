@@ -19,17 +19,23 @@ func Check(site *model.Site) diag.List {
 		}
 	}
 	used := map[string]bool{}
+	check := func(node *model.Node) {
+		declared := site.Specs[node.Spec]
+		if declared == nil {
+			return
+		}
+		used[node.Spec] = true
+		r := newResolver(site, declared, node)
+		r.resolve(node, true)
+		add(r.found)
+	}
 	for _, m := range site.Manifests {
 		for _, node := range m.Nodes {
-			declared := site.Specs[node.Spec]
-			if declared == nil {
-				continue
-			}
-			used[node.Spec] = true
-			r := newResolver(site, declared, node)
-			r.resolve(node, true)
-			add(r.found)
+			check(node)
 		}
+	}
+	for _, h := range site.Hosts {
+		check(h.Machine())
 	}
 	for name, declared := range site.Specs {
 		if !used[name] {

@@ -1,0 +1,133 @@
+package push
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
+	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// thisMachine says who runs the program, and on which machine.
+type thisMachine struct {
+	guest.Machine
+	says string
+}
+
+func (m thisMachine) Run(context.Context, guest.Command) (guest.Output, error) {
+	return guest.Output{Out: m.says}, nil
+}
+
+// hostWorld is a site whose host has the spec base, seen from a machine.
+func hostWorld(says string, names ...string) (*world, func() *engine.Pass) {
+	w := newWorld(names...)
+	w.site.Hosts["father"].Spec = "base"
+	return w, func() *engine.Pass {
+		p, cfg := w.pass(), Config{Inside: w.fleet, HostKeys: w.keys, Locally: thisMachine{says: says}}
+		p.Open = func(d engine.Desired, h *model.Host) (engine.Driver, error) { return cfg.Over(w.host, d.Site, h), nil }
+		return p
+	}
+}
+
+func TestAHostWithASpec(t *testing.T) {
+	w, pass := hostWorld("0\nfather.home.example\n", "a")
+	r := pass().Run(t.Context())
+	require.Equal(t, engine.Done, r.Outcome, "%v %v", r.Err, r.Findings)
+	require.Equal(t, map[string][]string{"a": {"nginx"}, "father": {"nginx"}}, w.holds)
+	require.Equal(t, "a:completed", enginetest.Statuses(r), "the host is no node of a manifest")
+	require.Empty(t, pass().Run(t.Context()).Plan.Steps)
+
+	w.holds["father"] = nil // drift
+	r = pass().Run(t.Context())
+	require.Equal(t, []string{"update guest.father"}, actions(r.Plan))
+	require.Equal(t, []string{"nginx"}, w.holds["father"])
+
+	w.site.Specs["base"].Config = &model.Config{Drift: "report"}
+	w.holds["father"] = nil
+	r = pass().Run(t.Context())
+	require.Empty(t, r.Plan.Steps)
+	require.Nil(t, w.holds["father"])
+}
+
+// Whoever cannot change the host is told so, and everything else is done.
+func TestAHostThatCannotBeEntered(t *testing.T) {
+	for says, why := range map[string]string{
+		"0\nlaptop\n":   "this machine is laptop, not father, and host father has no ssh block with a key: apply as root on the machine itself, or add ssh",
+		"998\nfather\n": "the program does not run as root, and host father has no ssh block with a key: apply as root on the machine itself, or add ssh",
+	} {
+		w, pass := hostWorld(says, "a")
+		r := pass().Run(t.Context())
+		require.Equal(t, map[string][]string{"a": {"nginx"}}, w.holds)
+		require.Equal(t, "host.father", r.Plan.Unknown[1].Scope)
+		require.Equal(t, why, r.Plan.Unknown[1].Why)
+		require.Equal(t, []model.Address{{Kind: "guest", Name: "father"}}, r.Plan.Unknown[1].Withheld)
+		require.NotEqual(t, engine.Done, r.Outcome)
+	}
+}
+
+// A machine that is not a host yet has no API. Its spec makes it one, and nothing else is done before.
+func TestAMachineThatIsToBecomeAHost(t *testing.T) {
+	w, pass := hostWorld("0\nfather\n", "a")
+	w.host.ObserveErr = errors.New("connection refused")
+	r := pass().Run(t.Context())
+	require.Equal(t, []string{"create guest.father"}, firstActions(r.Plan))
+	require.Equal(t, map[string][]string{"father": {"nginx"}}, w.holds)
+	require.NotEqual(t, engine.Done, r.Outcome)
+
+	r = pass().Run(t.Context())
+	require.ErrorContains(t, r.Err, "connection refused", "the spec does not help any more")
+	w.host.ObserveErr = nil
+	r = pass().Run(t.Context())
+	require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
+	require.Equal(t, []string{"nginx"}, w.holds["a"])
+}
+
+// firstActions are those of a plan; a step about the inside of what is there is an update.
+func firstActions(p *plan.Plan) []string {
+	out := actions(p)
+	for i, a := range out {
+		if a == "update guest.father" {
+			out[i] = "create guest.father"
+		}
+	}
+	return out
+}
+
+func TestAHostThatLosesItsSpec(t *testing.T) {
+	w, pass := hostWorld("0\nfather\n", "a")
+	require.Equal(t, engine.Done, pass().Run(t.Context()).Outcome)
+	before := *w.site
+	before.Hosts = map[string]*model.Host{"father": {Name: "father", Spec: "base"}}
+	w.site.Hosts["father"].Spec = ""
+	p := pass()
+	p.History = enginetest.History{Site: &before}
+	r := p.Run(t.Context())
+	require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
+	require.Equal(t, []string{"update guest.father"}, actions(r.Plan))
+	require.Empty(t, w.holds["father"])
+	require.Equal(t, []string{"nginx"}, w.holds["a"])
+
+	p = pass()
+	p.History = enginetest.History{Err: errors.New("it is not here any more")}
+	r = p.Run(t.Context())
+	require.Empty(t, r.Plan.Steps)
+	require.Equal(t, "host.father has no spec any more, and what its last spec configured stays", r.Findings[0].Summary)
+}
+
+func TestASimulatedHostIsLeftAlone(t *testing.T) {
+	w, pass := hostWorld("0\nfather\n", "a")
+	p := pass()
+	p.Open = func(d engine.Desired, h *model.Host) (engine.Driver, error) {
+		return Config{Inside: w.fleet, HostKeys: w.keys, Direct: true}.Over(w.host, d.Site, h), nil
+	}
+	w.site.Kinds = append(enginetest.Kinds(), Config{Direct: true}.Kind())
+	r := p.Run(t.Context())
+	require.Equal(t, []model.Deferred{{Address: "host.father", Why: "not applied, since the host is simulated"}}, r.Plan.Deferred)
+	require.NotContains(t, w.holds, "father")
+}
