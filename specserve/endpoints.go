@@ -41,6 +41,8 @@ func endpoints() []endpoint {
 		{method: http.MethodGet, path: serve.RepositoryPrefix + "raw/{ref}/{path}", under: serve.RepositoryPrefix + "raw/", access: checkedByHandler, do: serveRepository},
 		{method: http.MethodPost, path: "/report/" + identity, body: wire.MaxReport, access: checkedByHandler, do: takeReport},
 		{method: http.MethodGet, path: "/wait/" + identity, access: checkedByHandler, do: wait},
+		{method: http.MethodGet, path: "/queue/" + identity, access: checkedByHandler, do: serveQueue},
+		{method: http.MethodPost, path: "/queue/" + identity, body: wire.MaxTaskResult, access: checkedByHandler, do: takeResult},
 		{method: http.MethodGet, path: "/config/" + identity, access: checkedByHandler, do: serveConfig},
 		{method: http.MethodGet, path: "/status", early: true, access: readers, do: status},
 		{method: http.MethodGet, path: "/events", early: true, access: readers, do: events},

@@ -2,6 +2,7 @@ package specserve
 
 import (
 	"context"
+	"crypto"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/limit"
+	"github.com/homestak/homestak-gitops/specserve/tasks"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -41,6 +43,7 @@ type Options struct {
 	Reconcile func(ctx context.Context) (any, error)
 	// Reported is called when the report of a node changed. It returns immediately. May be nil.
 	Reported func(wire.Report)
+	Queue    *tasks.Queue // what the agent asks of its nodes; nil: nothing
 	// Events writes the stream of events until the client leaves, or ending is closed. Nil: there is none.
 	Events  func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
 	Metrics []Collector // figures of the agent, for the answer of /metrics
@@ -52,7 +55,8 @@ type View struct {
 	Keys    keys.Keys  // the first one signs
 	Book    *keys.Book // which of their tokens count; nil: those that have not expired
 	Access  keys.Access
-	Pins    []string // of the server: its key and the next one
+	Pins    []string      // of the server: its key and the next one
+	Signer  crypto.Signer // the key of the server, for tasks; nil: it gives none
 
 	Repository   *serve.Snapshot // at the commit of Catalog; nil: none is served
 	NoRepository string          // why, for the client

@@ -16,13 +16,14 @@ const (
 	toFetch     = "spec"      // there is another spec for it
 	toConfigure = "config"    // there is another commit or configuration for a child
 	toReconcile = "reconcile" // a check of the node was requested
+	toCarryOut  = "queue"     // there are tasks for it; only for those who ask with wire.QueueQuery
 	toRenew     = "token"     // its token is to be replaced: it fetches, and has nothing else to do
 )
 
 // waiter is a request that waits until there is something to do for its node.
 type waiter struct {
 	identity  string
-	published chan struct{} // perhaps there is another spec
+	published chan struct{} // perhaps there is another spec, or a task
 	reconcile chan struct{}
 	asked     *inquiry // that it was woken for, and has not answered yet; guarded as all of waiters
 }
@@ -121,6 +122,20 @@ func (w *waiters) changed() {
 	}
 }
 
+// announce wakes the waiters of a node: there may be a task for it.
+func (w *waiters) announce(identity string) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	for one := range w.all {
+		if one.identity == identity {
+			select {
+			case one.published <- struct{}{}:
+			default: // it knows already
+			}
+		}
+	}
+}
+
 // askAll asks all who wait to check themselves.
 func (w *waiters) askAll() {
 	w.mutex.Lock()
@@ -198,7 +213,7 @@ func wait(x *request) error {
 	_ = control.SetReadDeadline(end)
 	_ = control.SetWriteDeadline(end)
 
-	has := x.Header.Values("If-None-Match")
+	has, takesTasks := x.Header.Values("If-None-Match"), x.URL.Query().Has(wire.QueueQuery)
 	if len(has) == 0 {
 		_, tag, err := x.awaited(x.view, node)
 		if err != nil {
@@ -230,6 +245,9 @@ func wait(x *request) error {
 				x.waiting.answer(one) // it checks itself when it fetches
 			}
 			return x.done(http.StatusOK, what)
+		}
+		if x.o.Queue != nil && takesTasks && x.o.Queue.News(x.identity) {
+			return x.done(http.StatusOK, toCarryOut)
 		}
 		select {
 		case <-one.published:
@@ -288,16 +306,11 @@ func reconcileNode(x *request) error {
 // never waits. Of nodes further down only the child is known here that they are below: it checks all it has, and asks them
 // in turn.
 func (s *Server) Wake(node string) wire.Asked {
-	v, through := s.view.Load(), node
-	n := v.node(node)
-	if n == nil { // no report can take a node that is served here
-		through = s.reports.Through(node)
-		n = v.node(through)
-	}
+	through, pushed := s.Next(node)
 	switch {
-	case n == nil:
+	case through == "":
 		return wire.AskedUnknown
-	case n.Run == nil && !n.Child:
+	case pushed:
 		return wire.AskedPushed
 	case s.waiting.ask(through, node):
 		return wire.AskedChecking

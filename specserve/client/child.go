@@ -55,14 +55,14 @@ func waitLimits() clientLimits {
 }
 
 // Wait waits until there is something to do for the child, which has the document of a tag: "spec",
-// "config" or "reconcile" as the parent says it, or "" after some time without anything. Nodes are those below a child that
+// "config", "queue" or "reconcile" as the parent says it, or "" after some time without anything. Nodes are those below a child that
 // are to check themselves. The error is a *wire.Error, or that of ctx.
 func (c *Client) Wait(ctx context.Context, tag string) (what string, nodes []string, err error) {
 	headers := http.Header{}
 	if tag != "" {
 		headers.Set("If-None-Match", tag)
 	}
-	status, header, body, err := c.exchange(ctx, waitLimits(), http.MethodGet, wire.WaitPath(c.Parent.Identity), nil, headers)
+	status, header, body, err := c.exchange(ctx, waitLimits(), http.MethodGet, wire.WaitPath(c.Parent.Identity)+"?"+wire.QueueQuery, nil, headers)
 	switch {
 	case err != nil:
 	case status == http.StatusNoContent:
@@ -90,4 +90,46 @@ func (c *Client) failed(ctx context.Context, attempted string, err error) error 
 	e := *c.asFailure(err).problem
 	e.Message = fmt.Sprintf("%s %s, %s: %s", attempted, c.Parent.Identity, c.Parent.Server, e.Message)
 	return &e
+}
+
+// taskLimits are those of requests about tasks.
+func taskLimits() clientLimits {
+	l := usual()
+	l.Body = wire.MaxTaskList
+	return l
+}
+
+// Tasks fetches the tasks that wait for the child. The error may come with tasks: it is about others, which are not valid.
+func (c *Client) Tasks(ctx context.Context) ([]wire.Task, error) {
+	status, header, body, err := c.exchange(ctx, taskLimits(), http.MethodGet, wire.QueuePath(c.Parent.Identity), nil, http.Header{})
+	var list []wire.Task
+	switch {
+	case err != nil:
+	case status != http.StatusOK:
+		err = &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
+	default:
+		if list, err = wire.ReadTasks(body, c.Parent.Pins, c.Parent.Identity); err != nil {
+			err = wire.Errorf(wire.CodeSchema, "%w", err)
+		}
+	}
+	if err != nil {
+		err = c.failed(ctx, "fetching the tasks of", err)
+	}
+	return list, err
+}
+
+// Answer sends the result of a task. A parent that does not know the task any more drops it.
+func (c *Client) Answer(ctx context.Context, r wire.TaskResult) error {
+	document, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	status, header, body, err := c.exchange(ctx, reportLimits(), http.MethodPost, wire.QueuePath(c.Parent.Identity), document, http.Header{"Content-Type": {"application/json"}})
+	switch {
+	case err == nil && status == http.StatusAccepted:
+		return nil
+	case err == nil:
+		err = &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
+	}
+	return c.failed(ctx, "sending the result of a task of", err)
 }

@@ -49,7 +49,7 @@ func open(files keys.CredentialsOptions, program string, o specserve.Options) (s
 // publish makes a view what requests see, with the keys as they are now.
 func (s *opened) publish(v specserve.View) {
 	c := s.credentials
-	v.Keys, v.Book, v.Access, v.Pins = c.Ring().Tokens(), c.Book(), c.Access(), c.Certificate().Pins()
+	v.Keys, v.Book, v.Access, v.Pins, v.Signer = c.Ring().Tokens(), c.Book(), c.Access(), c.Certificate().Pins(), c.Certificate().Key()
 	s.server.Publish(v)
 }
 

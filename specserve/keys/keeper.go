@@ -1,6 +1,7 @@
 package keys
 
 import (
+	"crypto"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -83,6 +84,12 @@ func OpenCert(o CertOptions) (*CertKeeper, error) {
 
 // Pins are those of the present key and, if it is known, of the next one. The caller must not change them.
 func (k *CertKeeper) Pins() []string { return k.present.Load().announced }
+
+// Key is the private key of the server, which its pin names.
+func (k *CertKeeper) Key() crypto.Signer {
+	key, _ := k.present.Load().pair.PrivateKey.(crypto.Signer) // as for TLS (tls.Certificate)
+	return key
+}
 
 // Expires is the end of the present certificate.
 func (k *CertKeeper) Expires() time.Time { return k.present.Load().pair.Leaf.NotAfter }

@@ -30,11 +30,12 @@ const (
 	completeFile = "config-complete.json"
 	failedFile   = "config-failed.json"
 	fetchedFile  = "fetched.json"
+	tasksFile    = "tasks.json"
 )
 
 // FolderFiles are their names.
 func FolderFiles() []string {
-	return []string{specFile, previousFile, completeFile, failedFile, fetchedFile}
+	return []string{specFile, previousFile, completeFile, failedFile, fetchedFile, tasksFile}
 }
 
 // Folder holds the spec of a node and how it was applied. Every file is replaced as a whole, and only

@@ -457,8 +457,10 @@ func TestWait(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
-			ended <- f.Wait(ctx, open, func(context.Context) error {
-				starts++
+			ended <- f.Wait(ctx, open, func(_ context.Context, what string) error {
+				if what != "" {
+					starts++
+				}
 				return fails
 			}, func(err error) { notes = append(notes, err.Error()) })
 		}()
@@ -528,7 +530,7 @@ func TestS8WaitRenewsTheToken(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- f.Wait(ctx, open, func(context.Context) error { return errors.New("nothing is to be applied") }, func(err error) {
+		ended <- f.Wait(ctx, open, func(context.Context, string) error { return errors.New("nothing is to be applied") }, func(err error) {
 			if ctx.Err() == nil {
 				t.Error(err)
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
+	"github.com/homestak/homestak-gitops/specserve/tasks"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -26,7 +27,25 @@ func (r Run) Wait(ctx context.Context, from Source) error {
 	}
 	r.Note("waiting for news of the parent")
 	open := func() (Server, error) { return r.open(from) }
-	start := func(ctx context.Context) error {
+	var w *tasks.Worker
+	var unlock func()
+	defer func() {
+		if w != nil {
+			w.Wait()
+			unlock()
+		}
+	}()
+	start := func(ctx context.Context, what string) error {
+		if what == "" || what == "queue" {
+			var err error
+			if w == nil { // still nil if another run has the tasks until it ends
+				w, unlock, err = r.worker(from)
+			}
+			if w != nil && (what == "queue" || w.Due()) {
+				return w.Turn(ctx) // what it begins goes on meanwhile
+			}
+			return err
+		}
 		r.Note("the parent has news")
 		return r.startPull(ctx)
 	}

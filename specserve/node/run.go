@@ -110,6 +110,12 @@ func (r Run) Apply(ctx context.Context, from *Source, file string) (want *spec.S
 	if err != nil {
 		return want, 0, err
 	}
+	asks := false
+	defer func() {
+		if asks && ctx.Err() == nil { // after the lock was given back
+			r.takeTasks(ctx, *from)
+		}
+	}()
 	unlock, err := r.lock(ctx)
 	if err != nil {
 		return want, 0, err
@@ -133,6 +139,7 @@ func (r Run) Apply(ctx context.Context, from *Source, file string) (want *spec.S
 			return err
 		})
 		r.report(ctx, f, *from)
+		asks = true
 		return want, changed, err
 	}
 	if want, err = f.Wanted(file, true); err != nil { // it is stored under the lock

@@ -7,10 +7,10 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Wait asks the parent, by long polls, whether there is work for the node: another spec, or a requested check. Then
-// it calls start, which returns when that is done. Open returns the parent as it is known by now; note gets errors,
+// Wait asks the parent, by long polls, whether there is work for the node: another spec, a requested check, or tasks. After
+// each it calls start with what there is, "" for nothing, which returns when the next one may begin. Open returns the parent as it is known by now; note gets errors,
 // once for each in a row. It ends with ctx.
-func (f Folder) Wait(ctx context.Context, open func() (Server, error), start func(context.Context) error, note func(error)) error {
+func (f Folder) Wait(ctx context.Context, open func() (Server, error), start func(ctx context.Context, what string) error, note func(error)) error {
 	var pause wire.Backoff
 	said := ""
 	for {
@@ -39,7 +39,7 @@ func (f Folder) Wait(ctx context.Context, open func() (Server, error), start fun
 var errUnchanged = errors.New("the parent has another spec, and it was not fetched: homestak-gitops config fetch shows why")
 
 // waitOnce is one poll.
-func (f Folder) waitOnce(ctx context.Context, open func() (Server, error), start func(context.Context) error) error {
+func (f Folder) waitOnce(ctx context.Context, open func() (Server, error), start func(ctx context.Context, what string) error) error {
 	s, err := open()
 	if err != nil {
 		return err
@@ -47,12 +47,12 @@ func (f Folder) waitOnce(ctx context.Context, open func() (Server, error), start
 	tag := f.tag(s.Client.Parent.Server)
 	what, _, err := s.Client.Wait(ctx, tag)
 	switch {
-	case err != nil || what == "":
+	case err != nil:
 		return err
 	case what == "token":
 		return f.renew(ctx, open)
 	}
-	if err := start(ctx); err != nil {
+	if err := start(ctx, what); err != nil {
 		return err
 	}
 	if what == "spec" && f.tag(s.Client.Parent.Server) == tag {
