@@ -62,6 +62,9 @@ Values of secrets are not written, nor what only root@pam may set: it stays as i
 the files and the report say so. --check reads the host again and exits 2 if the plan of
 the site has more than adoptions, or 4 if it refuses one.
 
+Pools and IP sets are written as blocks that only watch them. A file of an image is named
+in a comment, since the host does not keep its URL.
+
 With --node it writes nothing. It prints what the host has of a node of the site as a patch
 of the file that declares it, for "git apply" in the folder of the site. It says on stderr
 what is not in the patch, such as a value of a secret, or one that other nodes share.`,
@@ -79,7 +82,7 @@ what is not in the patch, such as a value of a secret, or one that other nodes s
 	fs.StringVarP(&f.Host, "host", "H", "", "host `NAME` of the site, or URL of an API, such as https://192.0.2.10:8006")
 	fs.StringVar(&f.out, "out", "", "make a new site in `DIR`")
 	fs.StringVar(&f.node, "node", "", "print what the host has of the node `NAME`, as a patch of its file")
-	fs.StringSliceVar(&f.choice.Only, "only", nil, "only guests of `TYPES`: vm, ct, template")
+	fs.StringSliceVar(&f.choice.Only, "only", nil, "only `TYPES`: "+strings.Join(importer.Types(), ", "))
 	fs.StringVar(&f.vmids, "vmid", "", "only guests with VMIDs in the `RANGE`, such as 100-399")
 	fs.StringVar(&f.choice.Pool, "pool", "", "only guests in the `POOL`")
 	fs.StringVar(&f.choice.Tag, "tag", "", "only guests with the `TAG`")
@@ -104,9 +107,6 @@ what is not in the patch, such as a value of a secret, or one that other nodes s
 // complete checks the values of the flags before any work is done.
 func (f *importFlags) complete() error {
 	for _, t := range f.choice.Only {
-		if slices.Contains([]string{"image", "pool", "ipset"}, t) {
-			return fmt.Errorf("--only %s: only guests and templates can be adopted: an image is declared by its URL, a pool or an IP set under a name that is free", t)
-		}
 		if !slices.Contains(importer.Types(), t) {
 			return fmt.Errorf("--only %s: want %s", t, strings.Join(importer.Types(), ", "))
 		}

@@ -136,6 +136,8 @@ var valueRules = map[string]valueRule{
 	"node.decommission.policy": {oneOf: []string{"allow_immediate_destroy", "requires_final_backup", "requires_migration_first"}},
 	"node.orphan":              {oneOf: []string{"refuse", "destroy", "abandon"}, def: "refuse"},
 	"node.drift":               {oneOf: drifts, def: "revert"},
+	"pool.drift":               {oneOf: drifts},
+	"ipset.drift":              {oneOf: drifts},
 	"node.hypervisor.node":     {check: name},
 	"node.hypervisor.storage":  {check: word, def: "local-lvm"},
 	"node.hypervisor.bridge":   {check: word, def: "vmbr0"},

@@ -57,9 +57,10 @@ func Write(s *Seen, site *model.Site, h *model.Host, o Options, fresh bool, exis
 	}
 	w.takeGuests(s)
 	named := map[string][]byte{}
-	for _, f := range w.files(w.templates(s)) {
+	files := append(w.files(w.templates(s)), w.objects(s)...)
+	for _, f := range append(files, w.images(s)...) {
 		name := free(f.name, func(name string) bool { return named[name+".hcl"] != nil || exists(name+".hcl") }) + ".hcl"
-		named[name] = hcl.Write([]string{fmt.Sprintf("Imported from host %s by %s.", h.Name, o.Program)}, f.blocks)
+		named[name] = hcl.Write(append([]string{fmt.Sprintf("Imported from host %s by %s.", h.Name, o.Program)}, f.head...), f.blocks)
 		w.report.Files = append(w.report.Files, name)
 	}
 	slices.Sort(w.report.Files)
@@ -79,6 +80,7 @@ func free(name string, taken func(string) bool) string {
 type file struct {
 	name   string
 	blocks []hcl.Block
+	head   []string // further lines above them
 }
 
 // takeGuests makes the nodes, in the order of the VMIDs.
@@ -257,14 +259,14 @@ func (w *writer) files(templates []hcl.Block) []file {
 	var out []file
 	if w.fresh {
 		out = append(out,
-			file{"site", []hcl.Block{{Type: "site", Label: w.site.Name, Parts: []hcl.Part{{Value: w.site}}}}},
-			file{path.Join("hosts", w.host.Name), []hcl.Block{{Type: "host", Label: w.host.Name, Parts: []hcl.Part{{Value: w.withoutToken()}}}}})
+			file{name: "site", blocks: []hcl.Block{{Type: "site", Label: w.site.Name, Parts: []hcl.Part{{Value: w.site}}}}},
+			file{name: path.Join("hosts", w.host.Name), blocks: []hcl.Block{{Type: "host", Label: w.host.Name, Parts: []hcl.Part{{Value: w.withoutToken()}}}}})
 	}
 	if presets := w.presets(); len(presets) > 0 {
-		out = append(out, file{"presets", presets})
+		out = append(out, file{name: "presets", blocks: presets})
 	}
 	if len(templates) > 0 {
-		out = append(out, file{"templates", templates})
+		out = append(out, file{name: "templates", blocks: templates})
 	}
 	groups, used := map[string][]*node{}, map[string]bool{}
 	for _, n := range w.nodes {
@@ -274,10 +276,54 @@ func (w *writer) files(templates []hcl.Block) []file {
 		for part := range slices.Chunk(groups[group], mostNodes) {
 			name := free(group, func(name string) bool { return used[name] || w.site.Manifests[name] != nil })
 			used[name] = true
-			out = append(out, file{path.Join("manifests", name), []hcl.Block{w.manifest(name, part)}})
+			out = append(out, file{name: path.Join("manifests", name), blocks: []hcl.Block{w.manifest(name, part)}})
 		}
 	}
 	return out
+}
+
+// objects are the files of pools and IP sets that the site does not declare.
+func (w *writer) objects(s *Seen) []file {
+	blocks := map[string][]hcl.Block{}
+	for _, r := range s.objects {
+		kind, name := r.Addr.Kind, r.Addr.Name
+		declared := w.site.Objects[r.Addr] != nil
+		if !lang.ValidName(name) {
+			w.skip(kind, name, "its name is not one of a block", "a block has a name of lower-case letters, digits and dashes: it can be used, but not be declared")
+		} else if bad := w.site.Kinds.Get(kind).Resolve(&model.Resource{Addr: r.Addr, Spec: model.Clone(r.Spec)}, model.Scope{Site: w.site, Host: w.host, Name: name}); len(bad) > 0 {
+			w.skip(kind, name, bad[0].Summary, bad[0].Detail)
+		} else if !declared {
+			blocks[kind] = append(blocks[kind], hcl.Block{Type: kind, Label: name, Parts: []hcl.Part{{Value: r.Spec}}})
+			w.report.Objects++
+		}
+	}
+	var out []file
+	for _, kind := range slices.Sorted(maps.Keys(blocks)) {
+		out = append(out, file{name: kind + "s", blocks: blocks[kind]})
+	}
+	return out
+}
+
+// skip reports an object that is not written.
+func (w *writer) skip(kind, name, why, fix string) {
+	w.report.Skipped = append(w.report.Skipped, Skipped{Type: kind, Name: name, Why: why, Fix: fix})
+}
+
+// images are the comments about files that no block can declare: one needs the URL of the file.
+func (w *writer) images(s *Seen) []file {
+	if !w.fresh && !slices.Contains(w.o.Only, "image") {
+		return nil
+	}
+	const why = "Proxmox VE does not keep the URL that it came from"
+	head := []string{"", "Not written, since " + why + ":"}
+	for _, volume := range s.images {
+		w.skip("image", volume, why, `declare it: image "NAME" { url = "https://…" }, with checksum on a line of its own; options of guests may name the file as it is`)
+		head = append(head, "  "+diag.Line(volume))
+	}
+	if !w.fresh || len(s.images) == 0 {
+		return nil
+	}
+	return []file{{name: "images", head: head}}
 }
 
 // group is the name of the manifest of a node.

@@ -3,10 +3,12 @@ package importer_test
 import (
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -30,7 +32,7 @@ func machine(n int, more map[string]string) pve.Guest {
 // of is a host with guests, in a new world.
 func of(t *testing.T, guests ...pve.Guest) *world {
 	t.Helper()
-	w := newWorld(t, pve.New(pve.Config{Bridges: []string{"vmbr0", "vmbr1"}}))
+	w := newWorld(t, pve.New(pve.Config{Bridges: []string{"vmbr0", "vmbr1"}, Password: "secret99"}))
 	w.host.Edit(func(e *pve.Edit) {
 		for _, g := range guests {
 			e.Add(g)
@@ -218,4 +220,43 @@ func TestChoice(t *testing.T) {
 		}
 		require.Equal(t, strings.TrimSpace(vmids), strings.Join(got, " "), "%+v", o)
 	}
+}
+
+// Pools and IP sets are watched: a difference is reported and nothing is written, and without their blocks they stay.
+// A file of an image is named, since its URL is not known.
+func TestPoolsIPSetsAndImages(t *testing.T) {
+	synctest.Test(t, testPoolsIPSetsAndImages)
+}
+
+func testPoolsIPSetsAndImages(t *testing.T) {
+	w := of(t, machine(101, nil))
+	r := &hosts{t: t, host: w.host, set: map[string]int{}}
+	r.login("secret99")
+	r.ask("POST", "/pools", url.Values{"poolid": {"team"}, "comment": {"by hand"}})
+	r.ask("POST", "/pools", url.Values{"poolid": {"Team_A"}})
+	r.ask("POST", "/cluster/firewall/ipset", url.Values{"name": {"admins"}, "comment": {"by hand"}})
+	r.ask("POST", "/cluster/firewall/ipset/admins", url.Values{"cidr": {"192.0.2.7"}})
+	_, doc := r.ask("POST", "/nodes/father/storage/local/download-url", url.Values{"url": {"https://x.test/debian.iso"}, "filename": {"debian.iso"}, "content": {"iso"}})
+	require.True(t, r.await(fmt.Sprint(doc["data"])))
+	_, report := w.importing(importer.Options{})
+	w.load()
+	require.Equal(t, []string{"hosts/father.hcl", "images.hcl", "ipsets.hcl", "manifests/father.hcl", "pools.hcl", "site.hcl"}, report.Files)
+	require.Equal(t, "# Imported from host father by homestak-gitops v1.\n#\n# Not written, since Proxmox VE does not keep the URL that it came from:\n#   local:iso/debian.iso\n", string(w.files["images.hcl"].Data))
+	require.Contains(t, w.text(), "pool \"team\" {\n  host    = host.father\n  comment = \"by hand\"\n  drift   = \"report\"\n}\n")
+	require.Contains(t, w.text(), "ipset \"admins\" {\n  host    = host.father\n  entries = [\"192.0.2.7\"]\n  drift   = \"report\"\n}\n")
+	var text strings.Builder
+	report.Text(&text)
+	require.Contains(t, text.String(), "host father: 1 guest written, 2 pools and IP sets written, 2 not written\n")
+	require.Contains(t, text.String(), "not written: pool Team_A: its name is not one of a block\n")
+	require.Contains(t, text.String(), "not written: image local:iso/debian.iso: Proxmox VE does not keep the URL that it came from\n")
+	w.roundTrip(report)
+
+	_, report = w.importing(importer.Options{Only: []string{"pool"}})
+	w.load()
+	require.Equal(t, []string{"pools.hcl"}, report.Files)
+	r.ask("PUT", "/pools/team", url.Values{"comment": {"changed"}})
+	p := w.plan()
+	require.Empty(t, p.Steps)
+	require.Len(t, p.Findings, 1)
+	require.Equal(t, `drift: pool.team: comment changed → "by hand" is left as it is (drift = report)`, p.Findings[0].Summary)
 }

@@ -11,18 +11,20 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/inventory"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // Options choose guests, and how their files are arranged.
 type Options struct {
-	Only      []string // vm, ct, template; all if empty
+	Only      []string // of Types; all if empty
 	From, To  int      // VMIDs; 0 for no limit
 	Pool, Tag string
 	Name      string // a pattern as of path.Match
@@ -34,10 +36,17 @@ type Options struct {
 func Ways() []string { return []string{"pool", "tag", "node"} }
 
 // Types are the values of Only.
-func Types() []string { return []string{"vm", "ct", "template"} }
+func Types() []string { return []string{"vm", "ct", "template", "image", "pool", "ipset"} }
 
 // includes reports whether guests of a type are asked for.
 func (o Options) includes(kind string) bool { return len(o.Only) == 0 || slices.Contains(o.Only, kind) }
+
+// includesObject reports whether objects of a type are asked for, which are no guests: by their type, or with all.
+func (o Options) includesObject(kind string) bool {
+	all := o
+	all.By, all.Program = "", ""
+	return slices.Contains(o.Only, kind) || reflect.DeepEqual(all, Options{})
+}
 
 // takes reports whether a listed guest is asked for. A template of guests is known as one only by its configuration.
 func (o Options) takes(g api.ListedGuest) bool {
@@ -52,6 +61,8 @@ func (o Options) takes(g api.ListedGuest) bool {
 type Seen struct {
 	guests   []seen // by VMID
 	archives []string
+	images   []string
+	objects  []*model.Resource // pools and IP sets
 	Unknown  []model.Unknown
 }
 
@@ -114,34 +125,48 @@ func Read(ctx context.Context, c *api.Client, h *model.Host, o Options, begun fu
 		}
 	}
 	begun(len(chosen))
-	archives := make(chan []string, 1) // listed meanwhile
-	if o.includes("template") {
-		go func() { archives <- readArchives(ctx, c, v) }()
-	} else {
-		archives <- nil
-	}
+	archives, images := make(chan []string, 1), make(chan []string, 1) // listed meanwhile
+	go func() {
+		archives <- readFiles(ctx, c, v, o.includes("template"), "vztmpl")
+		images <- readFiles(ctx, c, v, o.includesObject("image"), "iso", "import")
+	}()
 	if err := obs.ReadConfigs(ctx, chosen); err != nil {
 		return nil, fmt.Errorf("read the guests of host %s: %w", h.Name, err)
 	}
 	for _, g := range chosen {
 		out.guests = append(out.guests, seen{g, obs.Configs[g.Ref()]})
 	}
-	out.archives = <-archives
+	out.archives, out.images = <-archives, <-images
+	for _, of := range []struct {
+		kind string
+		read func(context.Context, *kind.Host) ([]*model.Resource, error)
+	}{{"pool", objects.UnmanagedPools}, {"ipset", objects.UnmanagedIPSets}} {
+		if !o.includesObject(of.kind) {
+			continue
+		}
+		list, err := of.read(ctx, host)
+		if err != nil {
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: of.kind + "s", Why: err.Error()})
+		}
+		out.objects = append(out.objects, list...)
+	}
 	return out, nil
 }
 
-// readArchives lists the container templates on the storages of the host. A storage that cannot be listed has none:
-// nothing depends on them.
-func readArchives(ctx context.Context, c *api.Client, v *api.View) []string {
+// readFiles lists the files of some content on the storages of the host, if they are asked for. A storage that cannot be
+// listed has none: nothing depends on them.
+func readFiles(ctx context.Context, c *api.Client, v *api.View, asked bool, contents ...string) []string {
 	var out []string
-	for at, content := range v.Storages {
-		if !v.Nodes[at.Node] || !slices.Contains(strings.Split(content, ","), "vztmpl") {
-			continue
-		}
-		list, err := api.ListVolumes(ctx, c, at, "vztmpl")
-		for _, e := range list {
-			if volume := api.Text(e["volid"]); err == nil && !strings.Contains(volume, "/homestak.") {
-				out = append(out, volume)
+	for at, has := range v.Storages {
+		for _, content := range contents {
+			if !asked || !v.Nodes[at.Node] || !slices.Contains(strings.Split(has, ","), content) {
+				continue
+			}
+			list, err := api.ListVolumes(ctx, c, at, content)
+			for _, e := range list {
+				if volume := api.Text(e["volid"]); err == nil && !strings.Contains(volume, "/homestak.") {
+					out = append(out, volume)
+				}
 			}
 		}
 	}

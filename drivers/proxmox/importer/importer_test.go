@@ -1,6 +1,7 @@
 package importer_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -132,10 +133,29 @@ func (w *world) configs(without ...string) map[int]map[string]string {
 	return out
 }
 
+// others are the pools and IP sets, as the host shows them.
+func (w *world) others() map[string]string {
+	w.t.Helper()
+	out := map[string]string{}
+	read := func(path string) []map[string]any {
+		var list []map[string]any
+		require.NoError(w.t, w.driver.Client().Get(w.t.Context(), path, &list))
+		text, err := json.Marshal(list)
+		require.NoError(w.t, err)
+		out[path] = string(text)
+		return list
+	}
+	read("/pools")
+	for _, set := range read("/cluster/firewall/ipset") {
+		read("/cluster/firewall/ipset/" + fmt.Sprint(set["name"]))
+	}
+	return out
+}
+
 // roundTrip adopts the guests of an import, imports again, and gives all of them up.
 func (w *world) roundTrip(report *importer.Report) {
 	w.t.Helper()
-	first := w.configs()
+	first, others := w.configs(), w.others()
 	p := w.plan()
 	require.False(w.t, p.Findings.HasErrors(), "%v\n%s", p.Findings, w.text())
 	require.Len(w.t, p.Steps, len(report.Imported))
@@ -159,13 +179,16 @@ func (w *world) roundTrip(report *importer.Report) {
 	for _, i := range report.Imported {
 		fmt.Fprintf(&removed, "removed \"%s.%s\" {\n  destroy = false\n}\n", i.Type, i.Node)
 	}
-	maps.DeleteFunc(w.files, func(name string, _ *fstest.MapFile) bool { return strings.HasPrefix(name, "manifests/") })
+	maps.DeleteFunc(w.files, func(name string, _ *fstest.MapFile) bool {
+		return strings.HasPrefix(name, "manifests/") || name == "pools.hcl" || name == "ipsets.hcl"
+	})
 	w.files["removed.hcl"] = &fstest.MapFile{Data: []byte(removed.String())}
 	w.load()
 	p = w.plan()
 	require.Len(w.t, p.Steps, len(report.Imported), "%v", p)
 	w.apply(p)
 	require.Equal(w.t, first, w.configs())
+	require.Equal(w.t, others, w.others())
 }
 
 // hostsOf is how many random hosts the round trip is tried with.
@@ -181,7 +204,7 @@ func hostsOf(t *testing.T) int {
 // What is imported is valid, adopts the guests as they are, and can be given up again. A second import has nothing to add.
 func TestRoundTrip(t *testing.T) {
 	set := map[string]int{}
-	imported, skipped := 0, map[string]int{}
+	imported, objects, skipped := 0, 0, map[string]int{}
 	for seed := range hostsOf(t) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, pve.New(pve.Config{Seed: int64(seed), Password: "secret99", Version: []string{"8.4", "9.2"}[seed%2]}))
@@ -190,7 +213,7 @@ func TestRoundTrip(t *testing.T) {
 			r.furnish(12)
 			_, report := w.importing(importer.Options{By: importer.Ways()[seed%3]})
 			require.NotContains(t, w.text(), "do-not-write-me")
-			imported += len(report.Imported)
+			imported, objects = imported+len(report.Imported), objects+report.Objects
 			for _, s := range report.Skipped {
 				skipped[s.Why]++
 			}
@@ -202,6 +225,7 @@ func TestRoundTrip(t *testing.T) {
 			w.roundTrip(report)
 		})
 	}
-	t.Logf("%d guests were imported; not imported: %v", imported, skipped)
+	t.Logf("%d guests, and %d pools and IP sets were imported; not imported: %v", imported, objects, skipped)
+	require.Positive(t, objects)
 	t.Logf("keys: %v", set)
 }

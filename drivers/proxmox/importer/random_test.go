@@ -183,6 +183,16 @@ func (r *hosts) furnish(guests int) {
 	_, doc := r.ask("POST", "/nodes/father/aplinfo", url.Values{"storage": {"local"}, "template": {archive}})
 	require.True(r.t, r.await(fmt.Sprint(doc["data"])))
 	r.ask("POST", "/pools", url.Values{"poolid": {"Team_A"}})
+	r.ask("PUT", "/pools/Team_A", url.Values{"comment": {"of its members"}})
+	if r.IntN(3) > 0 {
+		r.ask("POST", "/pools", url.Values{"poolid": {"team-b"}, "comment": {[]string{"", "ümlaut ${x} ", "two words"}[r.IntN(3)]}})
+		r.ask("POST", "/cluster/firewall/aliases", url.Values{"name": {"home"}, "cidr": {"10.0.0.0/8"}})
+		r.ask("POST", "/cluster/firewall/ipset", url.Values{"name": {"admins"}, "comment": {[]string{"", "by hand"}[r.IntN(2)]}})
+		for _, entry := range []string{"192.0.2.7", "198.51.100.0/24", "fd00::/64", "dc/home"}[r.IntN(4):] {
+			r.ask("POST", "/cluster/firewall/ipset/admins", url.Values{"cidr": {entry}, "nomatch": {fmt.Sprint(r.IntN(2))}})
+		}
+		r.ask("POST", "/cluster/firewall/ipset", url.Values{"name": {"no_name"}})
+	}
 	r.ask("POST", "/cluster/mapping/usb", url.Values{"id": {"key"}, "map": {"node=father,id=1d6b:0002"}})
 	r.ask("POST", "/cluster/mapping/pci", url.Values{"id": {"gpu"}, "map": {"node=father,path=0000:00:02.0,id=1234:1111"}})
 	r.ask("POST", "/cluster/mapping/dir", url.Values{"id": {"share"}, "map": {"node=father,path=/srv/share"}})

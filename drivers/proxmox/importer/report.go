@@ -5,6 +5,7 @@ import (
 	"io"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -18,6 +19,7 @@ type Report struct {
 	Imported  []Imported      `json:"imported"`
 	Skipped   []Skipped       `json:"skipped"`
 	Templates int             `json:"templates"`
+	Objects   int             `json:"objects"`  // pools and IP sets
 	Managed   int             `json:"managed"`  // guests with an ownership tag
 	Declared  int             `json:"declared"` // guests whose VMID a node of the site has
 	Unknown   []model.Unknown `json:"unknown"`  // what could not be seen
@@ -37,10 +39,10 @@ type Imported struct {
 // password is how notes of guests name what should be in no file.
 var password = regexp.MustCompile(`(?i)(password|passwd|token|secret)\s*[:=]`)
 
-// Skipped is a guest that is not written.
+// Skipped is a guest or another object that is not written.
 type Skipped struct {
 	Type string `json:"type"`
-	VMID int    `json:"vmid"`
+	VMID int    `json:"vmid,omitempty"`
 	Name string `json:"name"`
 	Why  string `json:"why"`
 	Fix  string `json:"fix"`
@@ -66,7 +68,7 @@ func (r *Report) Text(w io.Writer) {
 	for _, part := range []struct {
 		n    int
 		text string
-	}{{r.Templates, "templates written"}, {len(r.Skipped), "not written"}, {r.Managed, "managed already"}, {r.Declared, "declared already"}} {
+	}{{r.Templates, "templates written"}, {r.Objects, "pools and IP sets written"}, {len(r.Skipped), "not written"}, {r.Managed, "managed already"}, {r.Declared, "declared already"}} {
 		if part.n > 0 {
 			fmt.Fprintf(w, ", %d %s", part.n, part.text)
 		}
@@ -77,7 +79,11 @@ func (r *Report) Text(w io.Writer) {
 	}
 	var skipped, left, notes, secrets groups
 	for _, s := range r.Skipped {
-		skipped.add(s.Why+"\x00"+s.Fix, diag.Line(strings.TrimSpace(fmt.Sprintf("%s %d %s", s.Type, s.VMID, s.Name))))
+		words := []string{s.Type, s.Name}
+		if s.VMID > 0 {
+			words = []string{s.Type, strconv.Itoa(s.VMID), s.Name}
+		}
+		skipped.add(s.Why+"\x00"+s.Fix, diag.Line(strings.TrimSpace(strings.Join(words, " "))))
 	}
 	for _, i := range r.Imported {
 		if i.Password {

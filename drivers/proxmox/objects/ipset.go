@@ -25,6 +25,7 @@ import (
 type ipSet struct {
 	Host    string   `hcl:"host" ref:"host" plan:"-" doc:"Host or cluster it is on."`
 	Entries []string `hcl:"entries,optional" doc:"Addresses, networks and aliases of the cluster (dc/NAME); ! before one excludes it."`
+	Drift   string   `hcl:"drift,optional" plan:"-" doc:"revert (unless set), or report: one that exists is only watched. A difference is reported, nothing is written, and it stays when the block goes."`
 }
 
 // IPSetKind is the kind ipset.
@@ -36,9 +37,11 @@ var IPSetKind = kind.Of[ipSet]{
 		Brief:   func(r *model.Resource) string { return strings.Join(r.Spec.(*ipSet).Entries, " ") },
 	},
 	List: listIPSets,
-	Privileges: func(_ *ipSet, n *kind.Needs) {
+	Privileges: func(s *ipSet, n *kind.Needs) {
 		n.Add(kind.Need{Grant: kind.Grant{Path: "/", Priv: "Sys.Audit"}, Role: kind.RoleCluster, For: "reading the sets of the firewall"}, "")
-		n.Add(kind.Need{Grant: kind.Grant{Path: "/", Priv: "Sys.Modify"}, Role: kind.RoleStartup, For: "creating, changing and removing them"}, "")
+		if s.Drift != "report" {
+			n.Add(kind.Need{Grant: kind.Grant{Path: "/", Priv: "Sys.Modify"}, Role: kind.RoleStartup, For: "creating, changing and removing them"}, "")
+		}
 	},
 	Create: func(ctx context.Context, h *kind.Host, s plan.Step, want *ipSet) error {
 		_, err := h.API.Post(ctx, ipsetsPath, api.Params{"name": s.Address.Name, "comment": ipsetTag(h, s.Address.Name).Line()})
@@ -55,11 +58,11 @@ var IPSetKind = kind.Of[ipSet]{
 		if err != nil {
 			return attempt("reading the sets of the firewall", err)
 		}
-		managed, found := sets[s.Address.Name]
+		set, there := sets[s.Address.Name]
 		switch {
-		case !found:
+		case !there:
 			return nil
-		case !managed:
+		case !set.ours:
 			return fmt.Errorf("ipset %s: %w", s.Address.Name, errUnmanagedSet)
 		}
 		_, err = h.API.Delete(ctx, ipsetsPath+"/"+url.PathEscape(s.Address.Name), url.Values{"force": {"1"}}) // with its entries
@@ -81,6 +84,7 @@ func resolveIPSet(r *model.Resource, scope model.Scope) []model.Problem {
 		problems = append(problems, model.Problem{Summary: "invalid name of an ipset", Detail: "Use 2 to 64 lower-case letters, digits, - and _, with a letter first."})
 	}
 	s := r.Spec.(*ipSet)
+	r.Report = s.Drift == "report"
 	for i, entry := range s.Entries {
 		e, err := parseEntry(entry)
 		if err != nil {
@@ -131,18 +135,21 @@ func ipsetTag(h *kind.Host, name string) owner.Tag {
 	return owner.Tag{V: 1, Site: h.ID.Site, Type: "ipset", Node: name, Owner: h.Model.Name}
 }
 
-// readIPSets reads the names of all sets, and of each whether its tag says that it is ours.
-func readIPSets(ctx context.Context, h *kind.Host) (managed map[string]bool, err error) {
+// tagged says whether a set has an ownership tag, and whether that says that it is ours.
+type tagged struct{ found, ours bool }
+
+// readIPSets reads the names of all sets, and of each what its tag says.
+func readIPSets(ctx context.Context, h *kind.Host) (sets map[string]tagged, err error) {
 	var list []struct{ Name, Comment string }
 	if err := api.ReadList(ctx, h.API, ipsetsPath, &list); err != nil {
 		return nil, err
 	}
-	managed = map[string]bool{}
+	sets = map[string]tagged{}
 	for _, e := range list {
 		_, tag, found := owner.ParseDescription(e.Comment)
-		managed[e.Name] = found && tag.Site == h.ID.Site && tag.Owner == h.Model.Name && tag.Type == "ipset" && tag.Node == e.Name
+		sets[e.Name] = tagged{found, found && tag.Site == h.ID.Site && tag.Owner == h.Model.Name && tag.Type == "ipset" && tag.Node == e.Name}
 	}
-	return managed, nil
+	return sets, nil
 }
 
 // readEntries reads the entries of a set: what they mean, and what PVE calls each.
@@ -175,7 +182,7 @@ func setEntries(ctx context.Context, h *kind.Host, name string, want []string) e
 	if err != nil {
 		return attempt("reading the sets of the firewall", err)
 	}
-	if !sets[name] {
+	if !sets[name].ours {
 		return fmt.Errorf("ipset %s: %w", name, errUnmanagedSet)
 	}
 	have, err := readEntries(ctx, h, name)
@@ -237,7 +244,7 @@ func listIPSets(ctx context.Context, obs *kind.Observation) (model.Observed, err
 	for _, name := range slices.Sorted(maps.Keys(sets)) {
 		addr := model.Address{Kind: "ipset", Name: name}
 		switch {
-		case sets[name]:
+		case sets[name].ours || watched(obs, addr):
 			entries, err := readEntries(ctx, h, name)
 			if err != nil {
 				return unknown(addr.String(), err)

@@ -21,6 +21,7 @@ import (
 type Pool struct {
 	Host    string `hcl:"host" ref:"host" plan:"-" doc:"Host or cluster it is on."`
 	Comment string `hcl:"comment,optional" doc:"Comment; the ownership tag is added to it."`
+	Drift   string `hcl:"drift,optional" plan:"-" doc:"revert (unless set), or report: one that exists is only watched. A difference is reported, nothing is written, and it stays when the block goes."`
 }
 
 // PoolKind is the kind pool.
@@ -30,7 +31,7 @@ var PoolKind = kind.Of[Pool]{
 		New: func() any { return &Pool{} },
 		Resolve: func(r *model.Resource, _ model.Scope) []model.Problem {
 			p := r.Spec.(*Pool)
-			p.Comment = strings.TrimRight(p.Comment, " \t\r\n") // as it is read back
+			p.Comment, r.Report = trimmed(p.Comment), p.Drift == "report"
 			return nil
 		},
 		Brief: func(want *model.Resource) string { return want.Spec.(*Pool).Comment },
@@ -68,6 +69,9 @@ var PoolKind = kind.Of[Pool]{
 		return attempt("removing pool "+s.Address.Name, err)
 	},
 }
+
+// trimmed is a comment as it is compared.
+func trimmed(comment string) string { return strings.TrimRight(comment, " \t\r\n") }
 
 func poolComment(h *kind.Host, s plan.Step, want *Pool) string {
 	return owner.Describe(want.Comment, poolTag(h, s.Address.Name))
@@ -121,8 +125,8 @@ func listPools(ctx context.Context, obs *kind.Observation) (model.Observed, erro
 		addr := model.Address{Kind: "pool", Name: api.Text(e["poolid"])}
 		comment, ok := isManaged(h, e)
 		switch {
-		case ok:
-			out.State[addr] = &model.Resource{Addr: addr, Spec: &Pool{Comment: comment}}
+		case ok || watched(obs, addr):
+			out.State[addr] = &model.Resource{Addr: addr, Spec: &Pool{Comment: trimmed(comment)}}
 		case obs.Want.State[addr] != nil:
 			out.Unmanaged = append(out.Unmanaged, model.Unmanaged{
 				Name: addr.Name, Kind: "pool", Why: "no ownership tag in its comment", Claims: addr,
@@ -134,8 +138,10 @@ func listPools(ctx context.Context, obs *kind.Observation) (model.Observed, erro
 	return out, nil
 }
 
-func poolNeeds(_ *Pool, n *kind.Needs) {
+func poolNeeds(p *Pool, n *kind.Needs) {
 	path := "/pool/" + n.From.Addr.Name
-	n.Add(kind.Need{Grant: kind.Grant{Path: path, Priv: "Pool.Allocate"}, Role: kind.RolePool, For: "creating, changing and removing it"}, "")
+	if p.Drift != "report" {
+		n.Add(kind.Need{Grant: kind.Grant{Path: path, Priv: "Pool.Allocate"}, Role: kind.RolePool, For: "creating, changing and removing it"}, "")
+	}
 	n.Add(kind.Need{Grant: kind.Grant{Path: path, Priv: "Pool.Audit"}, Role: kind.RolePool, For: "reading it"}, "")
 }
