@@ -14,8 +14,21 @@ import (
 	"slices"
 )
 
-// RecordFolder is the machine's folder for the record and what belongs to it.
-const RecordFolder = "/var/lib/homestak-gitops"
+// RecordFolder is the machine's folder for the record and what belongs to it. It is root's alone: what root restores, and the
+// scripts that do that, must not be in the data folder of an agent that runs on the same machine.
+const RecordFolder = "/var/lib/homestak-gitops-spec"
+
+// earlierFolder had it all in earlier versions.
+const earlierFolder = "/var/lib/homestak-gitops"
+
+// MoveRecord moves the record of an earlier version to its folder. Files that are not root's stay behind.
+const MoveRecord = `_old=` + earlierFolder + ` _new=` + RecordFolder + `
+if [ ! -e "$_new" ] && [ ! -L "$_old/owned.json" ] && [ "$(stat -c %u "$_old/owned.json" 2>/dev/null)" = 0 ]; then
+  rm -rf "$_new.new" && mkdir -m 0755 "$_new.new" && cp -p "$_old/owned.json" "$_new.new/owned.json"
+  if [ ! -L "$_old/found" ] && [ "$(stat -c %u "$_old/found" 2>/dev/null)" = 0 ]; then cp -a "$_old/found" "$_new.new/found"; fi
+  mv -T "$_new.new" "$_new" && rm -rf "$_old/owned.json" "$_old/found"
+fi
+`
 
 // RecordFile is the record.
 const RecordFile = RecordFolder + "/owned.json"

@@ -99,12 +99,31 @@ func TestAWholeSpec(t *testing.T) {
 	m.apply(t, parse(t, whole))
 	m.sh(t, `[ "$(hostname -f)" = edge.home.example ] && systemctl is-active nginx fail2ban && ! systemctl is-active cron && [ "$(date +%Z)" = CET ]`)
 	require.Equal(t, []int{2222}, m.SSHD().Ports)
-	require.Equal(t, "600 root root\n", m.sh(t, "stat -c '%a %U %G' /var/lib/homestak-gitops/owned.json"))
+	require.Equal(t, "600 root root\n", m.sh(t, "stat -c '%a %U %G' /var/lib/homestak-gitops-spec/owned.json"))
 	m.apply(t, parse(t, `"access": {"former_users": "remove"}`))
 	require.Equal(t, []int{22}, m.SSHD().Ports)
 	m.sh(t, "! id ann && ! getent group ops && ! command -v htop && ! command -v nginx && grep -q WARRANTY /etc/motd && systemctl is-active cron")
-	require.JSONEq(t, `{"version": 1, "entries": []}`, m.sh(t, "cat /var/lib/homestak-gitops/owned.json"))
-	require.Empty(t, strings.TrimSpace(m.sh(t, "ls -A /var/lib/homestak-gitops/revert /var/lib/homestak-gitops/found | grep -v : || :; find / -xdev -name '*homestak-new*'")))
+	require.JSONEq(t, `{"version": 1, "entries": []}`, m.sh(t, "cat /var/lib/homestak-gitops-spec/owned.json"))
+	require.Empty(t, strings.TrimSpace(m.sh(t, "ls -A /var/lib/homestak-gitops-spec/revert /var/lib/homestak-gitops-spec/found | grep -v : || :; find / -xdev -name '*homestak-new*'")))
+}
+
+// The record of an earlier version is in a folder that may be an agent's. Only what is root's is taken from there.
+func TestTheRecordOfAnEarlierVersionIsMoved(t *testing.T) {
+	m := begin(t)
+	motd := parse(t, `"config": {"files": [{"path": "/etc/motd", "content": "welcome\n", "mode": "0644", "owner": "root", "group": "root"}]}`)
+	m.apply(t, motd)
+	m.sh(t, "rm -rf /var/lib/homestak-gitops && mv /var/lib/homestak-gitops-spec /var/lib/homestak-gitops")
+	m.apply(t, motd)
+	m.sh(t, "[ ! -e /var/lib/homestak-gitops/owned.json ] && [ ! -e /var/lib/homestak-gitops/found ]")
+	m.apply(t, parse(t, `"config": {}`))
+	m.sh(t, "grep -q WARRANTY /etc/motd")
+
+	m.sh(t, `useradd eve; rm -rf /var/lib/homestak-gitops-spec; echo '{"version": 1, "entries": [{"aspect": "packages", "item": "sudo"}]}' >/var/lib/homestak-gitops/owned.json; chown eve /var/lib/homestak-gitops/owned.json`)
+	m.apply(t, parse(t, `"config": {}`))
+	m.sh(t, "[ ! -e /var/lib/homestak-gitops-spec ]")
+	m.sh(t, "rm /var/lib/homestak-gitops/owned.json; ln -s /etc/passwd /var/lib/homestak-gitops/owned.json")
+	m.apply(t, parse(t, `"config": {}`))
+	m.sh(t, "[ ! -e /var/lib/homestak-gitops-spec ]")
 }
 
 // A machine without a name server gets everything of its spec that needs no package. What needs one waits, and nothing is
@@ -146,7 +165,7 @@ func TestR4APackageThatFailsWhileItIsInstalled(t *testing.T) {
 	_, err := converge.Apply(t.Context(), m, parse(t, `"platform": {"packages": ["broken"]}, "config": {"timezone": "Europe/Berlin", "commands": [{"name": "once", "run": "true"}]}`), converge.Options{})
 	require.ErrorContains(t, err, "edge: install broken: ")
 	require.ErrorContains(t, err, "(waiting for it: run command once)")
-	m.sh(t, `[ "$(date +%Z)" = CET ] && grep -q '"item": *"broken"' /var/lib/homestak-gitops/owned.json && grep -q '"aspect": *"timezone"' /var/lib/homestak-gitops/owned.json`)
+	m.sh(t, `[ "$(date +%Z)" = CET ] && grep -q '"item": *"broken"' /var/lib/homestak-gitops-spec/owned.json && grep -q '"aspect": *"timezone"' /var/lib/homestak-gitops-spec/owned.json`)
 }
 
 // A name server that is away costs nothing where apt has all it needs.

@@ -357,7 +357,7 @@ func TestST02SimulatedAddressMoves(t *testing.T) {
 	move("192.0.2.50", "192.0.2.1")
 	at := func(ip string) {
 		t.Helper()
-		s.holds("n=0; until ip -4 -o addr show dev eth0 scope global | grep -q ' "+ip+"/24 ' && [ -z \"$(ls /var/lib/homestak-gitops/revert)\" ]; do n=$((n + 1)); [ $n -lt 3000 ] || { ip -4 -o addr show; ls /var/lib/homestak-gitops/revert; exit 1; }; sleep 0.1; done", "inside")
+		s.holds("n=0; until ip -4 -o addr show dev eth0 scope global | grep -q ' "+ip+"/24 ' && [ -z \"$(ls /var/lib/homestak-gitops-spec/revert)\" ]; do n=$((n + 1)); [ $n -lt 3000 ] || { ip -4 -o addr show; ls /var/lib/homestak-gitops-spec/revert; exit 1; }; sleep 0.1; done", "inside")
 		for _, one := range []string{"192.0.2.50", "192.0.2.60", "198.51.100.5"} {
 			conn, err := s.dial(t.Context(), "tcp", one+":2222")
 			if one != ip {
@@ -414,7 +414,7 @@ func TestST11SimulatedNodeLosesItsSpec(t *testing.T) {
 
 // state is what an apply could have changed, line by line.
 const state = `cat /etc/hostname /etc/hosts /etc/fstab /proc/swaps /etc/motd /etc/passwd; cut -d: -f1,4 /etc/group; readlink -f /etc/localtime; dpkg-query -W; apt-mark showauto; sshd -T; systemctl list-units; systemctl list-unit-files
-	cat /etc/sudoers.d/* /home/*/.ssh/* /etc/ssh/sshd_config.d/* /etc/sysctl.d/* /etc/apt/sources.list.d/* /proc/sys/net/ipv4/ip_forward; ls -A /var/lib/homestak-gitops /var/lib/homestak-gitops/revert`
+	cat /etc/sudoers.d/* /home/*/.ssh/* /etc/ssh/sshd_config.d/* /etc/sysctl.d/* /etc/apt/sources.list.d/* /proc/sys/net/ipv4/ip_forward; ls -A /var/lib/homestak-gitops /var/lib/homestak-gitops-spec/revert`
 
 // A push may be cut off anywhere: of its connection to the guest, and of its requests to the host. Passes
 // that come after it go on, to the same end.

@@ -86,7 +86,7 @@ var fields = []field{
 		name: "timezone where a file is", with: `"config": {"timezone": "America/Denver"}`, without: `"config": {}`,
 		before: "rm /etc/localtime && cp /usr/share/zoneinfo/Asia/Tokyo /etc/localtime && chmod 640 /etc/localtime",
 		effect: `[ "$(readlink /etc/localtime)" = /usr/share/zoneinfo/America/Denver ]`,
-		absent: `[ ! -L /etc/localtime ] && cmp /etc/localtime /usr/share/zoneinfo/Asia/Tokyo && [ "$(stat -c %a /etc/localtime)" = 640 ] && [ -z "$(ls -A /var/lib/homestak-gitops/found)" ] && { [ ! -e /etc/timezone ] || [ "$(cat /etc/timezone)" = Etc/UTC ]; }`,
+		absent: `[ ! -L /etc/localtime ] && cmp /etc/localtime /usr/share/zoneinfo/Asia/Tokyo && [ "$(stat -c %a /etc/localtime)" = 640 ] && [ -z "$(ls -A /var/lib/homestak-gitops-spec/found)" ] && { [ ! -e /etc/timezone ] || [ "$(cat /etc/timezone)" = Etc/UTC ]; }`,
 	},
 	{
 		name: "package", with: `"platform": {"packages": ["hs-tool"]}`, without: `"platform": {}`,
@@ -201,7 +201,7 @@ var fields = []field{
 		name: "sshd", with: `"posture": {"ssh": {"port": "2222", "permit_root_login": "no", "password_authentication": "no"}}`, without: `"posture": {}`,
 		before: "echo 'PasswordAuthentication yes' >/etc/ssh/sshd_config.d/50-cloud-init.conf",
 		effect: `sshd -T | grep -qx 'port 2222' && sshd -T | grep -qx 'permitrootlogin no' && sshd -T | grep -qx 'passwordauthentication no' && ss -tln | grep -q ':2222 '`,
-		absent: `sshd -T | grep -qx 'port 22' && sshd -T | grep -qx 'passwordauthentication yes' && [ ! -e /var/lib/homestak-gitops/revert/sshd.sh ]`,
+		absent: `sshd -T | grep -qx 'port 22' && sshd -T | grep -qx 'passwordauthentication yes' && [ ! -e /var/lib/homestak-gitops-spec/revert/sshd.sh ]`,
 	},
 	{
 		name: "fail2ban", with: `"posture": {"fail2ban": {}}, "platform": {"services": {"fail2ban": "enabled"}}`, without: `"posture": {}`,
@@ -219,7 +219,7 @@ var fields = []field{
 	{
 		name: "file that was there", with: `"config": {"files": [{"path": "/etc/motd", "content": "mine\n", "mode": "0644", "owner": "root", "group": "root"}]}`, without: `"config": {}`,
 		before: "echo theirs >/etc/motd && chmod 640 /etc/motd && chgrp adm /etc/motd",
-		effect: `[ "$(cat /etc/motd)" = mine ]`, absent: `[ "$(cat /etc/motd)" = theirs ] && [ "$(stat -c '%a %G' /etc/motd)" = "640 adm" ] && [ -z "$(ls /var/lib/homestak-gitops/found)" ]`,
+		effect: `[ "$(cat /etc/motd)" = mine ]`, absent: `[ "$(cat /etc/motd)" = theirs ] && [ "$(stat -c '%a %G' /etc/motd)" = "640 adm" ] && [ -z "$(ls /var/lib/homestak-gitops-spec/found)" ]`,
 	},
 	{
 		name: "file that a service reads", with: `"config": {"files": [{"path": "/etc/hs-daemon.conf", "content": "mine\n", "mode": "0644", "owner": "root", "group": "root", "restart": ["hs-daemon"]}]}`, without: `"config": {}`,
@@ -440,12 +440,12 @@ func TestST02AWholeSpec(t *testing.T) {
 	s := w.whole()
 	w.apply(s)
 	w.unchanged(s)
-	require.Equal(t, "600 root root", w.Run0("stat -c '%a %U %G' /var/lib/homestak-gitops/owned.json"))
+	require.Equal(t, "600 root root", w.Run0("stat -c '%a %U %G' /var/lib/homestak-gitops-spec/owned.json"))
 	w.apply(parse(t, `"access": {"former_users": "remove"}`))
 	w.Run0("rm -r /home/ann /home/bob /etc/homestak-test")
 	w.apply(parse(t, `"identity": {"hostname": "vm"}`))
-	require.JSONEq(t, `{"version": 1, "entries": []}`, w.Run0("cat /var/lib/homestak-gitops/owned.json"))
-	require.Empty(t, w.Run0("ls -A /var/lib/homestak-gitops/found /var/lib/homestak-gitops/revert | grep -v :; find / -xdev -name '*homestak-new*'"))
+	require.JSONEq(t, `{"version": 1, "entries": []}`, w.Run0("cat /var/lib/homestak-gitops-spec/owned.json"))
+	require.Empty(t, w.Run0("ls -A /var/lib/homestak-gitops-spec/found /var/lib/homestak-gitops-spec/revert | grep -v :; find / -xdev -name '*homestak-new*'"))
 }
 
 // A file of the site reaches the machine byte for byte, however it is made and as large as it may be.
@@ -774,7 +774,7 @@ func TestST13WhatCannotBeDone(t *testing.T) {
 		{"a source of apt that is broken", "echo 'deb nonsense' >/etc/apt/sources.list.d/broken.list", tool, "/etc/apt/sources.list.d/broken.list", "rm /etc/apt/sources.list.d/broken.list"},
 		{"a full disk for packages", "mkdir -p /usr/share/hs-big && " + fmt.Sprintf(mount, "64k", "/usr/share/hs-big"), `"platform": {"packages": ["hs-big"]}`, "No space left on device", "umount /usr/share/hs-big"},
 		{"a full disk for the archives of apt", mirror + fmt.Sprintf(mount, "64k", "/var/cache/apt/archives") + " && mkdir /var/cache/apt/archives/partial && { head -c 70000 /dev/zero >/var/cache/apt/archives/x 2>/dev/null || :; }", `"platform": {"packages": ["hs-big"]}`, "installing hs-big failed", "umount /var/cache/apt/archives"},
-		{"a full disk for the record", "mkdir -p /var/lib/homestak-gitops && " + fmt.Sprintf(mount, "4k", "/var/lib/homestak-gitops") + " && head -c 4096 /dev/zero >/var/lib/homestak-gitops/x", user("ann", ""), "/var/lib/homestak-gitops/owned.json could not be written", "umount /var/lib/homestak-gitops"},
+		{"a full disk for the record", "mkdir -p /var/lib/homestak-gitops-spec && " + fmt.Sprintf(mount, "4k", "/var/lib/homestak-gitops-spec") + " && head -c 4096 /dev/zero >/var/lib/homestak-gitops-spec/x", user("ann", ""), "/var/lib/homestak-gitops-spec/owned.json could not be written", "umount /var/lib/homestak-gitops-spec"},
 		{"a record that cannot be written", "mkdir -p /var/lib/homestak-gitops && " + fmt.Sprintf(mount, "1m", "/var/lib/homestak-gitops") + " && mount -o remount,ro /var/lib/homestak-gitops", user("ann", ""), "Read-only file system", "umount /var/lib/homestak-gitops"},
 		{"a full disk for /etc", "cp -a /etc /run/etc && " + fmt.Sprintf(mount, "8m", "/etc") + " && cp -a /run/etc/. /etc && { head -c 16m /dev/zero >/etc/fill 2>/dev/null || :; }", strings.Replace(big, "/srv/small/file", "/etc/file", 1), "could not be written", "rm /etc/fill"},
 		{"a read-only /etc", "mount --bind /etc /etc && mount -o remount,ro,bind /etc", strings.Replace(file, "/srv/small/file", "/etc/file", 1), "Read-only file system", "umount /etc"},
@@ -796,7 +796,7 @@ func TestST13WhatCannotBeDone(t *testing.T) {
 		{"a value that the kernel refuses", "", `"config": {"sysctl": {"net.ipv4.ip_forward": "many"}}`, "the kernel does not take net.ipv4.ip_forward = many", ""},
 		{"a link where a file shall be", "ln -s /etc/passwd /etc/link", `"config": {"files": [{"path": "/etc/link", "content": "x", "mode": "0644", "owner": "root", "group": "root"}]}`, "/etc/link is a symbolic link", "rm /etc/link"},
 		{"an owner that is unknown", "", `"config": {"files": [{"path": "/etc/f", "content": "x", "mode": "0644", "owner": "nemo", "group": "root"}]}`, "/etc/f: this machine has no user nemo", "useradd nemo"},
-		{"a damaged record", "mkdir -p /var/lib/homestak-gitops; echo '{' >/var/lib/homestak-gitops/owned.json", user("ann", ""), "owned.json is damaged", "rm /var/lib/homestak-gitops/owned.json"},
+		{"a damaged record", "mkdir -p /var/lib/homestak-gitops-spec; echo '{' >/var/lib/homestak-gitops-spec/owned.json", user("ann", ""), "owned.json is damaged", "rm /var/lib/homestak-gitops-spec/owned.json"},
 		{"another system", "cp /etc/os-release /run/os; printf 'ID=alpine\\nPRETTY_NAME=\"Alpine Linux v3.20\"\\n' >/run/other; rm /etc/os-release; cp /run/other /etc/os-release", user("ann", ""), "the machine runs Alpine Linux v3.20: specs are applied on Debian 12, Debian 13 and Ubuntu only", "cp /run/os /etc/os-release"},
 		{"an old Debian", "sed 's/VERSION_ID=.*/VERSION_ID=\"11\"/;s/^PRETTY_NAME=.*/PRETTY_NAME=\"Debian 11\"/' /etc/os-release >/run/os; rm /etc/os-release; cp /run/os /etc/os-release", user("ann", ""), "the machine runs Debian 11:", ""},
 	} {

@@ -521,7 +521,7 @@ func TestST02AFileThatDecidesWhoGetsIn(t *testing.T) {
 		w.Until("the SSH server listens on 2200, too", func() bool { return w.listens("2200") })
 		require.Contains(t, strings.Join(changes(w.observe(port)), "\n"), "unconfirmed")
 	}
-	w.Run0("sh /var/lib/homestak-gitops/revert/files-*.sh")
+	w.Run0("sh /var/lib/homestak-gitops-spec/revert/files-*.sh")
 	w.listensSoon("22")
 	require.Empty(t, w.Run0("ls "+sshd+" 2>/dev/null || :"))
 
@@ -537,7 +537,7 @@ func TestST02AFileThatDecidesWhoGetsIn(t *testing.T) {
 	require.Contains(t, w.Run0("cat "+pam), "of the site")
 	w.apply(parse(t, `"config": {}`))
 	require.NotContains(t, w.Run0("cat "+pam), "of the site")
-	require.Empty(t, w.Run0("ls -A /var/lib/homestak-gitops/found /var/lib/homestak-gitops/revert | grep -v : || :"))
+	require.Empty(t, w.Run0("ls -A /var/lib/homestak-gitops-spec/found /var/lib/homestak-gitops-spec/revert | grep -v : || :"))
 }
 
 // What was found is kept until its return is confirmed, and goes then, wherever the withdrawal is cut off.
@@ -559,8 +559,8 @@ func TestST02AnUnconfirmedWithdrawal(t *testing.T) {
 	finished := func(when string) {
 		t.Helper()
 		require.Equal(t, found, w.Run0("cat "+pam), when)
-		require.Empty(t, w.Run0("ls -A /var/lib/homestak-gitops/found /var/lib/homestak-gitops/revert | grep -v : || :"), when)
-		require.JSONEq(t, `{"version": 1, "entries": []}`, w.Run0("cat /var/lib/homestak-gitops/owned.json"), when)
+		require.Empty(t, w.Run0("ls -A /var/lib/homestak-gitops-spec/found /var/lib/homestak-gitops-spec/revert | grep -v : || :"), when)
+		require.JSONEq(t, `{"version": 1, "entries": []}`, w.Run0("cat /var/lib/homestak-gitops-spec/owned.json"), when)
 		w.unchanged(none)
 	}
 	finished("after it was taken back twice")
@@ -575,7 +575,7 @@ func TestST02AnUnconfirmedWithdrawal(t *testing.T) {
 		}
 		kills++
 		w.apply(none)
-		w.Run0("systemctl stop 'homestak-gitops-revert-*.timer'; rm -f /var/lib/homestak-gitops/revert/*.confirmed")
+		w.Run0("systemctl stop 'homestak-gitops-revert-*.timer'; rm -f /var/lib/homestak-gitops-spec/revert/*.confirmed")
 		finished(fmt.Sprintf("killed at command %d of the confirmation", point))
 	}
 	t.Logf("killed %d times", kills)
@@ -600,7 +600,7 @@ func TestST02AnSSHServerThatDoesNotAnswer(t *testing.T) {
 	w.refused(s, unanswered("2222"))
 	w.Run0("systemctl stop taken")
 	w.listensSoon("22")
-	require.Empty(t, w.Run0("ls /etc/ssh/sshd_config.d /var/lib/homestak-gitops/revert | grep -v : || :"))
+	require.Empty(t, w.Run0("ls /etc/ssh/sshd_config.d /var/lib/homestak-gitops-spec/revert | grep -v : || :"))
 	w.apply(s)
 	w.listensSoon("2222")
 
@@ -670,7 +670,7 @@ func TestST02AnAddressWithoutTheParent(t *testing.T) {
 	require.ErrorContains(t, err, "it does not work, so the old state is restored: the parent does not answer over the new network")
 	require.Greater(t, asked, 1)
 	require.Equal(t, "10.9.0.5/24", w.address())
-	require.Empty(t, w.Run0("ls /var/lib/homestak-gitops/revert"))
+	require.Empty(t, w.Run0("ls /var/lib/homestak-gitops-spec/revert"))
 	asked = 0
 	_, err = converge.Apply(context.Background(), way(w), s, converge.Options{Parent: func(context.Context) error {
 		if asked++; asked == 1 {
@@ -727,7 +727,7 @@ func TestST11AddressAndBridgeGoTogether(t *testing.T) {
 			require.True(t, w.ping(strings.TrimSuffix(want, "/24")), c.name)
 		}
 		require.Equal(t, before, w.Run0(files), c.name)
-		require.JSONEq(t, `{"version": 1, "entries": []}`, w.Run0("cat /var/lib/homestak-gitops/owned.json"), c.name)
+		require.JSONEq(t, `{"version": 1, "entries": []}`, w.Run0("cat /var/lib/homestak-gitops-spec/owned.json"), c.name)
 	}
 }
 
@@ -757,6 +757,6 @@ func TestST11WhatAPackageReplacedComesBack(t *testing.T) {
 		w.unchanged(s)
 		w.apply(install(""))
 		require.Equal(t, before, state())
-		require.JSONEq(t, `{"version": 1, "entries": []}`, w.Run0("cat /var/lib/homestak-gitops/owned.json"))
+		require.JSONEq(t, `{"version": 1, "entries": []}`, w.Run0("cat /var/lib/homestak-gitops-spec/owned.json"))
 	}
 }

@@ -401,7 +401,7 @@ func TestST14KilledAtEveryCommand(t *testing.T) {
 	w.Run0("apt-get update && apt-get -y install hs-daemon && chmod 640 /etc/hs-daemon.conf")
 	full := parse(t, `"config": {"files": [{"path": "/etc/hs-daemon.conf", "content": "mine\n", "mode": "0644", "owner": "root", "group": "root", "restart": ["hs-daemon"]}]}`)
 	none := parse(t, `"config": {}`)
-	const state = "stat -c %a /etc/hs-daemon.conf; cat /etc/hs-daemon.conf; ls -A /var/lib/homestak-gitops/found /etc | grep -c 'homestak-new' || :; systemctl show -p MainPID hs-daemon"
+	const state = "stat -c %a /etc/hs-daemon.conf; cat /etc/hs-daemon.conf; ls -A /var/lib/homestak-gitops-spec/found /etc | grep -c 'homestak-new' || :; systemctl show -p MainPID hs-daemon"
 	for command, more := 1, true; more; command++ {
 		more = false
 		for _, c := range []struct {
@@ -424,7 +424,7 @@ func TestST14KilledAtEveryCommand(t *testing.T) {
 			t.Logf("killed at each of %d commands", command-1)
 		}
 	}
-	require.JSONEq(t, `{"version": 1, "entries": []}`, w.Run0("cat /var/lib/homestak-gitops/owned.json"))
+	require.JSONEq(t, `{"version": 1, "entries": []}`, w.Run0("cat /var/lib/homestak-gitops-spec/owned.json"))
 }
 
 // raising is a machine that becomes a child. Nobody listens where its parent should be.

@@ -103,7 +103,7 @@ func TestST02AnAddressThatLocksUsOutIsTakenBack(t *testing.T) {
 				require.Less(t, time.Since(start), within)
 				w.Until("it answers", func() bool { return w.ping("10.9.0.5") })
 				w.Until("nothing is left of it", func() bool {
-					return w.Run0("ls /var/lib/homestak-gitops/revert; find "+c.gone+" -name '*homestak*' 2>/dev/null; systemctl list-timers --all --no-legend | grep homestak-gitops-revert; ls /etc/systemd/system/multi-user.target.wants | grep homestak || :") == ""
+					return w.Run0("ls /var/lib/homestak-gitops-spec/revert; find "+c.gone+" -name '*homestak*' 2>/dev/null; systemctl list-timers --all --no-legend | grep homestak-gitops-revert; ls /etc/systemd/system/multi-user.target.wants | grep homestak || :") == ""
 				})
 				require.Contains(t, changes(w.observe(locked)), "network.ip "+c.address+" → 10.7.0.5/24")
 			}
@@ -159,7 +159,7 @@ func TestST02AnAddressThatFails(t *testing.T) {
 	require.ErrorContains(t, err, "it failed, so the old state is restored")
 	require.ErrorContains(t, err, "eth0 did not get dhcp within 40 s")
 	require.Equal(t, "10.9.0.5/24", w.address())
-	require.Empty(t, w.Run0("ls /var/lib/homestak-gitops/revert"))
+	require.Empty(t, w.Run0("ls /var/lib/homestak-gitops-spec/revert"))
 
 	w.Run0("printf 'iface eth1 inet bogus\\n' >>/etc/network/interfaces")
 	_, err = converge.Apply(context.Background(), way(w), static(t, "10.9.0.6/24", "10.9.0.1"), converge.Options{})
@@ -175,7 +175,7 @@ func TestST14KilledWhileTheAddressChanges(t *testing.T) {
 	t.Parallel()
 	w := beginLAN(t, withIfupdown, eniStatic)
 	full, none := static(t, "10.9.0.6/24", "10.9.0.1", "10.9.0.2"), spec.Empty("edge")
-	const files = "cat /etc/network/interfaces /etc/resolv.conf 2>/dev/null; ls -A /etc/network /var/lib/homestak-gitops/revert"
+	const files = "cat /etc/network/interfaces /etc/resolv.conf 2>/dev/null; ls -A /etc/network /var/lib/homestak-gitops-spec/revert"
 	w.apply(full)
 	wanted := w.Run0(files)
 	w.apply(none)
@@ -303,7 +303,7 @@ func TestST02WhatLocksUsOutIsTakenBack(t *testing.T) {
 	require.ErrorIs(t, err, errNoWayIn)
 	require.ErrorContains(t, err, "the old state is restored")
 	w.listensSoon("22")
-	require.Empty(t, w.Run0("ls /etc/ssh/sshd_config.d /var/lib/homestak-gitops/revert | grep -v :"))
+	require.Empty(t, w.Run0("ls /etc/ssh/sshd_config.d /var/lib/homestak-gitops-spec/revert | grep -v :"))
 	require.Contains(t, changes(w.observe(s)), "posture.ssh.port 22 → 2222")
 	w.apply(s)
 	w.listensSoon("2222")
@@ -338,7 +338,7 @@ func TestST02AnUnconfirmedChangeIsReverted(t *testing.T) {
 			require.Error(t, err)
 			w.Until("the machine listens where it did", func() bool { return w.listens("22") && !w.listens("2222") })
 			w.Until("nothing is left of it", func() bool {
-				return w.Run0("ls /etc/ssh/sshd_config.d /var/lib/homestak-gitops/revert | grep -v : || :") == ""
+				return w.Run0("ls /etc/ssh/sshd_config.d /var/lib/homestak-gitops-spec/revert | grep -v : || :") == ""
 			})
 			require.Contains(t, changes(w.observe(s)), "posture.ssh.port 22 → 2222")
 			w.apply(s)
@@ -364,7 +364,7 @@ func TestST02UnconfirmedIsAppliedAgain(t *testing.T) {
 		require.Error(t, err)
 		w.listensSoon("2222")
 	}
-	w.Run0("sh /var/lib/homestak-gitops/revert/sshd.sh")
+	w.Run0("sh /var/lib/homestak-gitops-spec/revert/sshd.sh")
 	w.listensSoon("22")
 	w.apply(s)
 	w.unchanged(s)
@@ -386,7 +386,7 @@ func TestST02ARestartRevertsAnUnconfirmedChange(t *testing.T) {
 	w.listensSoon("2222")
 	w.Run0("systemctl stop homestak-gitops-revert-sshd.timer; systemctl daemon-reload") // as a restart does
 	require.Contains(t, w.Run0("systemctl list-dependencies --plain multi-user.target"), "homestak-gitops-revert-sshd-boot.service")
-	w.Run0("cd /var/lib/homestak-gitops/revert && mv sshd.sh sshd.sh.4711") // where the restart cut off what restored
+	w.Run0("cd /var/lib/homestak-gitops-spec/revert && mv sshd.sh sshd.sh.4711") // where the restart cut off what restored
 	w.Run0("systemctl start homestak-gitops-revert-sshd-boot.service")
 	w.listensSoon("22")
 	w.apply(s)
@@ -404,7 +404,7 @@ func TestST02SettingsThatDoNotTakeEffect(t *testing.T) {
 	_, err := converge.Apply(context.Background(), way{w}, s, converge.Options{})
 	require.ErrorContains(t, err, "another line adds a port")
 	require.ErrorContains(t, err, "Port 2200")
-	require.Empty(t, w.Run0("ls /etc/ssh/sshd_config.d /var/lib/homestak-gitops/revert | grep -v : || :"))
+	require.Empty(t, w.Run0("ls /etc/ssh/sshd_config.d /var/lib/homestak-gitops-spec/revert | grep -v : || :"))
 	w.Run0("sed -i 's/^Port 2200/Prot 1/' /etc/ssh/sshd_config")
 	_, err = converge.Apply(context.Background(), way{w}, s, converge.Options{})
 	require.ErrorContains(t, err, "sshd refuses the settings")
@@ -604,7 +604,7 @@ func TestST02TheBridgeOfAHostOfProxmoxVE(t *testing.T) {
 	}})
 	require.ErrorIs(t, err, errNoWayIn)
 	w.Until("the card has its addresses again", func() bool {
-		return addresses("card") == "198.51.100.7/24 2001:db8::7/64 dev card" && w.Run0("ls /var/lib/homestak-gitops/revert") == ""
+		return addresses("card") == "198.51.100.7/24 2001:db8::7/64 dev card" && w.Run0("ls /var/lib/homestak-gitops-spec/revert") == ""
 	})
 	require.Equal(t, strings.TrimSpace(before), w.Run0("cat /etc/network/interfaces"))
 	require.Equal(t, []string{`config.pve.bridge "" → vmbr0`}, changes(w.observe(s)))
@@ -629,23 +629,23 @@ func TestST02TheBridgeOfAHostOfProxmoxVE(t *testing.T) {
 	_, err = converge.Apply(context.Background(), way{w}, none, converge.Options{Confirm: neverConfirms})
 	require.ErrorIs(t, err, errNoWayIn)
 	w.Until("the bridge has the addresses again", func() bool {
-		return addresses("vmbr0") == "198.51.100.7/24 2001:db8::7/64 dev vmbr0" && w.Run0("ls /var/lib/homestak-gitops/revert") == ""
+		return addresses("vmbr0") == "198.51.100.7/24 2001:db8::7/64 dev vmbr0" && w.Run0("ls /var/lib/homestak-gitops-spec/revert") == ""
 	})
 	w.unchanged(s)
 
 	// What was there before is still kept when an attempt is cut off as it is confirmed.
 	w.instead = func(c guest.Command) guest.Command {
 		if bytes.Contains(c.Stdin, []byte("pvebridge.sh.confirmed")) {
-			c.Stdin = bytes.Replace(c.Stdin, []byte("\ndrop /var/lib/homestak-gitops/found/"), []byte("\nkill -9 0\n"), 1)
+			c.Stdin = bytes.Replace(c.Stdin, []byte("\ndrop /var/lib/homestak-gitops-spec/found/"), []byte("\nkill -9 0\n"), 1)
 		}
 		return c
 	}
 	_, err = converge.Apply(context.Background(), way{w}, none, converge.Options{})
 	require.Error(t, err)
 	w.instead = nil
-	w.Run0("[ -f /var/lib/homestak-gitops/found/interfaces-before-bridge ] && [ ! -e /sys/class/net/vmbr0 ]")
+	w.Run0("[ -f /var/lib/homestak-gitops-spec/found/interfaces-before-bridge ] && [ ! -e /sys/class/net/vmbr0 ]")
 	w.apply(none)
-	require.Empty(t, w.Run0("ls /var/lib/homestak-gitops/found"))
+	require.Empty(t, w.Run0("ls /var/lib/homestak-gitops-spec/found"))
 	require.Equal(t, "198.51.100.7/24 2001:db8::7/64 dev card", addresses("card"))
 	w.Run0("[ ! -e /sys/class/net/vmbr0 ]")
 	require.Equal(t, strings.TrimSpace(before), w.Run0("cat /etc/network/interfaces"))

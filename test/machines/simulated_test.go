@@ -267,7 +267,7 @@ func TestST02SimulatedAddressThatLocksUsOutIsTakenBack(t *testing.T) {
 			old, locked := netip.MustParseAddr("10.9.0.5"), static(t, "10.7.0.5/24", "10.7.0.1")
 			restored := func() {
 				t.Helper()
-				m.sh(`n=0; until ` + has("eth0", "10.9.0.5/24", "10.9.0.1", "10.9.0.53") + ` && [ -z "$(ls /var/lib/homestak-gitops/revert)" ]; do n=$((n + 1)); [ $n -lt 300 ] || exit 1; sleep 0.1; done
+				m.sh(`n=0; until ` + has("eth0", "10.9.0.5/24", "10.9.0.1", "10.9.0.53") + ` && [ -z "$(ls /var/lib/homestak-gitops-spec/revert)" ]; do n=$((n + 1)); [ $n -lt 300 ] || exit 1; sleep 0.1; done
 					[ "$(find /etc/network /etc/systemd /etc/cloud -type f | sort | while read -r f; do sha256sum "$f"; done)" = "$(cat /srv/sums)" ]`)
 				require.True(t, m.Network.Answers(old))
 			}
@@ -294,7 +294,7 @@ func TestST02SimulatedAddressThatLocksUsOutIsTakenBack(t *testing.T) {
 				require.True(t, reached)
 				if restart != "" {
 					if restart == "while it is restored" { // as its first command leaves it
-						m.sh("cd /var/lib/homestak-gitops/revert && for f in *.sh; do mv -T $f $f.4711; done")
+						m.sh("cd /var/lib/homestak-gitops-spec/revert && for f in *.sh; do mv -T $f $f.4711; done")
 					}
 					m.Halt()
 					m.Machine = m.disk.Begin(m.birth)

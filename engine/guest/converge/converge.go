@@ -111,7 +111,7 @@ func observe(ctx context.Context, m Machine, want *spec.Spec, known *guest.Recor
 	first := "printf '%s.uid %s\\n' " + boundary + " \"$(id -u)\"\n" +
 		"printf '%s.login %s\\n' " + boundary + " \"${SUDO_USER:-root}\"\n" +
 		"if [ -r /etc/os-release ]; then printf '%s.os %s\\n' " + boundary + " \"$(tr '\\n' '\\t' </etc/os-release | tr -cd '[:print:]\\t')\"; fi\n"
-	out, err := m.Run(ctx, guest.Probe(boundary, first, fragments))
+	out, err := m.Run(ctx, guest.Probe(boundary, first+guest.MoveRecord, fragments))
 	if err != nil {
 		return nil, err
 	}

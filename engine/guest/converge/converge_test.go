@@ -198,7 +198,7 @@ func TestAStepThatFails(t *testing.T) {
 	require.ErrorIs(t, err, errLost)
 	require.ErrorContains(t, err, "edge: set the time zone to UTC: ")
 	require.Len(t, m.scripts, 1)
-	recorded, done := strings.Index(m.scripts[0], "owned.json 0600")+strings.Index(m.scripts[0], "'/var/lib/homestak-gitops/owned.json' '0600'"), strings.Index(m.scripts[0], "mv -fT /etc/.localtime")
+	recorded, done := strings.Index(m.scripts[0], "owned.json 0600")+strings.Index(m.scripts[0], "'/var/lib/homestak-gitops-spec/owned.json' '0600'"), strings.Index(m.scripts[0], "mv -fT /etc/.localtime")
 	require.Positive(t, recorded)
 	require.Greater(t, done, recorded)
 
@@ -266,7 +266,7 @@ func TestTheRevertIsCancelledByAConfirmationOnly(t *testing.T) {
 	require.ErrorIs(t, err, errLost)
 	require.ErrorContains(t, err, "so the old state is restored")
 	require.Len(t, m.scripts, 3)
-	require.Contains(t, m.scripts[2], "sh /var/lib/homestak-gitops/revert/sshd.sh")
+	require.Contains(t, m.scripts[2], "sh /var/lib/homestak-gitops-spec/revert/sshd.sh")
 	require.NotContains(t, m.scripts[2], "confirmed")
 
 	// A login that is cut off when its time is over does not make the outcome of the step unknown.
@@ -439,9 +439,9 @@ func TestAChangeOfABusyMachine(t *testing.T) {
 		fresh := false
 		m.script = func(_ int, text string) (guest.Output, error) {
 			switch {
-			case strings.Contains(text, "cat /var/lib/homestak-gitops/revert/network.sh.outcome") && !fresh:
+			case strings.Contains(text, "cat /var/lib/homestak-gitops-spec/revert/network.sh.outcome") && !fresh:
 				return guest.Output{}, errLost
-			case strings.Contains(text, "cat /var/lib/homestak-gitops/revert/network.sh.outcome"):
+			case strings.Contains(text, "cat /var/lib/homestak-gitops-spec/revert/network.sh.outcome"):
 				return guest.Output{Out: "ok\n"}, nil
 			case strings.Contains(text, "network.sh.confirmed"):
 				m.card("10.0.0.6/24")
@@ -482,7 +482,7 @@ func TestAChangeOfASlowNetwork(t *testing.T) {
 		f.card("10.0.0.5/24")
 		f.script = func(_ int, text string) (guest.Output, error) {
 			switch {
-			case strings.Contains(text, "cat /var/lib/homestak-gitops/revert/network.sh.outcome") && reached:
+			case strings.Contains(text, "cat /var/lib/homestak-gitops-spec/revert/network.sh.outcome") && reached:
 				return guest.Output{Out: "ok\n"}, nil
 			case strings.Contains(text, "network.sh.confirmed"):
 				f.card("10.0.0.6/24")
@@ -529,7 +529,7 @@ func TestAChangeThatIsTakenBack(t *testing.T) {
 						back = true
 					case strings.Contains(text, "ip neigh flush") && !strings.Contains(text, "--on-active"):
 						return guest.Output{Code: c.check, Err: "the gateway does not answer"}, nil
-					case strings.Contains(text, "cat /var/lib/homestak-gitops/revert/network.sh.outcome"):
+					case strings.Contains(text, "cat /var/lib/homestak-gitops-spec/revert/network.sh.outcome"):
 						<-time.After(400 * time.Millisecond) // as long as the machine waits
 						return guest.Output{Out: c.outcome + "\n" + c.said + "\n"}, nil
 					}
