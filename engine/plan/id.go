@@ -86,8 +86,7 @@ func (f *fingerprint) value(v any) {
 func (f *fingerprint) wanted(r *model.Resource, attrs []model.Attr) {
 	f.text("want")
 	f.resource(r)
-	f.texts(r.Missing)
-	f.texts(r.MissingToCreate)
+	f.texts(slices.Concat(r.Missing, r.MissingToCreate))
 	f.attrs(r, attrs)
 }
 
