@@ -159,7 +159,7 @@ func (e *Edit) Offline(node string, down bool) {
 	if e.w.Nodes[node] == nil {
 		panic(fmt.Sprintf("pve: edit of node %s, which does not exist", node))
 	}
-	guests.SetOffline(e.w, node, down)
+	setOffline(e.w, node, down)
 }
 
 // Quorum takes the cluster's quorum or gives it back.
@@ -210,5 +210,15 @@ func (e *Edit) Snippet(volid string) {
 	storage, name, _ := core.VolumeID(volid)
 	if s := e.w.Stores[storage]; s != nil {
 		s.Put(e.w.Cfg.Node, &core.Volume{Name: name, Content: "snippets", Format: "snippet", Size: 1024, Used: 4096, Ctime: e.w.Now.Unix()})
+	}
+}
+
+// setOffline takes a node down or brings it back.
+func setOffline(w *core.World, node string, down bool) {
+	w.Nodes[node].Offline = down
+	for _, vmid := range w.Vmids {
+		if g := w.Guests[vmid]; g.Node == node {
+			w.HA.Notice(g)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"time"
@@ -187,7 +188,7 @@ func dispatch(t *core.Table, w *core.World, c *core.Call) (any, error) {
 	if !w.V9() {
 		wrong = qemu.WrongOf84(c, wrong)
 	}
-	wrong = qemu.CustomModel(c, wrong)
+	wrong = customModel(c, wrong)
 	if wrong != nil {
 		return nil, &perl.APIError{Status: http.StatusBadRequest, Errors: wrong}
 	}
@@ -269,4 +270,23 @@ func busyAt(w *core.World, t time.Time) int {
 		}
 	}
 	return busy
+}
+
+// customModel rejects custom models of a CPU: the host has no file of these (get_custom_model, called by
+// validate_vm_cpu_conf in PVE/QemuServer/CPUConfig.pm).
+func customModel(c *core.Call, wrong map[string]string) map[string]string {
+	v, known := c.M.Param("cpu")
+	if !known || v.Format != "pve-vm-cpu-conf" || wrong["cpu"] != "" {
+		return wrong
+	}
+	name, custom := strings.CutPrefix(perl.ParseProperty("cpu", perl.Text(c.Values["cpu"]))["cputype"], "custom-")
+	if !custom {
+		return wrong
+	}
+	all := maps.Clone(wrong)
+	if all == nil {
+		all = map[string]string{}
+	}
+	all["cpu"] = "invalid format - Custom cputype '" + name + "' not found\n"
+	return all
 }

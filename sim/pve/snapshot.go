@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/sim/pve/core"
-	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -148,7 +147,7 @@ func guestsOf(w *core.World) []Guest {
 		all = append(all, Guest{
 			VMID: vmid, Node: g.Node, Kind: g.Kind, Config: maps.Clone(g.Conf), Pending: maps.Clone(g.Pend),
 			Running: g.Run != nil, Lock: g.Conf["lock"], Pool: of[vmid], Digest: g.Sum(),
-			Snapshots: guests.SnapshotNames(g), HA: w.HA.State(g),
+			Snapshots: snapshotNames(g), HA: w.HA.State(g),
 		})
 	}
 	return all
@@ -161,4 +160,13 @@ func (s Snapshot) Guest(vmid int) (Guest, bool) {
 		return Guest{}, false
 	}
 	return s.Guests[i], true
+}
+
+// snapshotNames are the names of the snapshots of a guest, oldest first.
+func snapshotNames(g *core.Guest) []string {
+	var names []string
+	for _, s := range g.Snapshots {
+		names = append(names, s.Name)
+	}
+	return names
 }

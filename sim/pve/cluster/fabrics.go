@@ -35,7 +35,7 @@ func fabricFiles() []core.SectionFile {
 	fabric.Twice, fabric.Missing = "fabric '%s' already exists in config", "fabric '%s' does not exist in configuration"
 	fabric.Failed, fabric.Verbs = "%s failed", verbs("adding fabric", "updating fabric", "deleting fabric")
 	fabric.Read = core.AnyOf("/sdn/fabrics/{id}", "SDN.Audit", "SDN.Allocate")
-	fabric.Write, fabric.Change = core.AllOf("/sdn/fabrics", "SDN.Allocate"), core.AllOf("/sdn/fabrics/{id}", "SDN.Allocate")
+	fabric.Write, fabric.Change = allOf("/sdn/fabrics", "SDN.Allocate"), allOf("/sdn/fabrics/{id}", "SDN.Allocate")
 	fabric.Guard, fabric.Check, fabric.Drop = sdnOnly("/sdn/fabrics/"), checkFabric, dropFabric
 
 	node.Name, node.Path, node.Key, node.ID = "sdn/fabric-nodes", "/cluster/sdn/fabrics/node/{fabric_id}", "node_id", "pve-node"
@@ -46,8 +46,8 @@ func fabricFiles() []core.SectionFile {
 	at := func(c *core.Call) string { return c.In["fabric_id"] + "_" + c.In["node_id"] }
 	node.At, node.IDOf = at, func(_ *core.World, c *core.Call) string { return at(c) }
 	seen := core.AnyOf("/nodes/{node_id}", "Sys.Audit", "Sys.Modify")
-	node.Read = core.Both(core.AnyOf("/sdn/fabrics/{fabric_id}", "SDN.Audit", "SDN.Allocate"), seen)
-	node.Write = core.Both(core.AllOf("/sdn/fabrics/{fabric_id}", "SDN.Allocate"), core.AllOf("/nodes/{node_id}", "Sys.Modify"))
+	node.Read = both(core.AnyOf("/sdn/fabrics/{fabric_id}", "SDN.Audit", "SDN.Allocate"), seen)
+	node.Write = both(allOf("/sdn/fabrics/{fabric_id}", "SDN.Allocate"), allOf("/nodes/{node_id}", "Sys.Modify"))
 	node.Guard = func(c *core.Call, _ string, conf map[string]any, write bool) error {
 		switch {
 		case write:
@@ -169,7 +169,7 @@ func apiFabrics(w *core.World, c *core.Call) (any, error) {
 func fabricCalls() []core.ExtraCall {
 	list := &pveapi.Value{Type: "array"}
 	return []core.ExtraCall{
-		{Name: "GET /cluster/sdn/fabrics", Perm: core.AllOf("/sdn/fabrics", "SDN.Audit"), Since: "9.0", Returns: list, Handle: core.DirectoryIndex{Key: "subdir", Names: "all"}.Handler},
+		{Name: "GET /cluster/sdn/fabrics", Perm: allOf("/sdn/fabrics", "SDN.Audit"), Since: "9.0", Returns: list, Handle: core.DirectoryIndex{Key: "subdir", Names: "all"}.Handler},
 		{Name: "GET /cluster/sdn/fabrics/all", Params: "running: boolean\npending: boolean", Since: "9.0", Returns: &pveapi.Value{Type: "object"}, Handle: apiFabrics},
 	}
 }
@@ -207,3 +207,6 @@ func checkController(w *core.World, _ *core.Call, id string, conf, _ perl.Config
 	}
 	return nil
 }
+
+// both is the rule that all of several rules are met.
+func both(rules ...*pveapi.Rule) *pveapi.Rule { return &pveapi.Rule{Kind: "and", Rules: rules} }

@@ -38,8 +38,8 @@ func mappingFiles() []core.SectionFile {
 			Kinds: map[string]string{kind: "map description? mdev? live-migration-capable?"},
 			Props: "map: array\ndescription: string <=4096\nmdev: boolean\nlive-migration-capable: boolean @9.0",
 			Query: "check-node: string pve-node", Open: true,
-			Read:  core.Either(core.AllOf(path+"/{id}", "Mapping.Use"), core.AllOf(path+"/{id}", "Mapping.Modify"), core.AllOf(path+"/{id}", "Mapping.Audit")),
-			Write: core.AllOf(path, "Mapping.Modify"), Change: core.AllOf(path+"/{id}", "Mapping.Modify"),
+			Read:  either(allOf(path+"/{id}", "Mapping.Use"), allOf(path+"/{id}", "Mapping.Modify"), allOf(path+"/{id}", "Mapping.Audit")),
+			Write: allOf(path, "Mapping.Modify"), Change: allOf(path+"/{id}", "Mapping.Modify"),
 			Guard: func(c *core.Call, id string, _ map[string]any, write bool) error {
 				if write {
 					return nil

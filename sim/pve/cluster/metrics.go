@@ -52,7 +52,7 @@ func metricFiles() []core.SectionFile {
 			otel-max-body-size: integer 1024.. @9.0
 			otel-resource-attributes: string <=1024 @9.0
 			otel-compression: string none|gzip @9.0`,
-		Read: core.AllOf("/", "Sys.Audit"), Write: core.AllOf("/", "Sys.Modify"), Lock: "status_cfg", Secret: []string{"token"},
+		Read: allOf("/", "Sys.Audit"), Write: allOf("/", "Sys.Modify"), Lock: "status_cfg", Secret: []string{"token"},
 		Twice: "Metric server '%s' already exists", Missing: "status server entry '%s' does not exist", Gone: "no such server '%s'",
 		Undeletable: "cannot lookup undefined type! at /usr/share/perl5/PVE/API2/Cluster/MetricServer.pm line 295.",
 		Show: func(_ *core.World, c *core.Call, _ string, entry map[string]any) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
@@ -46,15 +47,15 @@ func notificationFiles() []core.SectionFile {
 		"webhook":  "url method header? body? secret? comment? disable?",
 		"matchers": "match-field? match-severity? match-calendar? target? mode? invert-match? comment? disable?",
 	}
-	modify := core.AllOf(notifications, "Mapping.Modify")
-	reach := core.Both(modify, core.Either(core.AllOf("/", "Sys.Audit", "Sys.Modify"), core.AllOf("/", "Sys.AccessNetwork")))
+	modify := allOf(notifications, "Mapping.Modify")
+	reach := both(modify, either(allOf("/", "Sys.Audit", "Sys.Modify"), allOf("/", "Sys.AccessNetwork")))
 	var all []core.SectionFile
 	for _, kind := range slices.Sorted(maps.Keys(options)) {
 		mode := "insecure|starttls|tls"
 		f := core.SectionFile{
 			Name: "notifications/" + kind, Family: "notifications/", Lock: "notifications_cfg", Path: "/cluster/notifications/endpoints/" + kind, Key: "name", ID: "pve-configid",
 			Only: kind, Untyped: true, Kinds: map[string]string{kind: options[kind]}, Secret: []string{"token", "password"},
-			Read:  core.Either(modify, core.AllOf(notifications, "Mapping.Audit")),
+			Read:  either(modify, allOf(notifications, "Mapping.Audit")),
 			Write: reach, Change: reach,
 			Twice: "400 Cannot create '%s', an entity with the same name already exists", Missing: "404 endpoint '%s' not found",
 			Check: checkTarget(kind), Show: showTarget(kind), Drop: dropTarget(kind), After: func(w *core.World) { restoreBuiltin(w) },
@@ -62,7 +63,7 @@ func notificationFiles() []core.SectionFile {
 		if kind == "matchers" {
 			f.Path, f.Missing, mode = "/cluster/notifications/matchers", "404 matcher '%s' not found", "all|any"
 			f.Write, f.Change = modify, modify
-			f.Read = core.Either(modify, core.AllOf(notifications, "Mapping.Audit"), core.AllOf(notifications, "Mapping.Use"))
+			f.Read = either(modify, allOf(notifications, "Mapping.Audit"), allOf(notifications, "Mapping.Use"))
 		}
 		f.Props = `mailto: array
 			mailto-user: array pve-userid
@@ -211,3 +212,6 @@ func restoreBuiltin(w *core.World) {
 		}
 	}
 }
+
+// either is the rule that one of several rules is met.
+func either(rules ...*pveapi.Rule) *pveapi.Rule { return &pveapi.Rule{Kind: "or", Rules: rules} }

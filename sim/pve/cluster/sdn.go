@@ -123,7 +123,7 @@ func sdnFiles() []core.SectionFile {
 				rt-import: string pve-sdn-bgp-rt-list
 				mac: string mac-addr`,
 			Open: true, Early: true, Missing: "sdn '%s' does not exist",
-			Read: core.AllOf("/sdn/zones/{zone}", "SDN.Allocate"), Write: core.AllOf("/sdn/zones", "SDN.Allocate"), Change: core.AllOf("/sdn/zones/{zone}", "SDN.Allocate"),
+			Read: allOf("/sdn/zones/{zone}", "SDN.Allocate"), Write: allOf("/sdn/zones", "SDN.Allocate"), Change: allOf("/sdn/zones/{zone}", "SDN.Allocate"),
 			Guard: sdnOnly("/sdn/zones/"), Check: checkZone,
 			Drop: func(w *core.World, _ *core.Call, id string) error {
 				vnets := w.Sections["sdn/vnets"]
@@ -142,7 +142,7 @@ func sdnFiles() []core.SectionFile {
 				alias: string <=256 /[\(\)\-_.\w\d\s]{0,256}/
 				vlanaware: boolean
 				isolate-ports: boolean`,
-			Open: true, Missing: "sdn vnet '%s' does not exist", Write: core.AllOf("/sdn/zones/{zone}", "SDN.Allocate"), Change: &pveapi.Rule{Kind: "and"},
+			Open: true, Missing: "sdn vnet '%s' does not exist", Write: allOf("/sdn/zones/{zone}", "SDN.Allocate"), Change: &pveapi.Rule{Kind: "and"},
 			Guard: seesVnet,
 			Check: checkVnet,
 			Drop: func(w *core.World, _ *core.Call, id string) error {
@@ -195,7 +195,7 @@ func sdnFiles() []core.SectionFile {
 				isis-ifaces: string pve-iface-list
 				isis-net: string`,
 			Open: true, Early: true, Missing: "sdn '%s' does not exist",
-			Read: core.AllOf("/sdn/controllers/{controller}", "SDN.Allocate"), Write: core.AllOf("/sdn/controllers", "SDN.Allocate"),
+			Read: allOf("/sdn/controllers/{controller}", "SDN.Allocate"), Write: allOf("/sdn/controllers", "SDN.Allocate"),
 			Guard: sdnOnly("/sdn/controllers/"), Check: checkController,
 			Drop: func(w *core.World, _ *core.Call, id string) error {
 				zones := w.Sections["sdn/zones"]
@@ -211,13 +211,13 @@ func sdnFiles() []core.SectionFile {
 			Kinds: map[string]string{"pve": "", "netbox": "url token fingerprint?", "phpipam": "url token section fingerprint?"},
 			Props: "url: string\ntoken: string\nsection: integer\nfingerprint: string",
 			Open:  true, Early: true, Missing: "sdn '%s' does not exist",
-			Read: core.AllOf("/sdn/ipams/{ipam}", "SDN.Allocate"), Write: core.AllOf("/sdn/ipams", "SDN.Allocate"), Guard: sdnOnly("/sdn/ipams/"),
+			Read: allOf("/sdn/ipams/{ipam}", "SDN.Allocate"), Write: allOf("/sdn/ipams", "SDN.Allocate"), Guard: sdnOnly("/sdn/ipams/"),
 		}),
 		sdnFile("dns", core.SectionFile{
 			Kinds: map[string]string{"powerdns": "url key ttl? reversev6mask? reversemaskv6? fingerprint?"},
 			Props: "url: string\nkey: string\nttl: integer\nreversev6mask: integer\nreversemaskv6: integer\nfingerprint: string",
 			Open:  true, Early: true, Missing: "sdn '%s' does not exist",
-			Read: core.AllOf("/sdn/dns/{dns}", "SDN.Allocate"), Write: core.AllOf("/sdn/dns", "SDN.Allocate"), Guard: sdnOnly("/sdn/dns/"),
+			Read: allOf("/sdn/dns/{dns}", "SDN.Allocate"), Write: allOf("/sdn/dns", "SDN.Allocate"), Guard: sdnOnly("/sdn/dns/"),
 		}),
 	}
 }
@@ -326,4 +326,9 @@ func checkSubnet(w *core.World, _ *core.Call, id string, conf, _ perl.Config) er
 		seen = append(seen, [2]netip.Addr{start, end})
 	}
 	return nil
+}
+
+// allOf is the rule that all privileges on a path are needed.
+func allOf(path string, privs ...string) *pveapi.Rule {
+	return &pveapi.Rule{Kind: "perm", Path: path, Privs: privs}
 }

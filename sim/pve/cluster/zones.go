@@ -339,7 +339,7 @@ func apiIpamStatus(w *core.World, c *core.Call) (any, error) {
 
 // sdnCalls are the other calls on software networks.
 func sdnCalls() []core.ExtraCall {
-	allocate := core.AllOf("/sdn", "SDN.Allocate")
+	allocate := allOf("/sdn", "SDN.Allocate")
 	null, word, list := &pveapi.Value{Type: "null"}, &pveapi.Value{Type: "string"}, &pveapi.Value{Type: "array"}
 	const release = "lock-token: string\nrelease-lock: boolean"
 	return []core.ExtraCall{

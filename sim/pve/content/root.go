@@ -128,25 +128,6 @@ type RootSystem struct {
 	Guessed bool   // by the name of the template, whose content is not known
 }
 
-// SystemByName guesses what is in a template whose content the simulator does not have:
-// one from Proxmox's list, one of a simulated download, and one that Go's library cannot
-// unpack (xz, zstd). Templates that distributions and Proxmox
-// offer begin with the name of the system. Any other is taken for a Debian.
-func SystemByName(volname string) *RootSystem {
-	r := &RootSystem{Ostype: "debian", Arch: "amd64", Guessed: true}
-	for _, system := range []string{"debian", "devuan", "ubuntu", "centos", "fedora", "opensuse", "archlinux", "alpine", "gentoo", "nixos"} {
-		if strings.Contains(volname, system) {
-			r.Ostype = system
-		}
-	}
-	for _, arch := range []string{"arm64", "armhf", "i386", "riscv64"} {
-		if strings.Contains(volname, "_"+arch) {
-			r.Arch = arch
-		}
-	}
-	return r
-}
-
 // knownSystems are the types of systems that PVE has code for, and the other words that
 // /etc/os-release may have for them (PVE/LXC/Setup.pm).
 var knownSystems = map[string]string{

@@ -80,17 +80,6 @@ func AnyOf(path string, privs ...string) *pveapi.Rule {
 	return &pveapi.Rule{Kind: "perm", Path: path, Privs: privs, Any: true}
 }
 
-// AllOf is the rule that all privileges on a path are needed.
-func AllOf(path string, privs ...string) *pveapi.Rule {
-	return &pveapi.Rule{Kind: "perm", Path: path, Privs: privs}
-}
-
-// Either is the rule that one of several rules is met.
-func Either(rules ...*pveapi.Rule) *pveapi.Rule { return &pveapi.Rule{Kind: "or", Rules: rules} }
-
-// Both is the rule that all of several rules are met.
-func Both(rules ...*pveapi.Rule) *pveapi.Rule { return &pveapi.Rule{Kind: "and", Rules: rules} }
-
 // Props reads descriptions of parameters, one a line: "name: type bounds", see describe.
 func Props(text string) map[string]*pveapi.Value {
 	all := map[string]*pveapi.Value{}

@@ -173,7 +173,7 @@ func (req *Request) diedInServer(text string, line8, line9 int) error {
 	if req.v9 {
 		line = line9
 	}
-	return perl.Died(fmt.Sprintf("%s at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line %d.", text, line))
+	return died(fmt.Sprintf("%s at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line %d.", text, line))
 }
 
 // apiPath takes a path apart: the format and the path of the call. A path that is not
@@ -312,5 +312,10 @@ func mustBeFormData(disposition string) error {
 	if disposition == "form-data" {
 		return nil
 	}
-	return perl.Died("wrong Content-Disposition '" + disposition + "' in multipart, expected 'form-data'")
+	return died("wrong Content-Disposition '" + disposition + "' in multipart, expected 'form-data'")
+}
+
+// died is a die inside the HTTP server.
+func died(text string) error {
+	return &perl.APIError{Status: http.StatusInternalServerError, Message: text, Plain: true, Text: text + "\n"}
 }

@@ -2,15 +2,6 @@ package core
 
 import "github.com/homestak/homestak-gitops/sim/pve/perl"
 
-// ContentOf is the kind of content of a volume: a disk belongs to a VM or, as a
-// rootdir, to a container.
-func ContentOf(w *World, v *Volume) string {
-	if g := w.Guests[v.Vmid]; v.Content == "images" && g != nil && g.Kind == "lxc" {
-		return "rootdir"
-	}
-	return v.Content
-}
-
 // Allocate makes a new empty disk. The log gets what the tool would print.
 func Allocate(w *World, node string, s *Store, vmid int, format string, size int64, log func(string, ...any)) (*Volume, error) {
 	name := s.FreeDisk(node, vmid, format)

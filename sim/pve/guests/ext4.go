@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Ext4 is the layout of a file system as mkfs.ext4 makes it with the values of mke2fs.conf: below 512 MiB blocks of
@@ -30,19 +28,19 @@ func NewExt4(size int64) Ext4 {
 	}
 	f.blocks = size / f.block
 	groups := max(f.groups(f.blocks), 1)
-	perGroup := max(perl.Ceil(perl.Ceil(size/ratio, groups)*inodeSize, f.block)*f.block/inodeSize, 8)
+	perGroup := max(ceil(ceil(size/ratio, groups)*inodeSize, f.block)*f.block/inodeSize, 8)
 	f.perGroup = perGroup / 8 * 8
 	f.firstDesc = f.descriptors(groups)
 	return f
 }
 
 // groups are the block groups of a file system of so many blocks.
-func (f Ext4) groups(blocks int64) int64 { return perl.Ceil(blocks-f.first, 8*f.block) }
+func (f Ext4) groups(blocks int64) int64 { return ceil(blocks-f.first, 8*f.block) }
 
 func (f Ext4) inodes() int64 { return f.perGroup * f.groups(f.blocks) }
 
 // descriptors are the blocks that the descriptors of the groups take, of 64 bytes each.
-func (f Ext4) descriptors(groups int64) int64 { return perl.Ceil(groups*64, f.block) }
+func (f Ext4) descriptors(groups int64) int64 { return ceil(groups*64, f.block) }
 
 // backups are the groups that carry a copy of the superblock: the first two, and the
 // powers of 3, 5 and 7.
@@ -88,8 +86,8 @@ func (f Ext4) usable(size int64) int64 {
 	groups, firstGroups := f.groups(blocks), f.groups(f.blocks)
 	descriptors := f.descriptors(groups)
 	// Room for 1024 times as many groups, and not more than a block of pointers names.
-	reserved := min(max(perl.Ceil(firstGroups*1024*64, f.block)-f.firstDesc, 0), f.block/4) - (descriptors - f.firstDesc)
-	tables := perl.Ceil(f.perGroup*inodeSize, f.block)
+	reserved := min(max(ceil(firstGroups*1024*64, f.block)-f.firstDesc, 0), f.block/4) - (descriptors - f.firstDesc)
+	tables := ceil(f.perGroup*inodeSize, f.block)
 	overhead := f.first + groups*(tables+2) + int64(len(f.backups(blocks)))*(1+descriptors+reserved) + f.journal()
 	return max(blocks-overhead, 0) * f.block
 }

@@ -89,43 +89,6 @@ func BridgeMTU(w *core.World, node, bridge string) int {
 	return usualMTU
 }
 
-// MtuTrouble is why QEMU cannot get a network device with its MTU
-// (print_netdevice_full in PVE/QemuServer.pm). Of other models than virtio PVE
-// ignores it.
-func MtuTrouble(w *core.World, node, key string, device map[string]string) error {
-	mtu, bridge := perl.Atoi(device["mtu"]), device["bridge"]
-	switch most := BridgeMTU(w, node, bridge); {
-	case mtu <= 1 || device["model"] != "virtio" || bridge == "":
-		return nil
-	case mtu < 576:
-		return perl.Fail("netdev %s: MTU '%d' is smaller than the IP minimum MTU '576'", key, mtu)
-	case mtu > most:
-		return perl.Fail("netdev %s: MTU '%d' is bigger than the bridge MTU '%d' - adjust the MTU for the network device in the VM configuration, while ensuring that the bridge is configured as desired.", key, mtu, most)
-	default:
-		return nil
-	}
-}
-
-// MtuOfCT refuses a device of a container whose MTU its bridge does not have
-// (update_pct_config in PVE/LXC/Config.pm, which creates go through as well).
-func MtuOfCT(w *core.World, node, key, value string) error {
-	if family := perl.FamilyOf(key); family != "net" || key == family {
-		return nil
-	}
-	device := perl.CTProperty(key, value)
-	mtu, bridge := perl.Atoi(device["mtu"]), device["bridge"]
-	switch most := BridgeMTU(w, node, bridge); {
-	case mtu == 0:
-		return nil
-	case !HasBridge(w, bridge):
-		return perl.Fail("bridge '%s' does not exist", bridge)
-	case mtu > most:
-		return perl.Fail("%s: MTU size '%d' is bigger than bridge MTU '%d'", key, mtu, most)
-	default:
-		return nil
-	}
-}
-
 // HasBridge says whether guests can be plugged there: a bridge of the nodes, or a virtual
 // network that runs.
 func HasBridge(w *core.World, name string) bool {

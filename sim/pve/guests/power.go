@@ -109,16 +109,6 @@ func ForgetState(w *core.World, g *core.Guest) {
 	w.Write(g)
 }
 
-// SetOffline takes a node down or brings it back.
-func SetOffline(w *core.World, node string, down bool) {
-	w.Nodes[node].Offline = down
-	for _, vmid := range w.Vmids {
-		if g := w.Guests[vmid]; g.Node == node {
-			w.HA.Notice(g)
-		}
-	}
-}
-
 // cpuArgument is what QEMU is started with as -cpu, of a guest that is no Windows
 // (get_cpu_options in PVE/QemuServer/CPUConfig.pm): the model and its flags by name.
 func cpuArgument(_ *core.World, conf perl.Config) string {

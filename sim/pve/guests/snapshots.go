@@ -11,15 +11,6 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// SnapshotNames are the names of the snapshots of a guest, oldest first.
-func SnapshotNames(g *core.Guest) []string {
-	var names []string
-	for _, s := range g.Snapshots {
-		names = append(names, s.Name)
-	}
-	return names
-}
-
 // NotInSnapshots says which keys a snapshot neither takes nor gives back
 // (__snapshot_copy_config in PVE/AbstractConfig.pm).
 func NotInSnapshots(key string) bool {

@@ -128,28 +128,5 @@ func CTCanonical(w *core.World, key, value string) string {
 	}
 }
 
-// Measured is a mount point with the size that its volume has now ($rescan_volume in
-// PVE/LXC/Config.pm). Of a volume that is not there a storage of files knows no size, and
-// the option goes; the others fail, and the option stays as it was.
-func Measured(w *core.World, g *core.Guest, m perl.Mount) perl.Mount {
-	storage, _, managed := core.VolumeID(m.Volume)
-	if m.Kind() != "volume" || !managed {
-		return m
-	}
-	switch v, st := w.Volume(g.Node, m.Volume), w.Stores[storage]; {
-	case v != nil:
-		m.Opts["size"] = perl.FormatSize(v.Size)
-	case st != nil && st.Files():
-		delete(m.Opts, "size")
-	}
-	return m
-}
-
-// ParseNet reads a network device; without a hardware address it gets one.
-func ParseNet(w *core.World, value string) map[string]string {
-	n := perl.ParseProperty("net0", value)
-	if n["macaddr"] == "" {
-		n["macaddr"] = w.MAC()
-	}
-	return n
-}
+// ceil divides and rounds up.
+func ceil(n, by int64) int64 { return (n + by - 1) / by }

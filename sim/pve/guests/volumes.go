@@ -60,14 +60,6 @@ func Based(w *core.World, volid string) bool {
 	return ok && name.Base
 }
 
-// Clonable says whether linked clones of a volume can be made: it must be a
-// base, on a storage that knows clones.
-func Clonable(w *core.World, volid string) bool {
-	storage, _, ok := core.VolumeID(volid)
-	st := w.Stores[storage]
-	return ok && st != nil && st.Type != "lvm" && Based(w, volid)
-}
-
 // BaseOf turns a volume into a base of clones: it gets another name
 // (vdisk_create_base in PVE/Storage.pm). The new one is returned.
 func BaseOf(w *core.World, g *core.Guest, volid string) string {

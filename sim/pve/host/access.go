@@ -135,7 +135,7 @@ func updateUser(u *core.User, c *core.Call) {
 	}
 	for key, field := range map[string]**string{"comment": &u.Comment, "email": &u.Email, "firstname": &u.Firstname, "lastname": &u.Lastname, "keys": &u.Keys} {
 		if c.Has(key) {
-			*field = perl.Kept(c.In[key])
+			*field = kept(c.In[key])
 		}
 	}
 }
@@ -268,7 +268,7 @@ func updateToken(t *core.Token, c *core.Call, info map[string]any) error {
 	}
 	switch comment := c.In["comment"]; { // That it may be emptied came with its delete.
 	case comment != "" && (c.W.V9() || perl.IsTrue(comment)):
-		t.Comment, info["comment"] = perl.Kept(comment), comment
+		t.Comment, info["comment"] = kept(comment), comment
 	case c.Has("comment") && c.W.V9():
 		t.Comment = nil
 		delete(info, "comment")

@@ -78,7 +78,7 @@ func apiStorageStatus(w *core.World, c *core.Call) (any, error) {
 func apiListContent(w *core.World, c *core.Call, s *core.Store) (any, error) {
 	list := []map[string]any{}
 	for _, v := range s.List(c.In["node"]) {
-		content := core.ContentOf(w, v)
+		content := contentOf(w, v)
 		if want := c.In["content"]; want != "" && want != content {
 			continue
 		}
@@ -338,4 +338,13 @@ func storageDigest(w *core.World) string {
 		}
 	}
 	return perl.SumOf(b.String())
+}
+
+// contentOf is the kind of content of a volume: a disk belongs to a VM or, as a
+// rootdir, to a container.
+func contentOf(w *core.World, v *core.Volume) string {
+	if g := w.Guests[v.Vmid]; v.Content == "images" && g != nil && g.Kind == "lxc" {
+		return "rootdir"
+	}
+	return v.Content
 }

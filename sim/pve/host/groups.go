@@ -34,7 +34,7 @@ func apiCreateGroup(w *core.World, c *core.Call) error {
 	}
 	g := &core.Group{Users: map[string]bool{}}
 	if c.Has("comment") {
-		g.Comment = perl.Kept(c.In["comment"])
+		g.Comment = kept(c.In["comment"])
 	}
 	w.Access.Groups[name] = g
 	return nil
@@ -64,7 +64,7 @@ func apiUpdateGroup(w *core.World, c *core.Call) error {
 		return perl.Fail("group '%s' does not exist", c.In["groupid"])
 	}
 	if c.Has("comment") {
-		g.Comment = perl.Kept(c.In["comment"])
+		g.Comment = kept(c.In["comment"])
 	}
 	return nil
 }
@@ -111,7 +111,7 @@ func apiCreatePool(w *core.World, c *core.Call) error {
 	}
 	p := &core.Pool{Name: name, Vms: map[int]bool{}, Storages: map[string]bool{}}
 	if c.Has("comment") {
-		p.Comment = perl.Kept(c.In["comment"])
+		p.Comment = kept(c.In["comment"])
 	}
 	w.Access.Pools[name] = p
 	return nil
@@ -207,7 +207,7 @@ func apiUpdatePool(w *core.World, c *core.Call) error {
 	}
 	p.Storages = storages
 	if c.Has("comment") {
-		p.Comment = perl.Kept(c.In["comment"])
+		p.Comment = kept(c.In["comment"])
 	}
 	return nil
 }
@@ -284,4 +284,13 @@ func apiDeletePool(w *core.World, c *core.Call) error {
 	delete(w.Access.Pools, name)
 	delete(w.Access.ACL, "/pool/"+name)
 	return nil
+}
+
+// kept is a text that a file keeps: one that Perl takes for false is gone once the file is
+// read again.
+func kept(value string) *string {
+	if !perl.IsTrue(value) {
+		return nil
+	}
+	return &value
 }

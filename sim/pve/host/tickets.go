@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -113,7 +114,7 @@ func Authenticate(w *core.World, req *core.Request) (core.Identity, error) {
 	shown := req.HTTP.Header.Get("Authorization")
 	ticket := ""
 	if cookie, err := req.HTTP.Cookie("PVEAuthCookie"); err == nil {
-		ticket = perl.Unescaped(cookie.Value)
+		ticket = unescaped(cookie.Value)
 	}
 	if ticket == "" {
 		ticket = shownAs(shown, "PVEAuthCookie")
@@ -206,7 +207,7 @@ func checkCSRF(w *core.World, user, token string) bool {
 func shownAs(header, name string) string {
 	value, ok := strings.CutPrefix(header, name)
 	if ok && value != "" && (value[0] == '=' || value[0] == ' ') {
-		return perl.Unescaped(value[1:])
+		return unescaped(value[1:])
 	}
 	return ""
 }
@@ -222,3 +223,11 @@ const (
 	ticketLife = 2 * time.Hour
 	clockSkew  = 5 * time.Minute
 )
+
+// unescaped takes back what clients percent-encode, as browsers do.
+func unescaped(value string) string {
+	if plain, err := url.PathUnescape(value); err == nil {
+		return plain
+	}
+	return value
+}

@@ -124,7 +124,7 @@ func mayCloneMount(c *core.Call, m perl.Mount, cl guests.Cloning, full bool) (*c
 		return nil, perl.Fail("Full clone of a running container is only possible from a snapshot")
 	case full && cl.Running && cl.Snapshot == "":
 		return nil, perl.Fail("Cannot do full clones on a running container without snapshots")
-	case !full && (st.Files() || !guests.Clonable(c.W, m.Volume)): // Raw files have no backing file.
+	case !full && (st.Files() || !clonable(c.W, m.Volume)): // Raw files have no backing file.
 		return nil, perl.Fail("Linked clone feature for '%s' is not available", m.Volume)
 	}
 	return st, nil

@@ -105,7 +105,7 @@ func changeCT(w *core.World, g *core.Guest, ch guests.Change) error {
 		going[key] = false
 	}
 	for _, key := range slices.Sorted(maps.Keys(ch.Set)) {
-		if err := cmp.Or(maySetCTValue(w, g, key, ch.Set[key]), guests.MtuOfCT(w, g.Node, key, ch.Set[key])); err != nil {
+		if err := cmp.Or(maySetCTValue(w, g, key, ch.Set[key]), mtuOfCT(w, g.Node, key, ch.Set[key])); err != nil {
 			return err
 		}
 		modified[key] = true
@@ -273,7 +273,7 @@ func pendingMount(w *core.World, g *core.Guest, m perl.Mount) (string, error) {
 	if g.Run != nil && m.Kind() == "volume" && w.Volume(g.Node, m.Volume) == nil {
 		return "", perl.Fail("volume '%s' does not exist", m.Volume)
 	}
-	return guests.Measured(w, g, m).String(), nil
+	return measured(w, g, m).String(), nil
 }
 
 // mounts says whether a mount point names a volume: in force, waiting or in a snapshot.
@@ -286,4 +286,41 @@ func mounts(g *core.Guest, volid string) bool {
 		}
 	}
 	return false
+}
+
+// measured is a mount point with the size that its volume has now ($rescan_volume in
+// PVE/LXC/Config.pm). Of a volume that is not there a storage of files knows no size, and
+// the option goes; the others fail, and the option stays as it was.
+func measured(w *core.World, g *core.Guest, m perl.Mount) perl.Mount {
+	storage, _, managed := core.VolumeID(m.Volume)
+	if m.Kind() != "volume" || !managed {
+		return m
+	}
+	switch v, st := w.Volume(g.Node, m.Volume), w.Stores[storage]; {
+	case v != nil:
+		m.Opts["size"] = perl.FormatSize(v.Size)
+	case st != nil && st.Files():
+		delete(m.Opts, "size")
+	}
+	return m
+}
+
+// mtuOfCT refuses a device of a container whose MTU its bridge does not have
+// (update_pct_config in PVE/LXC/Config.pm, which creates go through as well).
+func mtuOfCT(w *core.World, node, key, value string) error {
+	if family := perl.FamilyOf(key); family != "net" || key == family {
+		return nil
+	}
+	device := perl.CTProperty(key, value)
+	mtu, bridge := perl.Atoi(device["mtu"]), device["bridge"]
+	switch most := guests.BridgeMTU(w, node, bridge); {
+	case mtu == 0:
+		return nil
+	case !guests.HasBridge(w, bridge):
+		return perl.Fail("bridge '%s' does not exist", bridge)
+	case mtu > most:
+		return perl.Fail("%s: MTU size '%d' is bigger than bridge MTU '%d'", key, mtu, most)
+	default:
+		return nil
+	}
 }

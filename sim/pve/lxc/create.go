@@ -91,7 +91,7 @@ func apiCreateLXC(w *core.World, c *core.Call) (any, error) {
 		if err := checkCTValue(w, key, order.set[key]); err != nil {
 			return nil, err
 		}
-		if err := guests.MtuOfCT(w, node, key, order.set[key]); err != nil && !order.restore {
+		if err := mtuOfCT(w, node, key, order.set[key]); err != nil && !order.restore {
 			return nil, err
 		}
 		order.set[key] = guests.CTCanonical(w, key, order.set[key])
@@ -335,7 +335,7 @@ func unpackCT(w *core.World, vmid int, conf perl.Config, order ctOrder, archive 
 			}
 			root = content.RootFS{}.System()
 		case root == nil:
-			root = content.SystemByName(name)
+			root = systemByName(name)
 			fallthrough
 		default:
 			t.Logf("extracting archive '%s'", file)
@@ -378,4 +378,23 @@ func apiDestroyLXC(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 		}
 		return nil
 	})
+}
+
+// systemByName guesses what is in a template whose content the simulator does not have:
+// one from Proxmox's list, one of a simulated download, and one that Go's library cannot
+// unpack (xz, zstd). Templates that distributions and Proxmox
+// offer begin with the name of the system. Any other is taken for a Debian.
+func systemByName(volname string) *content.RootSystem {
+	r := &content.RootSystem{Ostype: "debian", Arch: "amd64", Guessed: true}
+	for _, system := range []string{"debian", "devuan", "ubuntu", "centos", "fedora", "opensuse", "archlinux", "alpine", "gentoo", "nixos"} {
+		if strings.Contains(volname, system) {
+			r.Ostype = system
+		}
+	}
+	for _, arch := range []string{"arm64", "armhf", "i386", "riscv64"} {
+		if strings.Contains(volname, "_"+arch) {
+			r.Arch = arch
+		}
+	}
+	return r
 }

@@ -127,7 +127,7 @@ func apiFeature(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 		case "snapshot":
 			has = has && guests.Snapshotable(w, g) == nil && !guests.Based(w, volid) // A base takes none.
 		case "clone":
-			has = has && guests.Clonable(w, volid)
+			has = has && clonable(w, volid)
 		}
 	}
 	nodes := []string{}
@@ -164,7 +164,7 @@ func ctFeature(w *core.World, g *core.Guest, conf perl.Config, feature string) b
 		case "snapshot":
 			has = v != nil && guests.Snapshots(st, v) && !guests.Based(w, m.Volume)
 		case "clone":
-			has = !st.Files() && guests.Clonable(w, m.Volume)
+			has = !st.Files() && clonable(w, m.Volume)
 		case "copy":
 			has = !st.Files() || v == nil || v.Format != "subvol"
 		}
@@ -173,4 +173,12 @@ func ctFeature(w *core.World, g *core.Guest, conf perl.Config, feature string) b
 		}
 	}
 	return true
+}
+
+// clonable says whether linked clones of a volume can be made: it must be a
+// base, on a storage that knows clones.
+func clonable(w *core.World, volid string) bool {
+	storage, _, ok := core.VolumeID(volid)
+	st := w.Stores[storage]
+	return ok && st != nil && st.Type != "lvm" && guests.Based(w, volid)
 }

@@ -95,18 +95,6 @@ func (d Drive) Cdrom() bool { return d.Opts["media"] == "cdrom" }
 // Cloudinit says whether it is the drive of cloud-init.
 func (d Drive) Cloudinit() bool { return CloudFile.MatchString(d.File) }
 
-// PrintNet prints a network device: model and address first.
-func PrintNet(n map[string]string) string {
-	var b strings.Builder
-	b.WriteString(n["model"] + "=" + n["macaddr"])
-	for _, key := range slices.Sorted(maps.Keys(n)) {
-		if key != "model" && key != "macaddr" {
-			b.WriteString("," + key + "=" + n[key])
-		}
-	}
-	return b.String()
-}
-
 // BootOrder reads the devices of the boot key; none of the legacy form.
 func BootOrder(value string) []string {
 	return strings.FieldsFunc(ParseProperty("boot", value)["order"], func(r rune) bool { return r == ';' })
@@ -118,25 +106,6 @@ func PrintBootOrder(devices []string) string {
 		return ""
 	}
 	return "order=" + strings.Join(devices, ";")
-}
-
-// DefaultBoot is the order that create gives when none was asked for: the first
-// disk, the first CD drive, the first network device (get_default_bootdevices
-// in PVE/QemuServer.pm).
-func DefaultBoot(c Config) string {
-	var order []string
-	for _, cdrom := range []bool{false, true} {
-		for _, key := range DriveNames(c) {
-			if key != "efidisk0" && key != "tpmstate0" && ParseDrive(key, c[key]).Cdrom() == cdrom {
-				order = append(order, key)
-				break
-			}
-		}
-	}
-	if nets := IndexedKeys(c, "net"); len(nets) > 0 {
-		order = append(order, nets[0])
-	}
-	return PrintBootOrder(order)
 }
 
 // IndexedKeys are the keys of a family, in the order of their index.

@@ -56,11 +56,6 @@ func PlainError(status int, text string) error {
 	return &APIError{Status: status, Message: text, Plain: true, Text: text}
 }
 
-// Died is a die inside the HTTP server.
-func Died(text string) error {
-	return &APIError{Status: http.StatusInternalServerError, Message: text, Plain: true, Text: text + "\n"}
-}
-
 // Stringified is a failure as Perl shows it inside of another text: of an exception that
 // has a status with that (stringify in PVE/Exception.pm).
 func Stringified(err error) string {

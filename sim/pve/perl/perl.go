@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,15 +43,6 @@ func Text(value any) string {
 
 // IsTrue says whether Perl takes a text for true.
 func IsTrue(value string) bool { return value != "" && value != "0" }
-
-// Kept is a text that a file keeps: one that Perl takes for false is gone once the file is
-// read again.
-func Kept(value string) *string {
-	if !IsTrue(value) {
-		return nil
-	}
-	return &value
-}
 
 // SplitList splits a list as PVE::Tools::split_list does.
 func SplitList(s string) []string {
@@ -111,14 +101,6 @@ func Segments(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
 }
 
-// Unescaped takes back what clients percent-encode, as browsers do.
-func Unescaped(value string) string {
-	if plain, err := url.PathUnescape(value); err == nil {
-		return plain
-	}
-	return value
-}
-
 // OptionOf finds one option of a property string that is not parsed otherwise.
 func OptionOf(value, name string) string {
 	for part := range strings.SplitSeq(value, ",") {
@@ -127,18 +109,6 @@ func OptionOf(value, name string) string {
 		}
 	}
 	return ""
-}
-
-// Ceil divides and rounds up.
-func Ceil(n, by int64) int64 { return (n + by - 1) / by }
-
-// PrintOptions prints a property string of which no member stands bare.
-func PrintOptions(options map[string]string) string {
-	parts := make([]string, 0, len(options))
-	for _, key := range slices.Sorted(maps.Keys(options)) {
-		parts = append(parts, key+"="+options[key])
-	}
-	return strings.Join(parts, ",")
 }
 
 // Colons is a fingerprint as PVE shows it.

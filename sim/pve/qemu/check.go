@@ -166,25 +166,6 @@ func checkMachine(value string) error {
 	return nil
 }
 
-// CustomModel rejects custom models of a CPU: the host has no file of these (get_custom_model, called by
-// validate_vm_cpu_conf in PVE/QemuServer/CPUConfig.pm).
-func CustomModel(c *core.Call, wrong map[string]string) map[string]string {
-	v, known := c.M.Param("cpu")
-	if !known || v.Format != "pve-vm-cpu-conf" || wrong["cpu"] != "" {
-		return wrong
-	}
-	name, custom := strings.CutPrefix(perl.ParseProperty("cpu", perl.Text(c.Values["cpu"]))["cputype"], "custom-")
-	if !custom {
-		return wrong
-	}
-	all := maps.Clone(wrong)
-	if all == nil {
-		all = map[string]string{}
-	}
-	all["cpu"] = "invalid format - Custom cputype '" + name + "' not found\n"
-	return all
-}
-
 // The size of packets of network devices, as print_netdevice_full in PVE/QemuServer.pm
 // looks at it when QEMU's command line is written.
 
@@ -203,7 +184,7 @@ func checkMTUs(w *core.World, g *core.Guest) error {
 		case !guests.HasBridge(w, n["bridge"]):
 			return perl.Fail("bridge '%s' does not exist", n["bridge"])
 		default:
-			if err := guests.MtuTrouble(w, g.Node, key, n); err != nil {
+			if err := mtuTrouble(w, g.Node, key, n); err != nil {
 				return err
 			}
 		}
@@ -270,4 +251,21 @@ func WrongOf84(c *core.Call, wrong map[string]string) map[string]string {
 		return nil
 	}
 	return found
+}
+
+// mtuTrouble is why QEMU cannot get a network device with its MTU
+// (print_netdevice_full in PVE/QemuServer.pm). Of other models than virtio PVE
+// ignores it.
+func mtuTrouble(w *core.World, node, key string, device map[string]string) error {
+	mtu, bridge := perl.Atoi(device["mtu"]), device["bridge"]
+	switch most := guests.BridgeMTU(w, node, bridge); {
+	case mtu <= 1 || device["model"] != "virtio" || bridge == "":
+		return nil
+	case mtu < 576:
+		return perl.Fail("netdev %s: MTU '%d' is smaller than the IP minimum MTU '576'", key, mtu)
+	case mtu > most:
+		return perl.Fail("netdev %s: MTU '%d' is bigger than the bridge MTU '%d' - adjust the MTU for the network device in the VM configuration, while ensuring that the bridge is configured as desired.", key, mtu, most)
+	default:
+		return nil
+	}
 }

@@ -83,12 +83,12 @@ func cloneVM(w *core.World, g, copied *core.Guest, cl guests.Cloning, log func(s
 		case family == "net" && key != family:
 			n := perl.ParseProperty(key, value)
 			n["macaddr"] = w.MAC()
-			conf[key] = perl.PrintNet(n)
+			conf[key] = printNet(n)
 		}
 	}
 	smbios := perl.ParseProperty("smbios1", conf["smbios1"])
 	smbios["uuid"] = w.Rng.UUID()
-	conf["smbios1"] = perl.PrintOptions(smbios)
+	conf["smbios1"] = printOptions(smbios)
 	if conf["vmgenid"] != "" {
 		conf["vmgenid"] = w.Rng.UUID()
 	}
@@ -320,4 +320,13 @@ func mayUseMappings(c *core.Call, conf perl.Config) error {
 		}
 	}
 	return nil
+}
+
+// printOptions prints a property string of which no member stands bare.
+func printOptions(options map[string]string) string {
+	parts := make([]string, 0, len(options))
+	for _, key := range slices.Sorted(maps.Keys(options)) {
+		parts = append(parts, key+"="+options[key])
+	}
+	return strings.Join(parts, ",")
 }

@@ -83,7 +83,7 @@ func buildVM(c *core.Call, g *core.Guest, set map[string]string, storage string,
 	maps.Copy(conf, made)
 	conf["meta"] = fmt.Sprintf("creation-qemu=%s,ctime=%d", guests.QemuVersion(w), w.Now.Unix())
 	if conf["boot"] == "" {
-		conf["boot"] = perl.DefaultBoot(conf)
+		conf["boot"] = defaultBoot(conf)
 	}
 	err = checkClipboard(conf["vga"])
 	if conf["smbios1"] == "" {
@@ -135,4 +135,23 @@ func apiDestroyVM(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 		}
 		return g.CheckLock()
 	})
+}
+
+// defaultBoot is the order that create gives when none was asked for: the first
+// disk, the first CD drive, the first network device (get_default_bootdevices
+// in PVE/QemuServer.pm).
+func defaultBoot(c perl.Config) string {
+	var order []string
+	for _, cdrom := range []bool{false, true} {
+		for _, key := range perl.DriveNames(c) {
+			if key != "efidisk0" && key != "tpmstate0" && perl.ParseDrive(key, c[key]).Cdrom() == cdrom {
+				order = append(order, key)
+				break
+			}
+		}
+	}
+	if nets := perl.IndexedKeys(c, "net"); len(nets) > 0 {
+		order = append(order, nets[0])
+	}
+	return perl.PrintBootOrder(order)
 }

@@ -50,11 +50,6 @@ type making struct {
 	log      func(string, ...any)
 }
 
-// DriveOrder lists drives as PVE goes through them, unused ones at the end.
-func DriveOrder(settings map[string]string) []string {
-	return append(perl.DriveNames(settings), perl.IndexedKeys(settings, "unused")...)
-}
-
 func makeDisk(w *core.World, g *core.Guest, key string, d perl.Drive, m making) (value, allocated string, err error) {
 	storage, name, managed := core.VolumeID(d.File)
 	order := perl.NewDisk.FindStringSubmatch(d.File)

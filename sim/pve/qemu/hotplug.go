@@ -218,7 +218,7 @@ func plugsNet(w *core.World, g *core.Guest, key, value string, hot bool) (bool, 
 			return true, nil
 		}
 	}
-	if err := guests.MtuTrouble(w, g.Node, key, after); hot && there && err != nil {
+	if err := mtuTrouble(w, g.Node, key, after); hot && there && err != nil {
 		return false, err
 	}
 	if hot && (!there || guests.TrunkTrouble(w, g.Node, after) != "") {

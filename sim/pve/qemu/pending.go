@@ -341,5 +341,5 @@ func pinMachine(w *core.World, value, ostype string) (string, error) {
 		return "", err
 	}
 	delete(machine, "type")
-	return strings.Trim(kind+","+perl.PrintOptions(machine), ","), nil
+	return strings.Trim(kind+","+printOptions(machine), ","), nil
 }

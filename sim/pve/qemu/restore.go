@@ -138,7 +138,7 @@ func unpackVM(w *core.World, g *core.Guest, b *core.Backup, r restoring, log fun
 	for key, value := range r.set {
 		conf[key] = perl.Canonical("qemu", key, value)
 		if family := perl.FamilyOf(key); family == "net" && key != family {
-			conf[key] = perl.PrintNet(guests.ParseNet(w, value))
+			conf[key] = printNet(parseNet(w, value))
 		}
 	}
 	g.Conf, g.Pend, g.Cloud, g.Snapshots = conf, perl.Config{}, perl.Config{}, nil
@@ -239,12 +239,12 @@ func makeUnique(w *core.World, conf perl.Config) {
 	for _, key := range perl.IndexedKeys(conf, "net") {
 		n := perl.ParseProperty(key, conf[key])
 		n["macaddr"] = w.MAC()
-		conf[key] = perl.PrintNet(n)
+		conf[key] = printNet(n)
 	}
 	if conf["smbios1"] != "" {
 		smbios := perl.ParseProperty("smbios1", conf["smbios1"])
 		smbios["uuid"] = w.Rng.UUID()
-		conf["smbios1"] = perl.PrintOptions(smbios)
+		conf["smbios1"] = printOptions(smbios)
 	}
 }
 
@@ -270,4 +270,25 @@ func restoreDisk(w *core.World, g *core.Guest, key, storage string, s core.Saved
 	v.Used, v.System = max(v.Used, s.Used), s.System
 	log("map 'drive-%s' to '%s' (write zeros = 0)", key, st.FilePath(v.Name))
 	return storage + ":" + v.Name, nil
+}
+
+// printNet prints a network device: model and address first.
+func printNet(n map[string]string) string {
+	var b strings.Builder
+	b.WriteString(n["model"] + "=" + n["macaddr"])
+	for _, key := range slices.Sorted(maps.Keys(n)) {
+		if key != "model" && key != "macaddr" {
+			b.WriteString("," + key + "=" + n[key])
+		}
+	}
+	return b.String()
+}
+
+// parseNet reads a network device; without a hardware address it gets one.
+func parseNet(w *core.World, value string) map[string]string {
+	n := perl.ParseProperty("net0", value)
+	if n["macaddr"] == "" {
+		n["macaddr"] = w.MAC()
+	}
+	return n
 }

@@ -289,7 +289,7 @@ func tidy(c *core.Call, set map[string]string, update bool) error {
 		switch {
 		case perl.IsDrive(key):
 		case family == "net" && key != family:
-			set[key] = perl.PrintNet(guests.ParseNet(c.W, set[key]))
+			set[key] = printNet(parseNet(c.W, set[key]))
 		case key == "vmgenid" && set[key] == "1":
 			set[key] = c.W.Rng.UUID()
 		case key == "hookscript" && update:

@@ -8,7 +8,6 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
-	"github.com/homestak/homestak-gitops/sim/pve/qemu"
 )
 
 // Migration says where a guest moves, and how.
@@ -20,7 +19,7 @@ type Migration struct {
 // apiMigrateInfo is GET …/qemu/{vmid}/migrate: what speaks against it.
 func apiMigrateInfo(w *core.World, _ *core.Call, g *core.Guest) (any, error) {
 	disks := []map[string]any{}
-	for _, key := range qemu.DriveOrder(g.Conf) {
+	for _, key := range driveOrder(g.Conf) {
 		d := perl.ParseDrive(key, g.Conf[key])
 		storage, _, managed := core.VolumeID(d.File)
 		if !managed || w.Stores[storage] == nil || w.Stores[storage].Shared {
@@ -280,4 +279,9 @@ func rename(g *core.Guest, from, to string) {
 			}
 		}
 	}
+}
+
+// driveOrder lists drives as PVE goes through them, unused ones at the end.
+func driveOrder(settings map[string]string) []string {
+	return append(perl.DriveNames(settings), perl.IndexedKeys(settings, "unused")...)
 }
