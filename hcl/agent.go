@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"runtime"
 	"strings"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
@@ -27,7 +28,7 @@ func ParseAgent(name string, data []byte) (file *model.AgentFile, found diag.Lis
 	file = &model.AgentFile{}
 	defer func() {
 		if recover() != nil {
-			l.Errorf(lang.FileStart(name), "internal error", "Reading this file failed at %s. This is a bug in homestak-gitops: please report it with the file.", lang.PanicLocation())
+			l.Errorf(lang.FileStart(name), "internal error", "Reading this file failed at %s. This is a bug in homestak-gitops: please report it with the file.", panicLocation())
 			found = l.Finish(nil)
 		}
 		agentDefaults(all, file)
@@ -152,4 +153,20 @@ func logins(text string) []string {
 		}
 	}
 	return out
+}
+
+// panicLocation returns our function and line where a panic started. The panic's text is not
+// reported, because it may repeat a value.
+func panicLocation() string {
+	var pcs [64]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
+	for {
+		f, more := frames.Next()
+		if strings.Contains(f.Function, "homestak-gitops/") && !strings.HasSuffix(f.Function, "anicLocation") {
+			return fmt.Sprintf("%s, line %d", f.Function[strings.LastIndexByte(f.Function, '/')+1:], f.Line)
+		}
+		if !more {
+			return "an unknown position"
+		}
+	}
 }

@@ -18,7 +18,7 @@ func Format(src []byte, filename string) (out []byte, found diag.List) {
 	f := lang.Findings{Sources: map[string][]byte{filename: src}}
 	defer func() {
 		if recover() != nil {
-			f.Errorf(lang.FileStart(filename), "internal error", "Formatting this file failed at %s. This is a bug in homestak-gitops: please report it with the file.", lang.PanicLocation())
+			f.Errorf(lang.FileStart(filename), "internal error", "Formatting this file failed at %s. This is a bug in homestak-gitops: please report it with the file.", panicLocation())
 			out, found = src, f.Finish(nil)
 		}
 	}()

@@ -18,12 +18,15 @@
 package hcl
 
 import (
+	"cmp"
 	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io/fs"
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
 	"github.com/zclconf/go-cty/cty"
@@ -90,7 +93,7 @@ func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List)
 	defer func() {
 		if p := recover(); p != nil {
 			l.last = nil
-			r.Errorf(lang.FileStart(r.Current), "internal error", "Reading this file failed at %s. This is a bug in homestak-gitops: please report it with the file.", lang.PanicLocation())
+			r.Errorf(lang.FileStart(r.Current), "internal error", "Reading this file failed at %s. This is a bug in homestak-gitops: please report it with the file.", panicLocation())
 			site, found = nil, r.Finish(nil)
 		}
 	}()
@@ -109,9 +112,9 @@ func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List)
 	if now.site != nil {
 		all := maps.Clone(now.files)
 		maps.Copy(all, r.Others)
-		now.site.SourceHash = lang.HashFiles(all)
+		now.site.SourceHash = hashFiles(all)
 	}
-	now.found = r.Finish(lang.LongSecrets(o.Secrets))
+	now.found = r.Finish(longSecrets(o.Secrets))
 	if l.last = now; !whole {
 		l.last = nil // a file that cannot be read has no sum to compare
 	}
@@ -193,4 +196,31 @@ func optionsSum(o Options) lang.Sum {
 		fmt.Fprintf(h, "local %q %q %q %q %q %q\n", l.Identity, l.APIToken, l.Fingerprint, l.CAPEM, l.Key, l.PublicKey)
 	}
 	return lang.Sum(h.Sum(nil))
+}
+
+// hashFiles hashes files, independent of their order.
+func hashFiles(files map[string]lang.Sum) string {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		s := files[name]
+		fmt.Fprintf(h, "%d %s %x\n", len(name), name, s)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// longSecrets lists the values that no text may repeat, longest first. Short ones are omitted: they
+// would redact parts of ordinary words.
+func longSecrets(s *model.Secrets) []string {
+	if s == nil {
+		return nil
+	}
+	values := map[string]bool{}
+	for _, section := range s.Values {
+		for _, v := range section {
+			if len(v) >= 6 {
+				values[v] = true
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(values), func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 }

@@ -3,6 +3,7 @@ package hcl
 import (
 	"encoding/pem"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -158,7 +159,7 @@ func (l *load) decodeHost(b *lang.Block, site *model.Site) {
 		h.API, h.Local = model.LocalAPI, true
 	}
 	if u := h.API; h.SSH != nil && h.SSH.Address == "" {
-		h.SSH.Address = lang.HostOf(u)
+		h.SSH.Address = hostOf(u)
 	}
 	if h.InsecureTLS {
 		l.Warnf(b.Body.Attributes["insecure_tls"].SrcRange, "host "+lang.Quote(b.Name)+" is not verified",
@@ -240,4 +241,13 @@ func (l *load) decodeObject(b *lang.Block, k *model.Kind, site *model.Site) {
 	if b.Invalid {
 		l.invalid[addr.String()] = true
 	}
+}
+
+// hostOf returns the name or address in a URL, "" if it is not one.
+func hostOf(s string) string {
+	u, err := url.Parse(s)
+	if err != nil {
+		return ""
+	}
+	return u.Hostname()
 }

@@ -91,6 +91,14 @@ is ignored.`,
 			a.ui.Printf("%s are in %s; with the real opa: opa test policy/ %s\n", diag.Count(len(policy.Shipped()), "file"), args[0], args[0])
 			return nil
 		},
-		ValidArgsFunction: ui.CompleteDirectory,
+		ValidArgsFunction: completeDirectory,
 	}
+}
+
+// completeDirectory completes one argument with the names of folders.
+func completeDirectory(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return nil, cobra.ShellCompDirectiveFilterDirs
 }

@@ -41,7 +41,7 @@ all tests passed, otherwise 1.`,
 			}
 			return runPolicyTest(c.Context(), a, f, dir)
 		},
-		ValidArgsFunction: ui.CompleteDirectory,
+		ValidArgsFunction: completeDirectory,
 	}
 	fs := c.Flags()
 	fs.StringVar(&f.site, "site", ".", "test the policies of the site in `DIR`")

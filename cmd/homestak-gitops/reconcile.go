@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
+	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/view"
@@ -84,5 +86,23 @@ func showPass(a *app, l agent.PassStatus, after agent.Status) error {
 	if err := a.ui.Show(l, view.Reconciled(l, after, time.Now())+"\n"); err != nil {
 		return err
 	}
-	return ui.ExitOfAgent(l, after)
+	return exitOfAgent(l, after)
+}
+
+// exitOfAgent is the exit status of a verb that waited for a pass of an agent, the same as apply's. If the newest
+// commit was refused, the pass used the last good one, and the refusal counts.
+func exitOfAgent(l agent.PassStatus, after agent.Status) error {
+	switch r := after.Refused; {
+	case r != nil && r.Outcome == engine.Refused:
+		return ui.WithExitCode(ui.ExitRefused, fmt.Errorf("commit %.8s is refused by a guard: see the findings above", r.Commit))
+	case r != nil:
+		return ui.WithExitCode(ui.ExitInvalid, fmt.Errorf("commit %.8s is refused: see the findings above", r.Commit))
+	case after.Repository.Error != "":
+		return fmt.Errorf("the repository does not answer: %s", after.Repository.Error)
+	}
+	r := engine.Report{Outcome: l.Outcome}
+	if l.Error != "" {
+		r.Err = errors.New(l.Error)
+	}
+	return ui.ExitOfPass(r)
 }

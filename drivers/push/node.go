@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -138,7 +139,7 @@ func origin(site *model.Site, of *model.Resource) string {
 		}
 		words = append(words, name)
 		if from := site.Objects[model.Address{Kind: kind, Name: name}]; from != nil {
-			words = append(words, model.Strings(from.Spec)...)
+			words = append(words, stringsOf(from.Spec)...)
 		}
 	}
 	return strings.Join(words, " ")
@@ -281,6 +282,18 @@ func missingKeys(secrets *model.Secrets, u model.User) []string {
 			out = append(out, "secret.ssh_keys."+k.Secret)
 		case secrets == nil && model.SSHKeyID(k.Text) == "": // so it is the name of a secret
 			out = append(out, "secret.ssh_keys."+k.Text)
+		}
+	}
+	return out
+}
+
+// stringsOf returns the values of the string attributes of a spec that files can set, compared or not, in field order.
+func stringsOf(spec any) []string {
+	v := reflect.ValueOf(spec).Elem()
+	var out []string
+	for _, f := range model.Fields(v.Type()) {
+		if f.Decoded && f.Type.Kind() == reflect.String {
+			out = append(out, v.Field(f.Index).String())
 		}
 	}
 	return out

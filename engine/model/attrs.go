@@ -135,18 +135,6 @@ func Fields(t reflect.Type) []Field {
 	return known.([]Field)
 }
 
-// Strings returns the values of the string attributes of a spec that files can set, compared or not, in field order.
-func Strings(spec any) []string {
-	v := reflect.ValueOf(spec).Elem()
-	var out []string
-	for _, f := range Fields(v.Type()) {
-		if f.Decoded && f.Type.Kind() == reflect.String {
-			out = append(out, v.Field(f.Index).String())
-		}
-	}
-	return out
-}
-
 func readFields(t reflect.Type) []Field {
 	out := make([]Field, 0, t.NumField())
 	for i := range t.NumField() {

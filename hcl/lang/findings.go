@@ -2,11 +2,8 @@ package lang
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
-	"maps"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -223,43 +220,10 @@ func lowerFirst(s string) string {
 	return string(unicode.ToLower(r)) + s[n:]
 }
 
-// PanicLocation returns our function and line where a panic started. The panic's text is not
-// reported, because it may repeat a value.
-func PanicLocation() string {
-	var pcs [64]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
-	for {
-		f, more := frames.Next()
-		if strings.Contains(f.Function, "homestak-gitops/") && !strings.HasSuffix(f.Function, "anicLocation") {
-			return fmt.Sprintf("%s, line %d", f.Function[strings.LastIndexByte(f.Function, '/')+1:], f.Line)
-		}
-		if !more {
-			return "an unknown position"
-		}
-	}
-}
-
 // NearestOr is Nearest, or the text none where nothing is known.
 func (f *Findings) NearestOr(name string, known []string, none string) string {
 	if len(known) == 0 {
 		return none
 	}
 	return f.Nearest(name, known)
-}
-
-// LongSecrets lists the values that no text may repeat, longest first. Short ones are omitted: they
-// would redact parts of ordinary words.
-func LongSecrets(s *model.Secrets) []string {
-	if s == nil {
-		return nil
-	}
-	values := map[string]bool{}
-	for _, section := range s.Values {
-		for _, v := range section {
-			if len(v) >= 6 {
-				values[v] = true
-			}
-		}
-	}
-	return slices.SortedFunc(maps.Keys(values), func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 }

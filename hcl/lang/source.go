@@ -7,12 +7,10 @@ package lang
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -200,16 +198,6 @@ func Unreadable(data []byte) int {
 // FileStart is the start of a file.
 func FileStart(name string) hclv2.Range {
 	return hclv2.Range{Filename: name, Start: hclv2.InitialPos, End: hclv2.InitialPos}
-}
-
-// HashFiles hashes files, independent of their order.
-func HashFiles(files map[string]Sum) string {
-	h := sha256.New()
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		s := files[name]
-		fmt.Fprintf(h, "%d %s %x\n", len(name), name, s)
-	}
-	return hex.EncodeToString(h.Sum(nil))
 }
 
 // UpperFirst writes the first letter of a sentence large.

@@ -383,15 +383,6 @@ func apiURL(s string) string {
 	return ""
 }
 
-// HostOf returns the name or address in a URL, "" if it is not one.
-func HostOf(s string) string {
-	u, err := url.Parse(s)
-	if err != nil {
-		return ""
-	}
-	return u.Hostname()
-}
-
 func webURL(s string) string {
 	u, err := url.Parse(s)
 	switch {

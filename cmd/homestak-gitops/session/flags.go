@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
-	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/hcl"
 )
 
 // Flags are the common flags of the verbs that read a site.
@@ -122,7 +123,7 @@ func (f *Flags) Peek() *model.Site {
 	if err != nil {
 		return nil
 	}
-	return site.Peek(drivers.Kinds(), f.Dir, vars)
+	return peek(drivers.Kinds(), f.Dir, vars)
 }
 
 // Within is the RunE of a verb that does something for at most --timeout.
@@ -132,4 +133,16 @@ func (f *Flags) Within(do func(ctx context.Context, args []string) error) func(*
 		defer cancel()
 		return ui.Because(ctx, do(ctx, args))
 	}
+}
+
+// peek loads the site in a folder without its secrets and policies, and without findings:
+// nil if there is none.
+func peek(kinds model.Kinds, dir string, vars map[string]string) *model.Site {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = root.Close() }()
+	site, _ := hcl.Load(root.FS(), hcl.Options{Kinds: kinds, Vars: vars})
+	return site
 }

@@ -62,14 +62,6 @@ func complete(c *cobra.Command, flag string, load loadSite, list func(*model.Sit
 	}))
 }
 
-// CompleteDirectory completes one argument with the names of folders.
-func CompleteDirectory(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return nil, cobra.ShellCompDirectiveFilterDirs
-}
-
 // Must is for registrations that can only fail by a mistake in this program, which every
 // test would show.
 func Must(err error) {

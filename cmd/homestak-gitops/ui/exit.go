@@ -12,7 +12,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine"
-	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -223,22 +222,4 @@ func ErrorFindings(err error) diag.List {
 		return nil
 	}
 	return engine.FindingOf(err)
-}
-
-// ExitOfAgent is the exit status of a verb that waited for a pass of an agent, the same as apply's. If the newest
-// commit was refused, the pass used the last good one, and the refusal counts.
-func ExitOfAgent(l agent.PassStatus, after agent.Status) error {
-	switch r := after.Refused; {
-	case r != nil && r.Outcome == engine.Refused:
-		return WithExitCode(ExitRefused, fmt.Errorf("commit %.8s is refused by a guard: see the findings above", r.Commit))
-	case r != nil:
-		return WithExitCode(ExitInvalid, fmt.Errorf("commit %.8s is refused: see the findings above", r.Commit))
-	case after.Repository.Error != "":
-		return fmt.Errorf("the repository does not answer: %s", after.Repository.Error)
-	}
-	r := engine.Report{Outcome: l.Outcome}
-	if l.Error != "" {
-		r.Err = errors.New(l.Error)
-	}
-	return ExitOfPass(r)
 }

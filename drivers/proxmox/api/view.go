@@ -248,17 +248,3 @@ func IsTaken(ctx context.Context, c *Client, vmid int) (bool, error) {
 	}
 	return false, err
 }
-
-// LacksPrivilege names the first privilege that the token does not have on a path; "" if it has all.
-func LacksPrivilege(ctx context.Context, c *Client, path string, privs ...string) (string, error) {
-	var rights map[string]map[string]json.RawMessage
-	if err := c.Get(ctx, "/access/permissions?path="+path, &rights); err != nil {
-		return "", err
-	}
-	for _, p := range privs {
-		if _, has := rights[path][p]; !has {
-			return p, nil
-		}
-	}
-	return "", nil
-}

@@ -11,6 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // templates checks the guests that others are cloned from.
@@ -35,7 +36,7 @@ func (t *templates) check(ctx context.Context) {
 	}
 	for _, addr := range t.want.State.Addresses() {
 		r := t.want.State[addr]
-		switch vmid, lxc := guest.ClonedFrom(r); {
+		switch vmid, lxc := clonedFrom(r); {
 		case vmid == 0:
 		case lxc:
 			of(vmid).cts.add(r, "template")
@@ -128,4 +129,14 @@ func (t *templates) hidden(ctx context.Context, id int, lxc bool, name, why stri
 	default:
 		t.fail(name, "no guest has this VMID", why, "make the template, or correct vmid in its template block; on the host: "+api.GuestRef{LXC: lxc}.Tool()+" list | grep "+fmt.Sprint(id))
 	}
+}
+
+// clonedFrom is the VMID of the existing template that a guest is cloned from; 0 if it is none, or
+// one that is made here. lxc reports whether that template is a container.
+func clonedFrom(want *model.Resource) (vmid int, lxc bool) {
+	g := guest.TargetOf(want)
+	if g == nil || g.Resolved().TemplateMade {
+		return 0, false
+	}
+	return g.Resolved().TemplateVMID, g.Common().LXC
 }

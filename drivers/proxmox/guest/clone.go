@@ -7,16 +7,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// ClonedFrom is the VMID of the existing template that a guest is cloned from; 0 if it is none, or
-// one that is made here. lxc reports whether that template is a container.
-func ClonedFrom(want *model.Resource) (vmid int, lxc bool) {
-	g := TargetOf(want)
-	if g == nil || g.Resolved().TemplateMade {
-		return 0, false
-	}
-	return g.Resolved().TemplateVMID, g.Common().LXC
-}
-
 // ineffectiveChanges implements Target: a full clone cannot become a linked one, nor the other way
 // round.
 func (v VMTarget) ineffectiveChanges(want *model.Resource, other State) diag.List {

@@ -2,7 +2,6 @@ package guest
 
 import (
 	"cmp"
-	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -57,24 +56,4 @@ func AttributePath(have State, key string) string {
 		return key
 	}
 	return "options." + key
-}
-
-// Differs reports whether an observed guest differs from what is wanted of it, pending changes aside. It is false if
-// either is not a VM or container.
-func Differs(want, have *model.Resource) bool {
-	if want == nil || TargetOf(want) == nil || StateOf(have) == nil {
-		return false
-	}
-	return !model.Same(want.Spec, Aligned(TargetOf(want), StateOf(have), StateOf(have).Observed().Config).Spec())
-}
-
-// EditedPath is the path in the files of a key that a log names; a path stays as it is.
-func EditedPath(have State, key string) string {
-	if n, ok := strings.CutPrefix(key, "ipconfig"); ok {
-		key = "net" + n
-	}
-	if key == "" || key == "power" || key == "disk" {
-		return key
-	}
-	return AttributePath(have, key)
 }

@@ -230,18 +230,3 @@ func pick[T any](first bool, a, b T) T {
 	}
 	return b
 }
-
-// NameOf is the name by which PVE shows the guest of a resource: a VM, a container, or a template
-// that is made here.
-func NameOf(r *model.Resource) string {
-	switch s := r.Spec.(type) {
-	case *VM:
-		return s.Name
-	case *CT:
-		return s.Hostname
-	case *Template:
-		return s.Tag.Node
-	default:
-		return ""
-	}
-}

@@ -110,14 +110,6 @@ func revertHint(have State, tool, key string) string {
 	return fmt.Sprintf("PVE does not let an API token revert it: `%s set VMID --revert %s` on the node does", tool, key)
 }
 
-// IsVolumeRevert reports whether the change at path, of the disk at slot, only reverts a pending
-// one. If not, the disk is to be moved or grown.
-func IsVolumeRevert(want Target, have State, path, slot string) bool {
-	cfg := have.Observed().Config
-	_, there := cfg.Now[slot]
-	return there && cfg.IsPending(slot) && IsRevert(want, have, path)
-}
-
 // restartDue reports whether the guest is to be restarted for its pending changes.
 func restartDue(want Target, have State) bool {
 	return have.Observed().UselessRestart == "" && restartAsked(want, have)

@@ -8,8 +8,6 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -89,18 +87,6 @@ func TemplateSchema() model.Kind {
 	}
 }
 
-// TemplateOf returns the resolved form of a declared template; an empty one if the site has none with that
-// name, which the loader reports.
-func TemplateOf(in model.Scope, name string) *Template {
-	r := in.Site.Objects[model.Address{Kind: "template", Name: name}]
-	if r == nil {
-		return &Template{}
-	}
-	t := model.Clone(r.Spec).(*Template)
-	t.Resolve(model.Scope{Site: in.Site, Host: in.Host, Name: name})
-	return t
-}
-
 // Resolve completes what the files declare, and checks it.
 func (t *Template) Resolve(in model.Scope) []model.Problem {
 	var out []model.Problem
@@ -147,7 +133,7 @@ func (t *Template) download(in model.Scope) []model.Problem {
 	if u, err := url.Parse(t.URL); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
 		out = append(out, model.Problem{Path: "url", Summary: fmt.Sprintf("%q is not a URL", t.URL), Detail: "write a URL such as http://download.proxmox.com/images/system/…"})
 	}
-	if objects.ArchiveEnding(t.URL) == "" {
+	if archiveEnding(t.URL) == "" {
 		out = append(out, model.Problem{Path: "url", Summary: "the URL is not that of a container template", Detail: "its path must end with " + strings.Join(objects.ArchiveEndings, ", ") + ", or PVE does not recognise it"})
 	}
 	if t.Checksum == "" {
@@ -156,40 +142,29 @@ func (t *Template) download(in model.Scope) []model.Problem {
 			Detail: "The download cannot be verified: add checksum = \"sha256:…\".",
 		})
 	}
-	i := &objects.Image{URL: t.URL, Checksum: t.Checksum, Storage: t.Storage, Format: objects.ArchiveEnding(t.URL)}
+	i := &objects.Image{URL: t.URL, Checksum: t.Checksum, Storage: t.Storage, Format: archiveEnding(t.URL)}
 	t.File = fmt.Sprintf("%s:%s/%s", t.Storage, i.Content(), i.FileName(in.Site.Name, in.Name))
 	return out
 }
 
 // AsImage is the download as an image.
 func (t *Template) AsImage() *objects.Image {
-	return &objects.Image{URL: t.URL, Checksum: t.Checksum, Storage: t.Storage, Format: objects.ArchiveEnding(t.File), Volume: t.File}
+	return &objects.Image{URL: t.URL, Checksum: t.Checksum, Storage: t.Storage, Format: archiveEnding(t.File), Volume: t.File}
 }
 
 // Archive is the volume that a container is unpacked from; "" for a guest to clone.
 func (t *Template) Archive() string { return cmp.Or(t.Volume, t.File) }
 
-// TemplateNeeds adds the privileges that a template needs: to see one that is only named, to make and
-// remove any other.
-func TemplateNeeds(t *Template, n *kind.Needs) {
-	switch {
-	case t.Image != "":
-		n.Guest("VM.Allocate", "image", "creating and removing the template")
-		for _, priv := range []string{"VM.Config.CPU", "VM.Config.Memory", "VM.Config.Options", "VM.Config.HWType", "VM.Config.Disk"} {
-			n.Guest(priv, "image", "the machine that becomes the template")
-		}
-		n.Disk(t.Storage, "images", 0, "storage", "the disk of the template")
-	case t.VMID != 0:
-		n.Add(kind.Need{Grant: kind.Grant{Path: fmt.Sprintf("/vms/%d", t.VMID), Priv: "VM.Audit"}, Role: kind.RoleTemplates, For: "reading the template"}, "vmid")
-	case t.Volume != "":
-		storage := api.StorageOf(t.Volume)
-		path := "/storage/" + storage
-		n.Uses = append(n.Uses, kind.StorageUse{Storage: storage, Content: "vztmpl", GiB: 0, By: n.From, Attr: "volume"})
-		n.Add(kind.Need{
-			Grant: kind.Grant{Path: path, Priv: "Datastore.Audit"}, Role: kind.RoleImages, For: "reading the volume, and unpacking it",
-			Or: [][]kind.Grant{{{Path: path, Priv: "Datastore.AllocateSpace"}}},
-		}, "volume")
-	default:
-		objects.UploadNeeds(n, t.AsImage())
+// archiveEnding is the ending by which a URL or file name is a container template; "" if it is
+// not one.
+func archiveEnding(name string) string {
+	if u, err := url.Parse(name); err == nil && u.Scheme != "" {
+		name = cmp.Or(u.Path, name)
 	}
+	for _, a := range objects.ArchiveEndings {
+		if strings.HasSuffix(name, "."+a) {
+			return a
+		}
+	}
+	return ""
 }

@@ -65,7 +65,7 @@ func (c *classifier) isCopied(r *model.Resource) bool {
 		names[i] = other.String()
 	}
 	slices.Sort(names)
-	g := api.ListedGuest{VMID: at.VMID, Name: guest.NameOf(r), Node: at.Node, LXC: at.LXC}
+	g := api.ListedGuest{VMID: at.VMID, Name: nameOf(r), Node: at.Node, LXC: at.LXC}
 	c.refuse(g, r.Addr, fmt.Sprintf("%s have the identity %s", strings.Join(names, " and "), identity),
 		"give the copy another one while it is stopped (`qm set VMID --smbios1 uuid=UUID`, for a container a new MAC address), or remove it")
 	return true

@@ -109,7 +109,7 @@ func (c *classifier) add(g api.ListedGuest, cfg api.GuestConfig) {
 		}
 		r := guest.FromConfig(g, cfg, is.Notes, m)
 		r.Guest.Unproven = unproven
-		r.Guest.RemovalNote = lifecycle.RemovalNote(c.want.Host, m, cfg)
+		r.Guest.RemovalNote = removalNote(c.want.Host, m, cfg)
 		r.Guest.Renumbered = renumbered(g.Ref(), m)
 		r.Guest.Orphan = m.OrphanPolicy()
 		c.verified[m.Addr()] = append(c.verified[m.Addr()], r)
@@ -173,7 +173,7 @@ func renumbered(at api.GuestRef, m owner.Tag) model.Renumbered {
 // restored backup of it has; "" for none.
 func (c *classifier) unreadDuplicate(r *model.Resource) string {
 	for _, g := range c.unread {
-		if (g.Name == r.Addr.Name || g.Name == guest.NameOf(r)) && g.Kind() == api.GuestKind(r.Addr) {
+		if (g.Name == r.Addr.Name || g.Name == nameOf(r)) && g.Kind() == api.GuestKind(r.Addr) {
 			return g.Ref().String()
 		}
 	}
@@ -205,7 +205,7 @@ func (c *classifier) result() model.Observed {
 		var who []string
 		for _, r := range rs {
 			out.Unmanaged = append(out.Unmanaged, model.Unmanaged{
-				VMID: r.Guest.VMID, Name: guest.NameOf(r), Kind: api.GuestKind(addr), Node: r.Guest.Node, Claims: addr,
+				VMID: r.Guest.VMID, Name: nameOf(r), Kind: api.GuestKind(addr), Node: r.Guest.Node, Claims: addr,
 				Why: fmt.Sprintf("one of %d guests with the identity of %s", len(rs), addr),
 				Fix: "remove the one that is not wanted, for instance a restored backup", Duplicate: true,
 			})
@@ -262,5 +262,44 @@ func convertedByHand(g api.ListedGuest, name string, addr model.Address) model.U
 		VMID: g.VMID, Name: name, Kind: g.Kind(), Node: g.Node, Claims: addr,
 		Why: "was " + addr.String() + " until it was converted to a template by hand",
 		Fix: fmt.Sprintf("clone it back by hand, or remove template %d (its linked clones first) so that %s is recreated", g.VMID, addr),
+	}
+}
+
+// removalNote says in the plan what goes before a guest does, and what goes with it that
+// the files never named: PVE destroys every volume in its configuration that carries
+// its VMID, be it attached by hand or detached (QemuServer.pm, destroy_vm).
+func removalNote(h *model.Host, m owner.Tag, cfg api.GuestConfig) string {
+	var out []string
+	if m.RemovalPolicy() == owner.RemoveBackedUp {
+		out = append(out, "after a final backup to "+lifecycle.BackupStorage(h))
+	}
+	named := map[string]bool{}
+	for _, slot := range m.Slots {
+		named[slot] = true
+	}
+	var extra []string
+	for key, val := range cfg.Next {
+		if (api.IsDrive(key) || strings.HasPrefix(key, "mp")) && !api.HoldsState(key) && !named[key] && api.HoldsData(val) {
+			extra = append(extra, key)
+		}
+	}
+	if slices.Sort(extra); len(extra) > 0 {
+		out = append(out, "together with "+strings.Join(extra, ", ")+", which no file names")
+	}
+	return strings.Join(out, ", ")
+}
+
+// nameOf is the name by which PVE shows the guest of a resource: a VM, a container, or a template
+// that is made here.
+func nameOf(r *model.Resource) string {
+	switch s := r.Spec.(type) {
+	case *guest.VM:
+		return s.Name
+	case *guest.CT:
+		return s.Hostname
+	case *guest.Template:
+		return s.Tag.Node
+	default:
+		return ""
 	}
 }

@@ -37,7 +37,7 @@ type logged struct {
 func (d finder) withEdits(ctx context.Context, obs *kind.Observation, guests model.State) (model.State, error) {
 	differ := map[int]model.Address{}
 	for addr, r := range guests {
-		if obs.Want.NameEdits && guest.Differs(obs.Want.State[addr], r) {
+		if obs.Want.NameEdits && differs(obs.Want.State[addr], r) {
 			differ[r.Guest.VMID] = addr
 		}
 	}
@@ -67,7 +67,7 @@ func (d finder) withEdits(ctx context.Context, obs *kind.Observation, guests mod
 		}
 		have := guest.StateOf(guests[addr])
 		for _, key := range keys {
-			edit.Path = guest.EditedPath(have, key)
+			edit.Path = editedPath(have, key)
 			edits[addr] = append(edits[addr], edit)
 		}
 	}
@@ -188,4 +188,24 @@ func readEntry(e logged) (vmid int, keys []string) {
 	}
 	vmid, _ = strconv.Atoi(id.Object)
 	return vmid, []string{path}
+}
+
+// differs reports whether an observed guest differs from what is wanted of it, pending changes aside. It is false if
+// either is not a VM or container.
+func differs(want, have *model.Resource) bool {
+	if want == nil || guest.TargetOf(want) == nil || guest.StateOf(have) == nil {
+		return false
+	}
+	return !model.Same(want.Spec, guest.Aligned(guest.TargetOf(want), guest.StateOf(have), guest.StateOf(have).Observed().Config).Spec())
+}
+
+// editedPath is the path in the files of a key that a log names; a path stays as it is.
+func editedPath(have guest.State, key string) string {
+	if n, ok := strings.CutPrefix(key, "ipconfig"); ok {
+		key = "net" + n
+	}
+	if key == "" || key == "power" || key == "disk" {
+		return key
+	}
+	return guest.AttributePath(have, key)
 }

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -270,7 +269,7 @@ func wantedGuests(w *model.Want) wanted {
 			out.adopts[n.VMID] = n
 		}
 		out.names[cmp.Or(r.Node, addr.Name)] = addr
-		out.names[guest.NameOf(r)] = addr // a container's host name may be another
+		out.names[nameOf(r)] = addr // a container's host name may be another
 		if r.Guest.VMID != 0 {
 			out.vmids[r.Guest.VMID] = addr
 		}

@@ -102,7 +102,7 @@ func possibleTargets(f model.Unmanaged, want *model.Want, have model.State, by [
 				continue
 			}
 		case !w.Guest.MayDraw(f.VMID),
-			f.Name != "" && f.Name != addr.Name && f.Name != guest.NameOf(w),
+			f.Name != "" && f.Name != addr.Name && f.Name != nameOf(w),
 			len(by) > 0 && !slices.ContainsFunc(by, func(c creation) bool { return c.mayCreate(w) }):
 			continue
 		}

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -87,7 +86,7 @@ func (c *classifier) onlyProven(rs []*model.Resource) []*model.Resource {
 		}
 		at := api.RefOf(r)
 		why := fmt.Sprintf("carries the ownership tag of %s without a valid signature for this guest", r.Addr)
-		c.unmanaged = append(c.unmanaged, model.Unmanaged{VMID: at.VMID, Name: guest.NameOf(r), Kind: at.Kind(), Node: at.Node, Why: why})
+		c.unmanaged = append(c.unmanaged, model.Unmanaged{VMID: at.VMID, Name: nameOf(r), Kind: at.Kind(), Node: at.Node, Why: why})
 		c.claim(at, why)
 	}
 	return out

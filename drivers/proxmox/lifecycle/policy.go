@@ -58,30 +58,6 @@ func notBackedUp(next map[string]string) string {
 	return strings.Join(out, ", ")
 }
 
-// RemovalNote says in the plan what goes before a guest does, and what goes with it that
-// the files never named: PVE destroys every volume in its configuration that carries
-// its VMID, be it attached by hand or detached (QemuServer.pm, destroy_vm).
-func RemovalNote(h *model.Host, m owner.Tag, cfg api.GuestConfig) string {
-	var out []string
-	if m.RemovalPolicy() == owner.RemoveBackedUp {
-		out = append(out, "after a final backup to "+BackupStorage(h))
-	}
-	named := map[string]bool{}
-	for _, slot := range m.Slots {
-		named[slot] = true
-	}
-	var extra []string
-	for key, val := range cfg.Next {
-		if (api.IsDrive(key) || strings.HasPrefix(key, "mp")) && !api.HoldsState(key) && !named[key] && api.HoldsData(val) {
-			extra = append(extra, key)
-		}
-	}
-	if slices.Sort(extra); len(extra) > 0 {
-		out = append(out, "together with "+strings.Join(extra, ", ")+", which no file names")
-	}
-	return strings.Join(out, ", ")
-}
-
 // BackupStorage is the storage for final backups of a host.
 func BackupStorage(h *model.Host) string {
 	if h != nil && h.Storage != nil && h.Storage.Backups != "" {
@@ -149,7 +125,7 @@ func (r target) newFinalBackup(ctx context.Context, m owner.Tag) (*finalBackup, 
 		{fmt.Sprintf("/vms/%d", r.at.VMID), []string{"VM.Backup"}},
 		{"/storage/" + f.storage, []string{"Datastore.AllocateSpace", "Datastore.Audit"}},
 	} {
-		if missing, err := api.LacksPrivilege(ctx, r.host.API, need.path, need.privs...); err != nil || missing != "" {
+		if missing, err := lacksPrivilege(ctx, r.host.API, need.path, need.privs...); err != nil || missing != "" {
 			if err == nil {
 				err = fmt.Errorf("the token %s lacks %s on %s: `homestak-gitops doctor` prints the commands that grant it", r.host.API.User(), missing, need.path)
 			}
@@ -198,7 +174,7 @@ func (f *finalBackup) found(ctx context.Context) (string, error) {
 		if time.Since(time.Unix(int64(api.Number(a.CTime)), 0)).Abs() > recent {
 			continue
 		}
-		if missing, err := api.LacksPrivilege(ctx, f.host.API, "/nodes/"+f.at.Node, "Sys.Audit"); err != nil || missing != "" {
+		if missing, err := lacksPrivilege(ctx, f.host.API, "/nodes/"+f.at.Node, "Sys.Audit"); err != nil || missing != "" {
 			return "", err
 		}
 		var since []api.TaskEntry
@@ -244,4 +220,18 @@ func (f *finalBackup) make(ctx context.Context) (string, error) {
 		return "", err
 	}
 	return "", fmt.Errorf("the task went well, but storage %s shows no backup of it with anything in it: check `pvesm list %s --vmid %d` on node %s", f.storage, f.storage, f.at.VMID, f.at.Node)
+}
+
+// lacksPrivilege names the first privilege that the token does not have on a path; "" if it has all.
+func lacksPrivilege(ctx context.Context, c *api.Client, path string, privs ...string) (string, error) {
+	var rights map[string]map[string]json.RawMessage
+	if err := c.Get(ctx, "/access/permissions?path="+path, &rights); err != nil {
+		return "", err
+	}
+	for _, p := range privs {
+		if _, has := rights[path][p]; !has {
+			return p, nil
+		}
+	}
+	return "", nil
 }

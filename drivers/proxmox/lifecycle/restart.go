@@ -165,7 +165,7 @@ func (g Guest) recentTasks(ctx context.Context) ([]api.TaskEntry, error) {
 // staysDown returns an error for a VM that did not start again, with the observations and what to
 // do.
 func (g Guest) staysDown(ctx context.Context, now GuestState, seen error, patience time.Duration) error {
-	switch missing, err := api.LacksPrivilege(ctx, g.Host.API, "/nodes/"+g.Ref.Node, "Sys.Audit"); {
+	switch missing, err := lacksPrivilege(ctx, g.Host.API, "/nodes/"+g.Ref.Node, "Sys.Audit"); {
 	case seen != nil:
 		return fmt.Errorf("the check whether it runs again failed: %w", seen)
 	case now.Managed:

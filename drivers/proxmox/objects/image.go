@@ -328,20 +328,6 @@ func UploadNeeds(n *kind.Needs, i *Image) {
 // ArchiveEndings are the endings of container templates (pve-storage, PVE/Storage.pm).
 var ArchiveEndings = []string{"tar.zst", "tar.xz", "tar.gz", "tar.bz2"}
 
-// ArchiveEnding is the ending by which a URL or file name is a container template; "" if it is
-// not one.
-func ArchiveEnding(name string) string {
-	if u, err := url.Parse(name); err == nil && u.Scheme != "" {
-		name = cmp.Or(u.Path, name)
-	}
-	for _, a := range ArchiveEndings {
-		if strings.HasSuffix(name, "."+a) {
-			return a
-		}
-	}
-	return ""
-}
-
 // ImageOf returns the resolved form of a declared image; nil if there is none of that name, which
 // the loader has reported.
 func ImageOf(in model.Scope, name string) *Image {

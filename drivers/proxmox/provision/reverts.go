@@ -89,7 +89,7 @@ func (c *change) takeReverts(want guest.Target, have guest.State, s plan.Step) [
 		head, rest, _ := strings.Cut(ch.Path, ".")
 		name, _, _ := strings.Cut(rest, ".")
 		slot := c.from.Tag.Slots["disk."+name]
-		if head != "disk" || c.from.Config.Next[slot] == "" || !guest.IsVolumeRevert(want, have, ch.Path, slot) {
+		if head != "disk" || c.from.Config.Next[slot] == "" || !isVolumeRevert(want, have, ch.Path, slot) {
 			return false
 		}
 		c.revert[slot] = true
@@ -117,4 +117,12 @@ func (d updater) revertBeforeStop(ctx context.Context, s *plan.Step, ch *change)
 	have.Spec, have.Private, have.Guest = next.Spec(), next.Observed(), &at
 	s.Have, ch.from.Config, ch.revert = &have, ch.lastSeen.cfg, map[string]bool{}
 	return nil
+}
+
+// isVolumeRevert reports whether the change at path, of the disk at slot, only reverts a pending
+// one. If not, the disk is to be moved or grown.
+func isVolumeRevert(want guest.Target, have guest.State, path, slot string) bool {
+	cfg := have.Observed().Config
+	_, there := cfg.Now[slot]
+	return there && cfg.IsPending(slot) && guest.IsRevert(want, have, path)
 }

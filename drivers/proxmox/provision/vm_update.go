@@ -126,7 +126,7 @@ func (c *vmChange) key(path string) {
 	case "seed":
 		c.set[api.CloudInitSlot] = api.EmptyDrive
 	case "options":
-		if api.HoldsState(rest) && c.want.Options[rest] != "" && guest.IsVolumeRevert(c.want, c.have, path, rest) {
+		if api.HoldsState(rest) && c.want.Options[rest] != "" && isVolumeRevert(c.want, c.have, path, rest) {
 			c.revert[rest] = true
 			return
 		}

@@ -54,7 +54,7 @@ func (r *ctResolver) origin() {
 		r.errorf("", "ct without template", "name what its system comes from: template = template.NAME")
 		return
 	}
-	t := guest.TemplateOf(r.in, r.Template)
+	t := templateOf(r.in, r.Template)
 	r.Source, r.TemplateVMID = t.Archive(), t.VMID
 	if r.Source != "" {
 		r.content = path.Base(r.Source)
@@ -238,4 +238,16 @@ func (r *ctResolver) options() {
 			r.check(at, k, r.Options[k])
 		}
 	}
+}
+
+// templateOf returns the resolved form of a declared template; an empty one if the site has none with that
+// name, which the loader reports.
+func templateOf(in model.Scope, name string) *guest.Template {
+	r := in.Site.Objects[model.Address{Kind: "template", Name: name}]
+	if r == nil {
+		return &guest.Template{}
+	}
+	t := model.Clone(r.Spec).(*guest.Template)
+	t.Resolve(model.Scope{Site: in.Site, Host: in.Host, Name: name})
+	return t
 }

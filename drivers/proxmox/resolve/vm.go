@@ -55,7 +55,7 @@ func (r *vmResolver) sizeAndOrigin() {
 			r.errorf("image", fmt.Sprintf("image %q is an ISO image", r.Image), "a root disk is made from a disk image (qcow2, raw or vmdk)")
 		}
 	}
-	t := guest.TemplateOf(r.in, r.Template)
+	t := templateOf(r.in, r.Template)
 	r.TemplateVMID = t.VMID
 	r.content = cmp.Or(r.content, t.Made)
 	if r.TemplateVMID == 0 && (t.URL != "" || t.Volume != "") {
