@@ -76,6 +76,18 @@ func Open(ctx context.Context, o FolderOptions) (*Folder, error) {
 	return f, nil
 }
 
+// Peek loads the site in a folder without its secrets and policies, and without findings:
+// nil if there is none.
+func Peek(kinds model.Kinds, dir string, vars map[string]string) *model.Site {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = root.Close() }()
+	site, _ := hcl.Load(root.FS(), hcl.Options{Kinds: kinds, Vars: vars})
+	return site
+}
+
 // Close frees the folder.
 func (f *Folder) Close() { _ = f.root.Close() }
 

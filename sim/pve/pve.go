@@ -45,6 +45,7 @@ package pve
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 
@@ -53,33 +54,15 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/host"
 	"github.com/homestak/homestak-gitops/sim/pve/lxc"
-	"github.com/homestak/homestak-gitops/sim/pve/node"
 	"github.com/homestak/homestak-gitops/sim/pve/qemu"
 	"github.com/homestak/homestak-gitops/sim/pve/transfer"
 )
 
 // areas are all parts of Proxmox VE that are simulated.
 var areas = sync.OnceValue(func() []core.Area {
-	return []core.Area{
-		host.AccessArea(),
-		transfer.BackupArea(),
-		cluster.Area(),
-		cluster.FirewallArea(),
-		qemu.AgentArea(),
-		guests.Area(),
-		cluster.HAArea(),
-		lxc.Area(),
-		cluster.MetricArea(),
-		transfer.MigrationArea(),
-		guests.BridgeArea(),
-		node.Area(),
-		cluster.NotificationArea(),
-		qemu.Area(),
-		qemu.ConfigArea(),
-		transfer.ReplicationArea(),
-		cluster.SDNArea(),
-		host.StorageArea(),
-	}
+	return slices.Concat(
+		cluster.Areas(), guests.Areas(), host.Areas(), []core.Area{lxc.Area(), nodeArea()}, qemu.Areas(), transfer.Areas(),
+	)
 })
 
 // calls are their methods, which are the same for all hosts.
@@ -92,7 +75,7 @@ var calls = sync.OnceValue(func() *core.Table {
 type Host struct {
 	cfg   core.Config
 	clock clock
-	cert  node.Certificate
+	cert  certificate
 	table *core.Table
 
 	// mu guards w: requests come in on many goroutines, and each must see the
@@ -110,7 +93,7 @@ func New(c core.Config) *Host {
 	c = c.WithDefaults()
 	h := &Host{cfg: c, clock: newClock(c.Speed), table: calls()}
 	now := h.clock.now()
-	h.cert, h.w = node.NewCertificate(c.Node, now), core.NewWorld(c, now)
+	h.cert, h.w = newCertificate(c.Node, now), core.NewWorld(c, now)
 	for _, a := range areas() {
 		if a.Begin != nil {
 			a.Begin(h.w)
@@ -137,10 +120,10 @@ func (h *Host) publish() {
 func (h *Host) Fingerprint() string { return h.cert.Fingerprint }
 
 // Certificate is what it shows to who connects, in PEM.
-func (h *Host) Certificate() string { return node.AsPEM(h.cert.Parsed) }
+func (h *Host) Certificate() string { return asPEM(h.cert.Parsed) }
 
 // Authority is the certificate that signed it, in PEM: /etc/pve/pve-root-ca.pem.
-func (h *Host) Authority() string { return node.AsPEM(h.cert.Authority) }
+func (h *Host) Authority() string { return asPEM(h.cert.Authority) }
 
 // Token is the API token that the host knew from the start, as
 // "user@realm!name=secret".

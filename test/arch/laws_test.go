@@ -94,7 +94,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers", may: []string{"drivers/proxmox", "drivers/proxmox/observation", "drivers/push", "engine", "engine/guest", "engine/model", "engine/plan", "specserve/client", "specserve/wire"}},
 	{pkg: "sim", may: []string{"drivers/proxmox/observation", "engine/model", "sim/debian", "sim/machine", "sim/machine/device", "sim/pve"}, tests: []string{"drivers/proxmox", "hcl"}},
 	{pkg: "cmd/homestak-gitops/trial", may: []string{"cmd/homestak-gitops/ui", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/model", "engine/plan", "engine/service", "engine/source", "engine/view", "hcl", "specserve/wire"}, tests: []string{"cmd/homestak-gitops/sim", "drivers", "engine/enginetest", "engine/site", "sim", "sim/pve"}},
-	{pkg: "cmd/homestak-gitops/ui", may: []string{"drivers/proxmox", "engine", "engine/agent", "engine/control", "engine/diag", "engine/model", "engine/plan", "engine/site", "engine/view", "specserve/wire"}, tests: []string{"engine/apply"}},
+	{pkg: "cmd/homestak-gitops/ui", may: []string{"drivers/proxmox", "engine", "engine/control", "engine/diag", "engine/model", "engine/plan", "engine/site", "engine/view", "specserve/wire"}, tests: []string{"engine/apply"}},
 	{pkg: "cmd/homestak-gitops/session", may: []string{"cmd/homestak-gitops/ui", "drivers", "drivers/push", "drivers/ssh", "engine", "engine/agent", "engine/control", "engine/diag", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "policy", "specserve/daemon", "specserve/wire"}, tests: []string{"engine/control/controltest", "engine/enginetest", "engine/source/sourcetest", "hcl", "sim"}},
 	{pkg: "cmd/homestak-gitops/sim", may: []string{"cmd/homestak-gitops/session", "drivers", "drivers/proxmox/observation", "drivers/push", "engine", "engine/agent", "engine/control", "engine/diag", "engine/durable", "engine/guest", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/source", "engine/view", "examples", "policy", "sim", "sim/debian", "sim/machine", "sim/pve", "specserve", "specserve/client", "specserve/keys", "specserve/node", "specserve/wire"}, tests: []string{"engine/enginetest", "hcl"}}, // agents and nodes of simulated hosts
 	{pkg: "specserve/node", may: []string{"drivers/local", "engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/client", "specserve/tasks", "specserve/wire"}, tests: []string{"sim/machine"}},
@@ -435,7 +435,7 @@ func sleepLaw(tree []source) []string {
 // believes.
 var simulator = []string{
 	"sim/pve/perl", "sim/pve/content", "sim/pve/core", "sim/pve/guests", "sim/pve/host", "sim/pve/qemu",
-	"sim/pve/lxc", "sim/pve/transfer", "sim/pve/cluster", "sim/pve/node",
+	"sim/pve/lxc", "sim/pve/transfer", "sim/pve/cluster",
 }
 
 // simulatorLayers are their rows in the table.

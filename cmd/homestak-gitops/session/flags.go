@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -13,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
-	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/engine/site"
 )
 
 // Flags are the common flags of the verbs that read a site.
@@ -123,7 +122,7 @@ func (f *Flags) Peek() *model.Site {
 	if err != nil {
 		return nil
 	}
-	return peek(drivers.Kinds(), f.Dir, vars)
+	return site.Peek(drivers.Kinds(), f.Dir, vars)
 }
 
 // Within is the RunE of a verb that does something for at most --timeout.
@@ -133,16 +132,4 @@ func (f *Flags) Within(do func(ctx context.Context, args []string) error) func(*
 		defer cancel()
 		return ui.Because(ctx, do(ctx, args))
 	}
-}
-
-// peek loads the site in a folder without its secrets and policies, and without findings:
-// nil if there is none.
-func peek(kinds model.Kinds, dir string, vars map[string]string) *model.Site {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil
-	}
-	defer func() { _ = root.Close() }()
-	site, _ := hcl.Load(root.FS(), hcl.Options{Kinds: kinds, Vars: vars})
-	return site
 }

@@ -7,8 +7,13 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 )
 
-// Area is the cluster as a whole.
-func Area() core.Area {
+// Areas returns the parts of the API of a cluster.
+func Areas() []core.Area {
+	return []core.Area{commonArea(), firewallArea(), haArea(), metricArea(), notificationArea(), sdnArea()}
+}
+
+// commonArea is the cluster as a whole.
+func commonArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /version":                          apiVersion,

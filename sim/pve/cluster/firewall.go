@@ -14,8 +14,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// FirewallArea is the firewall.
-func FirewallArea() core.Area {
+// firewallArea is the firewall.
+func firewallArea() core.Area {
 	routes := allFirewallRoutes()
 	return core.Area{
 		Routes: routes,

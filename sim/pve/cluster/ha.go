@@ -18,8 +18,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/transfer"
 )
 
-// HAArea is the HA manager.
-func HAArea() core.Area {
+// haArea is the HA manager.
+func haArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /cluster/ha/status/current":            apiHAStatus,

@@ -7,8 +7,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 )
 
-// MetricArea is metrics and their history.
-func MetricArea() core.Area {
+// metricArea is metrics and their history.
+func metricArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/rrddata":                   apiNodeSeries,

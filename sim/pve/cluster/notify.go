@@ -13,8 +13,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// NotificationArea is notifications.
-func NotificationArea() core.Area {
+// notificationArea is notifications.
+func notificationArea() core.Area {
 	return core.Area{
 		Files: notificationFiles(),
 		Begin: func(w *core.World) { restoreBuiltin(w) },

@@ -16,8 +16,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// SDNArea is software networks.
-func SDNArea() core.Area {
+// sdnArea is software networks.
+func sdnArea() core.Area {
 	return core.Area{
 		Files: slices.Concat(sdnFiles(), fabricFiles()),
 		Calls: slices.Concat(sdnCalls(), fabricCalls()),

@@ -4,8 +4,13 @@ package guests
 
 import "github.com/homestak/homestak-gitops/sim/pve/core"
 
-// Area returns what VMs and containers share.
-func Area() core.Area {
+// Areas returns the parts of the API that VMs and containers share.
+func Areas() []core.Area {
+	return []core.Area{commonArea(), bridgeArea()}
+}
+
+// commonArea returns what VMs and containers share.
+func commonArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"POST /nodes/{node}/{qemu|lxc}/{vmid}/snapshot":                  apiCreateSnapshot,
@@ -21,8 +26,8 @@ func Area() core.Area {
 	}
 }
 
-// BridgeArea returns the interfaces of a node, and what guests are plugged into.
-func BridgeArea() core.Area {
+// bridgeArea returns the interfaces of a node, and what guests are plugged into.
+func bridgeArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/network":            apiNetworks,

@@ -5,8 +5,13 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 )
 
-// AccessArea is users, groups, roles, realms, tickets and pools.
-func AccessArea() core.Area {
+// Areas returns the parts of the API of one host.
+func Areas() []core.Area {
+	return []core.Area{accessArea(), storageArea()}
+}
+
+// accessArea is users, groups, roles, realms, tickets and pools.
+func accessArea() core.Area {
 	return core.Area{Routes: map[string]core.Handler{
 		"GET /access/ticket":                            apiGetTicket,
 		"POST /access/ticket":                           apiCreateTicket,
@@ -50,8 +55,8 @@ func AccessArea() core.Area {
 	}}
 }
 
-// StorageArea is storages, their volumes, uploads and downloads.
-func StorageArea() core.Area {
+// storageArea is storages, their volumes, uploads and downloads.
+func storageArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"POST /nodes/{node}/storage/{storage}/oci-registry-pull": core.On((*core.Call).Store, apiPullImage),

@@ -14,8 +14,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// AgentArea is the guest agent of VMs.
-func AgentArea() core.Area {
+// agentArea is the guest agent of VMs.
+func agentArea() core.Area {
 	routes := agentRoutes()
 	maps.Copy(routes, map[string]core.Handler{
 		"POST /nodes/{node}/qemu/{vmid}/agent":                   apiAgentCommand,

@@ -3,8 +3,13 @@ package qemu
 
 import "github.com/homestak/homestak-gitops/sim/pve/core"
 
-// Area is the life of VMs.
-func Area() core.Area {
+// Areas returns the parts of the API of VMs.
+func Areas() []core.Area {
+	return []core.Area{agentArea(), commonArea(), configArea()}
+}
+
+// commonArea is the life of VMs.
+func commonArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"POST /nodes/{node}/qemu":                        apiCreateVM,
@@ -26,8 +31,8 @@ func Area() core.Area {
 	}
 }
 
-// ConfigArea is the configurations of VMs.
-func ConfigArea() core.Area {
+// configArea is the configurations of VMs.
+func configArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/qemu":                apiListVMs,

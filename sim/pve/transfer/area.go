@@ -6,8 +6,13 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/host"
 )
 
-// BackupArea is backups and their jobs.
-func BackupArea() core.Area {
+// Areas returns the parts of the API that move guests and their data.
+func Areas() []core.Area {
+	return []core.Area{backupArea(), migrationArea(), replicationArea()}
+}
+
+// backupArea is backups and their jobs.
+func backupArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /cluster/backup-info/not-backed-up":               apiNotBackedUp,
@@ -27,8 +32,8 @@ func BackupArea() core.Area {
 	}
 }
 
-// MigrationArea is migrations, and rollbacks to snapshots.
-func MigrationArea() core.Area {
+// migrationArea is migrations, and rollbacks to snapshots.
+func migrationArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/lxc/{vmid}/migrate":         apiMigrateCTInfo,

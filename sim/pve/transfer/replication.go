@@ -8,8 +8,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// ReplicationArea is replication jobs.
-func ReplicationArea() core.Area {
+// replicationArea is replication jobs.
+func replicationArea() core.Area {
 	f := replicationFile()
 	return core.Area{
 		Routes: map[string]core.Handler{

@@ -1,10 +1,9 @@
-// Package node implements one node: its certificate, settings, log, and the machine types of its QEMU.
-package node
+package pve
 
 import "github.com/homestak/homestak-gitops/sim/pve/core"
 
-// Area returns what belongs to one node.
-func Area() core.Area {
+// nodeArea is one node: its certificate, settings, log, and the machine types of its QEMU.
+func nodeArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/certificates/info":          apiCertificates,

@@ -1,4 +1,4 @@
-package node
+package pve
 
 import (
 	"crypto/ecdsa"
@@ -33,7 +33,7 @@ func shownCertificate(file string, cert *x509.Certificate) map[string]any {
 		"filename": file, "fingerprint": perl.Colons(fmt.Sprintf("%x", sha256.Sum256(cert.Raw))),
 		"subject": distinguished(cert.RawSubject), "issuer": distinguished(cert.RawIssuer),
 		"notbefore": cert.NotBefore.Unix(), "notafter": cert.NotAfter.Unix(), "public-key-type": kind, "public-key-bits": bits,
-		"san": otherNames(cert), "pem": AsPEM(cert),
+		"san": otherNames(cert), "pem": asPEM(cert),
 	}
 }
 
@@ -47,11 +47,11 @@ func apiCertificates(w *core.World, _ *core.Call) (any, error) {
 	return list, nil
 }
 
-// Certificate is what the host shows to who connects (pve-ssl.pem), and the authority of
+// certificate is what the host shows to who connects (pve-ssl.pem), and the authority of
 // the cluster that signed it (pve-root-ca.pem), of which clients see nothing. Names and
 // terms are those that pvecm gives them (gen_pve_ssl_cert and gen_pveca_cert in
 // PVE/Cluster/Setup.pm); the keys are of elliptic curves, since they are made quickly.
-type Certificate struct {
+type certificate struct {
 	TLS         tls.Certificate
 	Parsed      *x509.Certificate
 	Authority   *x509.Certificate
@@ -65,8 +65,8 @@ var (
 	alternativeNames   = asn1.ObjectIdentifier{2, 5, 29, 17}
 )
 
-// NewCertificate makes the certificate of a node, and an authority for it, both valid from now on.
-func NewCertificate(node string, now time.Time) Certificate {
+// newCertificate makes the certificate of a node, and an authority for it, both valid from now on.
+func newCertificate(node string, now time.Time) certificate {
 	authorityKey, key := newKey(), newKey()
 	authority := signed(&x509.Certificate{
 		SerialNumber: big.NewInt(now.UnixNano()),
@@ -84,7 +84,7 @@ func NewCertificate(node string, now time.Time) Certificate {
 		BasicConstraintsValid: true, ExtraExtensions: []pkix.Extension{{Id: alternativeNames, Value: nodeNames(node)}},
 	}, authority, key, authorityKey)
 	sum := sha256.Sum256(leaf.Raw)
-	return Certificate{
+	return certificate{
 		TLS:    tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key},
 		Parsed: leaf, Authority: authority, Fingerprint: "sha256:" + hex.EncodeToString(sum[:]),
 	}
@@ -93,7 +93,7 @@ func NewCertificate(node string, now time.Time) Certificate {
 func newKey() *ecdsa.PrivateKey {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		panic(fmt.Sprintf("node: making a key: %v", err)) // No randomness, no program.
+		panic(fmt.Sprintf("pve: making a key: %v", err)) // No randomness, no program.
 	}
 	return key
 }
@@ -105,11 +105,11 @@ func signed(template, signer *x509.Certificate, key, signerKey *ecdsa.PrivateKey
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, signer, &key.PublicKey, signerKey)
 	if err != nil {
-		panic(fmt.Sprintf("node: making a certificate: %v", err))
+		panic(fmt.Sprintf("pve: making a certificate: %v", err))
 	}
 	parsed, err := x509.ParseCertificate(der)
 	if err != nil {
-		panic(fmt.Sprintf("node: reading a certificate: %v", err))
+		panic(fmt.Sprintf("pve: reading a certificate: %v", err))
 	}
 	return parsed
 }
@@ -135,7 +135,7 @@ func nodeNames(node string) []byte {
 		name(tagAddress, net.IPv4(127, 0, 0, 1).To4()), name(tagAddress, net.IPv6loopback), name(tagHost, []byte("localhost")), name(tagHost, []byte(node)),
 	})
 	if err != nil {
-		panic(fmt.Sprintf("node: naming a certificate: %v", err))
+		panic(fmt.Sprintf("pve: naming a certificate: %v", err))
 	}
 	return der
 }
@@ -190,7 +190,7 @@ func distinguished(raw []byte) string {
 	return b.String()
 }
 
-// AsPEM prints a certificate in PEM.
-func AsPEM(cert *x509.Certificate) string {
+// asPEM prints a certificate in PEM.
+func asPEM(cert *x509.Certificate) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}))
 }
