@@ -28,7 +28,7 @@ type Birth struct {
 	Discs [][]byte
 }
 
-// Network is what the card of a machine gets at its first boot, and what is at its other end.
+// Network is the configuration of a card at the first boot, and the network behind it.
 type Network struct {
 	device.LAN
 

@@ -19,7 +19,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// seed is what cloud-init's data source NoCloud finds on a disc (cloudinit/sources/DataSourceNoCloud.py).
+// seed is the content of a disc that cloud-init's data source NoCloud reads (cloudinit/sources/DataSourceNoCloud.py).
 type seed struct {
 	Instance string `yaml:"instance-id"`
 	Hostname string `yaml:"local-hostname"`

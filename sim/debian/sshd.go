@@ -29,7 +29,7 @@ type Settings struct {
 	HostKeys               []ssh.Signer
 }
 
-// SSHD is what the server of the machine has in force; nil if it does not run.
+// SSHD returns the settings that the running server uses; nil if it does not run.
 func (m *Machine) SSHD() *Settings {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -181,7 +181,7 @@ func (m systemd) startAtBoot() {
 	}
 }
 
-// unitError is a unit that cannot be started; it is what systemctl prints.
+// unitError is the message of systemctl for a unit that cannot be started.
 type unitError struct{ text string }
 
 func (e *unitError) Error() string { return e.text }

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Program is what an executable file does. It gives the exit code.
+// Program is the code of an executable file. It returns the exit code.
 type Program func(p *Process) int
 
 // Clock is the time of a machine, which may run faster than that of the process. The zero value is the time of the

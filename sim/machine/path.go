@@ -93,10 +93,10 @@ func (f *FS) vacant(c Cred, name string) (dir *node, last string, err error) {
 	return dir, last, err
 }
 
-// Stat is what is at a name, behind links.
+// Stat describes the file at a name, after following links.
 func (f *FS) Stat(c Cred, name string) (FileInfo, error) { return f.stat(c, name, true) }
 
-// Lstat is what is at a name itself.
+// Lstat describes the file at a name, which may be a link.
 func (f *FS) Lstat(c Cred, name string) (FileInfo, error) { return f.stat(c, name, false) }
 
 func (f *FS) stat(c Cred, name string, follow bool) (FileInfo, error) {

@@ -46,7 +46,7 @@ func (o *OpenFile) hold() *OpenFile {
 // Dup is the same open file for one descriptor more.
 func (o *OpenFile) Dup() *OpenFile { return o.hold() }
 
-// File is what is known of it as a file; false if it is none.
+// File returns its attributes as a file; false if it is not one.
 func (o *OpenFile) File() (FileInfo, bool) {
 	if o == nil || o.handle == nil {
 		return FileInfo{}, false

@@ -39,7 +39,7 @@ type descriptors struct {
 	fds map[int]*OpenFile
 }
 
-// signalled is what becomes of signals to a process. Safe for concurrent use.
+// signalled has the reaction of a process to each signal. Safe for concurrent use.
 type signalled struct {
 	// mu is for a moment only: a signal comes from anybody.
 	mu      sync.Mutex
@@ -413,7 +413,7 @@ func (s stream) Write(b []byte) (int, error) {
 	return o.w.Write(b)
 }
 
-// Descriptors is what is open now, held until SetDescriptors puts it back.
+// Descriptors returns the open descriptors, and keeps them open until SetDescriptors restores them.
 func (p *descriptors) Descriptors() map[int]*OpenFile {
 	out := make(map[int]*OpenFile, len(p.fds))
 	for n, o := range p.fds {

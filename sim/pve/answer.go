@@ -24,7 +24,7 @@ type answer struct {
 	status int
 	reason string
 	body   []byte
-	// content is what the formats write the body from; a bare failure has none.
+	// content is the value from which the formats write the body; a bare failure has none.
 	content     map[string]any
 	contentType string
 	slow        bool     // Held back as a 401 is, though it shows another status.

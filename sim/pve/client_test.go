@@ -100,7 +100,7 @@ func (c *client) agent() *client {
 	return c.as("agent@pve!tk=" + fmt.Sprint(token["value"]))
 }
 
-// agentRole is what an agent needs on its pool.
+// agentRole has the privileges that an agent needs on its pool.
 const agentRole = "VM.Allocate,VM.Audit,VM.Clone,VM.Config.CDROM,VM.Config.CPU,VM.Config.Cloudinit,VM.Config.Disk,VM.Config.HWType," +
 	"VM.Config.Memory,VM.Config.Network,VM.Config.Options,VM.PowerMgmt,VM.GuestAgent.Audit,Pool.Audit"
 
@@ -110,7 +110,7 @@ func (c *client) tokenOf(userid string) string {
 	return fmt.Sprint(made["full-tokenid"], "=", made["value"])
 }
 
-// answer is what came back.
+// answer is the answer to a request.
 type answer struct {
 	status  int
 	reason  string
@@ -298,7 +298,7 @@ func (c *client) resource(vmid float64) map[string]any {
 	return nil
 }
 
-// pendingOf is what waits of one key: its value, and whether its deletion waits.
+// pendingOf returns the pending value of a key, and whether its deletion is pending.
 func (c *client) pendingOf(path, key string) (value, pending, gone any) {
 	for _, row := range c.list(path) {
 		if row["key"] == key {

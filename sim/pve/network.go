@@ -45,7 +45,7 @@ func (h *Host) Address(vmid int) (text string) {
 	return text
 }
 
-// Systems is what runs inside of the guests: that of the configuration.
+// Systems returns the systems inside the guests, as configured.
 func (h *Host) Systems() core.Systems { return h.cfg.Systems }
 
 // has tells whether one of a guest's cards has an address.

@@ -17,7 +17,7 @@ type (
 	Fault = core.Fault
 	// Death says how a worker process dies in the middle of its task.
 	Death = core.Death
-	// KeptPromises remembers answers that are what the API table promises.
+	// KeptPromises remembers answers that match the API table.
 	KeptPromises = core.KeptPromises
 	// Execution is the outcome of a program in a guest.
 	Execution = core.Execution

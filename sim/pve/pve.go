@@ -119,7 +119,7 @@ func (h *Host) publish() {
 // form in lower-case hex.
 func (h *Host) Fingerprint() string { return h.cert.Fingerprint }
 
-// Certificate is what it shows to who connects, in PEM.
+// Certificate returns the certificate of the HTTPS server, in PEM.
 func (h *Host) Certificate() string { return asPEM(h.cert.Parsed) }
 
 // Authority is the certificate that signed it, in PEM: /etc/pve/pve-root-ca.pem.

@@ -29,7 +29,7 @@ var words = strings.Fields("father mother aunt local local-lvm tank 100 101 102 
 	"simple vlan evpn vxlan bgp isis ospf openfabric pve1c-0123456789 https://images.test/x.iso docker.io/library/nginx:latest /dev/sdb /dev/sdc /dev/sdb,/dev/sdc " +
 	"/srv/x +1G 2G order=scsi0 VM.Audit PVEVMAdmin Administrator /vms/100 / x= =x ,,, ;; : ! % é a-b_c.d x.tar x.tar.zst")
 
-// certificates are what differs between two hosts that are otherwise the same.
+// certificates are the differences between two hosts that are otherwise the same.
 var certificates = regexp.MustCompile(`"(?:ssl_fingerprint|pve_fp|serverid|config_digest)":"[0-9A-Fa-f:]+"|"cert":"[^"]*"`)
 
 // caprice draws requests of all methods, with values that often fit their parameters.

@@ -61,7 +61,7 @@ func (n *Network) interfaces(file string) (list []stanza, auto []string, err err
 	return list, auto, nil
 }
 
-// settings are what the stanza says.
+// settings are the options of the stanza.
 func (s stanza) settings() (out settings, err error) {
 	value := func(names ...string) string {
 		for _, name := range names {

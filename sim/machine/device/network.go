@@ -213,7 +213,7 @@ func (n *Network) configure(name string, s settings) error {
 	return nil
 }
 
-// link is what an interface is now; nil if it is not there.
+// link is the state of an interface; nil if it does not exist.
 func (n *Network) link(name string) *link {
 	n.mu.Lock()
 	defer n.mu.Unlock()

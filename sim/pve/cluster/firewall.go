@@ -68,7 +68,7 @@ type firewall struct {
 	groups  map[string]*named // Of the cluster alone.
 }
 
-// named is what rules name: a set of addresses, or a security group, which is rules.
+// named is an object that rules refer to: a set of addresses, or a security group, which has rules.
 type named struct {
 	comment string
 	members map[string]perl.Config // By address.

@@ -84,7 +84,7 @@ func beginHA(w *core.World) {
 	w.HA = &haManager{w: w, alone: w.Cfg.NoManager, resources: map[string]*haResource{}, groups: map[string]perl.Config{}, rules: map[string]perl.Config{}}
 }
 
-// State is what the resource shall be; enabled is another word for started.
+// State is the requested state of the resource; enabled is another word for started.
 func (r *haResource) State() string {
 	switch state := r.opts["state"]; state {
 	case "", "enabled":

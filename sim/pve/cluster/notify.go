@@ -100,7 +100,7 @@ func notificationFiles() []core.SectionFile {
 	return all
 }
 
-// matchField is what a matcher may say of a field (FieldMatcher in the crate).
+// matchField is a condition of a matcher on a field (FieldMatcher in the crate).
 var matchField = regexp.MustCompile(`^(?:exact|regex):[A-Za-z0-9_][A-Za-z0-9._\-]*=`)
 
 func noEndpoint(name string) error {
@@ -112,7 +112,7 @@ func badRequest(format string, args ...any) error {
 	return &perl.APIError{Status: http.StatusBadRequest, Message: fmt.Sprintf(format, args...)}
 }
 
-// checkTarget is what add_… and update_… of the crate look at.
+// checkTarget makes the checks of add_… and update_… of the crate.
 func checkTarget(kind string) func(*core.World, *core.Call, string, perl.Config, perl.Config) error {
 	return func(w *core.World, _ *core.Call, id string, conf, old perl.Config) error {
 		if old == nil {

@@ -33,7 +33,7 @@ type networkLock struct{ token string }
 
 func lockOf(w *core.World) *networkLock { return core.PartOf[networkLock](&w.Parts) }
 
-// beginSDN is what there is from the start.
+// beginSDN creates the objects of a fresh installation.
 func beginSDN(w *core.World) {
 	w.Sections["sdn/ipams"] = map[string]perl.Config{"pve": {"type": "pve"}}
 	w.Hooks.Listed = append(w.Hooks.Listed, func(c *core.Call, kind string) []any { return zoneEntries(w, c, kind) })
@@ -244,7 +244,7 @@ func hasSubnets(w *core.World, vnet string) bool {
 	return false
 }
 
-// subnetParts are what the id of a subnet says of it (sdn_subnets_config).
+// subnetParts are the fields in the id of a subnet (sdn_subnets_config).
 func subnetParts(id string) (zone, network, mask string) {
 	parts := strings.SplitN(id, "-", 3)
 	for len(parts) < 3 {

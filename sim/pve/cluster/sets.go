@@ -286,7 +286,7 @@ func network(text string) string {
 	return prefix.Masked().String()
 }
 
-// said is what a call says of an address of a set: all of it.
+// said is the entry of an address in a set, with all values of a call.
 func said(c *core.Call) perl.Config {
 	member := perl.Config{}
 	if c.Flag("nomatch") {

@@ -51,7 +51,7 @@ func apiTaskStatus(_ *core.World, c *core.Call) (any, error) {
 	return result, nil
 }
 
-// identity is what a task's id tells, as the API shows it.
+// identity has the fields of a task's id, as the API shows them.
 func identity(t *core.Task) map[string]any {
 	result := map[string]any{
 		"upid": t.UPID, "node": t.Node, "pid": t.Pid, "pstart": t.Since, "starttime": t.Start.Unix(),

@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// checkZone is what a zone needs of what is beside it (PVE/API2/Network/SDN/Zones.pm,
+// checkZone checks the objects that a zone refers to (PVE/API2/Network/SDN/Zones.pm,
 // on_update_hook of the EVPN plugin).
 func checkZone(w *core.World, _ *core.Call, id string, conf, old perl.Config) error {
 	if err := peered(conf, "vxlan"); err != nil {
@@ -56,7 +56,7 @@ func checkZone(w *core.World, _ *core.Call, id string, conf, old perl.Config) er
 	return nil
 }
 
-// checkVnet is what the type of a zone asks of its virtual networks (vnet_update_hook
+// checkVnet makes the checks of a zone's type on its virtual networks (vnet_update_hook
 // of its plugin), and on_update_hook of PVE/Network/SDN/VnetPlugin.pm.
 func checkVnet(w *core.World, _ *core.Call, id string, conf, old perl.Config) error {
 	if old != nil && old["zone"] != conf["zone"] && hasSubnets(w, id) {

@@ -28,7 +28,7 @@ type Page struct {
 	// Content is the file itself. It is needed of a template of containers alone: its system
 	// is found out from it, and whether it can be unpacked. Without it the name must tell.
 	Content []byte
-	// Missing is what the server answers of a page that is not there: "404 Not Found".
+	// Missing is the status of a page that does not exist: "404 Not Found".
 	Missing string
 
 	File *FileContent // Known of a page that a file stands for, see [PageOf].
@@ -44,7 +44,7 @@ func PageOf(content io.Reader) (Page, error) {
 	return Page{Size: f.Size, Disk: f.DiskSize(), Sums: f.Sums(), File: f}, nil
 }
 
-// Known is what is known of the content of a page; nil if that is nothing.
+// Known describes the content of a page; nil if the content is unknown.
 func (p Page) Known() *FileContent {
 	if p.File != nil || p.Content == nil {
 		return p.File

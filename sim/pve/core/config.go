@@ -56,7 +56,7 @@ type Config struct {
 	// but not nil, the file does not exist, and PVE assumes local.
 	Storages []Storage
 	Bridges  []string // Default vmbr0.
-	// CPUs, Memory and RootDisk are what every node has, in bytes; default 64, 1 TiB and
+	// CPUs, Memory and RootDisk are the size of every node, in bytes; default 64, 1 TiB and
 	// 96 GiB.
 	CPUs             int
 	Memory, RootDisk int64
@@ -71,14 +71,14 @@ type Config struct {
 	Address string
 	// Leases are the first two numbers of the addresses that DHCP gives to guests; default 10.0.
 	Leases string
-	// Resolver is what /etc/resolv.conf of every node says: dns1 to dns3 and search, as
+	// Resolver is the content of /etc/resolv.conf of every node: dns1 to dns3 and search, as
 	// PUT /nodes/{node}/dns takes them; default 192.0.2.53 and example.test.
 	Resolver map[string]string
 	// Token is the API token that the host knows from the start, without
 	// privilege separation: "user@realm!name=secret". Default
 	// "root@pam!sim=<uuid made from Seed>".
 	Token string
-	// Password is what /access/ticket takes for root@pam; default the secret
+	// Password is the password of root@pam for /access/ticket; default the secret
 	// of Token.
 	Password string
 	Guests   int // Foreign guests at the start, of varied kind and state.
@@ -99,12 +99,12 @@ type Config struct {
 	// an agent knows the few programs of Exec. It comes before Start and Exec.
 	Systems Systems
 
-	// Web is what is at an address of http or https; nil: everything, see [Page].
+	// Web returns the page at an address of http or https; nil: every address has one, see [Page].
 	Web func(address string) content.Page
 	// Downloads say what is at some addresses, before Web does; the first that matches
 	// decides.
 	Downloads []content.Download
-	// System is what runs in every VM; default a Debian.
+	// System is the system in every VM; default a Debian.
 	System System
 
 	// Files is a folder for what a node shows of its guests without its API, as below its root: etc/pve/.version,
@@ -259,7 +259,7 @@ func (c Config) WithDefaults() Config {
 // Versions lists the versions of Proxmox VE that a [Host] can be, oldest first.
 func Versions() []string { return []string{"8.4", "9.1", "9.2"} }
 
-// KeptPromises remembers answers that are what the API table promises. To check an answer
+// KeptPromises remembers answers that match the API table. To check an answer
 // costs more than to make it, and hosts in the same story give the same ones: a test that
 // tells its story a thousand times lets all its hosts share one KeptPromises. The zero
 // value is empty; nil remembers nothing.

@@ -26,7 +26,7 @@ func MapOf[M ~map[K]V, K comparable, V any](p *parts) M {
 	return *all
 }
 
-// hooks are what areas want to know of the guests of others. Each area adds its own when
+// hooks are called for events of guests in other areas. Each area adds its own when
 // it begins, see Area.
 type hooks struct {
 	Removed []func(*Guest)                     // A guest is gone.

@@ -14,7 +14,7 @@ func (w *World) NeedQuorum() error {
 	return perl.Fail("cluster not ready - no quorum?")
 }
 
-// NeedWritable is what writing a guest's configuration runs into.
+// NeedWritable returns the error of writing a guest's configuration without a quorum.
 func (w *World) NeedWritable(g *Guest) error {
 	if w.Quorum {
 		return nil
@@ -42,7 +42,7 @@ func (w *World) NeedLock(name string) error {
 	return perl.Fail("cfs-lock '%s' error: no quorum!", name)
 }
 
-// NeedUserLock is what a change of users, roles, pools or the access list runs
+// NeedUserLock returns the error that a change of users, roles, pools or the access list runs
 // into (lock_user_config in PVE/AccessControl.pm).
 func (w *World) NeedUserLock(what string) error {
 	if err := w.NeedLock("file-user_cfg"); err != nil {

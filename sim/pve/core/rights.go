@@ -59,7 +59,7 @@ type Role struct {
 	Builtin bool
 }
 
-// ACLEntry is what is granted on one path: role to whether it propagates, by
+// ACLEntry has the grants on one path: role to whether it propagates, by
 // who has it.
 type ACLEntry struct {
 	Users, Tokens, Groups map[string]map[string]bool

@@ -26,7 +26,7 @@ type SectionFile struct {
 	// missing, those with ! cannot be changed. only is the type where calls name none.
 	Kinds map[string]string
 	Only  string
-	// typeKey is what calls name the type by, if not "type".
+	// typeKey is the parameter with the type, if not "type".
 	TypeKey string
 	Props   string // The options, see Props.
 	Extra   string // Parameters of calls that write which no section keeps.
@@ -35,7 +35,7 @@ type SectionFile struct {
 	Read, Write, Change *pveapi.Rule // change is for what is there already; nil is write.
 	ReadsWritten        bool         // GET of one section has no pending and running, and ignores them.
 	Open                bool         // Any user may read, and the handlers check further.
-	// guard is what a code check of PVE asks about one section; nil lets pass what the
+	// guard is a check of PVE's code on one section; nil lets pass what the
 	// rules let pass. It also picks what a list shows.
 	Guard func(c *Call, id string, conf map[string]any, write bool) error
 
@@ -48,7 +48,7 @@ type SectionFile struct {
 	// is not there for a change (empty: as missing); failed begins each failure of a
 	// call that writes ("%s" is what it does), lock is that of the file.
 	Twice, Missing, Gone, Failed, Lock string
-	// undeletable is what is said of one that is to be deleted and is not there, if that
+	// undeletable is the error of deleting a section that does not exist, if that
 	// is something else again.
 	Undeletable   string
 	Flat          bool // Exceptions become text though nothing is said before them.

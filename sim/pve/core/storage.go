@@ -208,7 +208,7 @@ func (w *World) Volume(node, volid string) *Volume {
 // StoreNames lists the storages, sorted.
 func (w *World) StoreNames() []string { return slices.Sorted(maps.Keys(w.Stores)) }
 
-// largestFile is what a file system takes: that of ext4 with its usual blocks.
+// largestFile is the limit of a file system: that of ext4 with its usual blocks.
 const largestFile = 16 << 40
 
 // Room fails when a storage cannot take so many bytes more.
@@ -289,7 +289,7 @@ type Saved struct {
 	System bool
 }
 
-// Taken is what is said of a volume that is to be made by a name which one has already: in
+// Taken is the error of creating a volume under a name that exists already: in
 // the words of the program that makes it (alloc_image in PVE/Storage/LVMPlugin.pm,
 // ZFSPoolPlugin.pm and RBDPlugin.pm), of a file in PVE's own (Plugin.pm there).
 func (s *Store) Taken(name string) error {

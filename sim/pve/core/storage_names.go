@@ -21,7 +21,7 @@ var (
 	fileOther  = regexp.MustCompile(`^(iso|vztmpl|backup|snippets|import)/([^/]+)$`)
 )
 
-// ParsedName is what the name of a volume tells.
+// ParsedName has the parts of the name of a volume.
 type ParsedName struct {
 	Content string
 	Vmid    int

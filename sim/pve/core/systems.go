@@ -62,7 +62,7 @@ type disk struct {
 	Bytes  int64
 }
 
-// Birth is what a container was made with that its configuration does not keep.
+// Birth has the parameters of a container's creation that its configuration does not keep.
 type Birth struct{ Template, Keys string }
 
 // Key is by which Systems knows the disk of a guest.

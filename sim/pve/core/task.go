@@ -368,7 +368,7 @@ func (c *Call) Await(prefix string) (any, error) {
 	}
 }
 
-// ErrNoWorker is what fork_worker dies with when the new process does not report its
+// ErrNoWorker is the error of fork_worker when the new process does not report its
 // task (PVE/RESTEnvironment.pm). Nothing of the task's own work has begun then: the
 // process waits for its parent, which gives up.
 var ErrNoWorker = perl.Fail("got no worker upid - start worker failed")

@@ -253,7 +253,7 @@ func checkBridge(name string, bridge map[string]any, all map[string]map[string]a
 	return nil
 }
 
-// networkText is what changes in /etc/network/interfaces, as the beginning of a
+// networkText has the changes of /etc/network/interfaces, as the beginning of a
 // patch: the file itself is not kept.
 func networkText(planned map[string]perl.Config) string {
 	var b strings.Builder

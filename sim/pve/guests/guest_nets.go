@@ -110,7 +110,7 @@ func bridgePath(w *core.World, bridge, tag string) string {
 	return path
 }
 
-// netMTUs is what a state of a running VM keeps of the sizes of packets
+// netMTUs are the sizes of packets that the saved state of a running VM keeps
 // (get_nets_host_mtu in PVE/QemuServer/Network.pm).
 func netMTUs(w *core.World, node string, conf perl.Config) string {
 	keys := perl.IndexedKeys(conf, "net")

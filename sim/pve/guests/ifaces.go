@@ -97,7 +97,7 @@ func shownInterface(conf perl.Config) map[string]any {
 	return entry
 }
 
-// vlan is what the name of an interface tells of a VLAN: eth0.40 is 40 on eth0 unless
+// vlan is the VLAN in the name of an interface: eth0.40 is 40 on eth0 unless
 // its options name another interface, and with such an option vlan40 is 40
 // (__read_etc_network_interfaces in PVE/INotify.pm). Ids are text there.
 func vlan(iface string, conf perl.Config) map[string]any {

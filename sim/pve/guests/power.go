@@ -109,7 +109,7 @@ func ForgetState(w *core.World, g *core.Guest) {
 	w.Write(g)
 }
 
-// cpuArgument is what QEMU is started with as -cpu, of a guest that is no Windows
+// cpuArgument is the value of QEMU's -cpu for a guest that is not a Windows
 // (get_cpu_options in PVE/QemuServer/CPUConfig.pm): the model and its flags by name.
 func cpuArgument(_ *core.World, conf perl.Config) string {
 	kvm := conf["kvm"] != "0"

@@ -7,7 +7,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// MovingWhere is what both move_disk and move_volume answer to a call that does not say,
+// MovingWhere is the answer of move_disk and move_volume to a call that does not say,
 // or says twice, where to.
 func MovingWhere(wrong string) error {
 	return &perl.APIError{Status: 400, Errors: map[string]string{"target-vmid": wrong, "storage": wrong}}

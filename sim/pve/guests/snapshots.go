@@ -176,7 +176,7 @@ func takeSnapshot(w *core.World, g *core.Guest, name, description string, withSt
 	return nil
 }
 
-// logFreeze is what the log says of the file systems of a running VM, which its agent may
+// logFreeze has the lines of the log about the file systems of a running VM, which its agent may
 // freeze (guest_fs_freeze_applicable in PVE/QemuServer/Agent.pm since qemu-server 9.1.9;
 // __snapshot_check_freeze_needed in PVE/QemuConfig.pm before).
 func logFreeze(w *core.World, g *core.Guest, log func(string, ...any)) {

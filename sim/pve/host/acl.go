@@ -132,7 +132,7 @@ func apiDeleteRole(w *core.World, c *core.Call) (any, error) {
 	return nil, nil
 }
 
-// knownPath is what can stand in the access list (check_path in PVE/AccessControl.pm). No
+// knownPath reports whether a path can be in the access list (check_path in PVE/AccessControl.pm). No
 // letters but those of ASCII pass for software networks and mappings where Perl's
 // [[:alnum:]] would take them: the names of those have none.
 func knownPath(w *core.World, path string) bool {

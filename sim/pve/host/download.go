@@ -206,7 +206,7 @@ func reachable(address string) bool {
 	return err == nil && (parsed.Scheme == "https" || parsed.Scheme == "http") && !strings.HasSuffix(parsed.Hostname(), ".invalid")
 }
 
-// fetch is what wget and the check after it say of a download
+// fetch returns the output of wget, and of the check after it, for a download
 // (download_file_from_url in PVE/Tools.pm).
 func fetch(p content.Page, t *core.Task, from, algorithm, sum string) error {
 	if p.Missing != "" {

@@ -116,7 +116,7 @@ func ctCPUs(w *core.World, g *core.Guest) any {
 	return w.Cfg.CPUs
 }
 
-// ctChange is what the rights to change a container are checked by.
+// ctChange is a change of a container, for the check of rights.
 type ctChange struct {
 	vmid         int
 	pool         string

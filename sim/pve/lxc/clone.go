@@ -66,7 +66,7 @@ func checkCloneCT(c *core.Call, g *core.Guest, cl guests.Cloning) (perl.Config, 
 	return cl.Source(g)
 }
 
-// clonedConfig is what a clone takes over: all but its volumes, with hardware
+// clonedConfig is the configuration of a clone: all but its volumes, with hardware
 // addresses of its own.
 func clonedConfig(c *core.Call, source perl.Config, cl guests.Cloning, full bool) (perl.Config, error) {
 	conf, shared := perl.Config{}, true

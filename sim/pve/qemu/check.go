@@ -144,7 +144,7 @@ func keepVersion(before, after perl.Drive) error {
 	return nil
 }
 
-// monitors are what the clipboard of VNC goes with (assert_clipboard_config).
+// monitors are the displays that support the clipboard of VNC (assert_clipboard_config).
 var monitors = []string{"std", "cirrus", "vmware", "virtio", "qxl"}
 
 // checkClipboard refuses a clipboard that the display of a VM does not have.

@@ -42,7 +42,7 @@ func makeDisks(w *core.World, g *core.Guest, settings map[string]string, default
 	return made, nil
 }
 
-// making is what is around a drive that is made.
+// making has the context of a drive that is created.
 type making struct {
 	settings map[string]string // All that was ordered; of a new VM that is its configuration.
 	made     map[string]string // The drives that were made before.

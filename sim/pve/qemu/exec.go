@@ -187,7 +187,7 @@ func apiAgentExecStatus(_ *core.World, c *core.Call, g *core.Guest) (any, error)
 	return result, nil
 }
 
-// mostOutput is what an agent keeps of each output of a program (GUEST_EXEC_MAX_OUTPUT in
+// mostOutput is how many bytes an agent keeps of each output of a program (GUEST_EXEC_MAX_OUTPUT in
 // qga/commands.c of QEMU).
 const mostOutput = 16 << 20
 

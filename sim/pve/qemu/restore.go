@@ -63,7 +63,7 @@ func restoreVM(w *core.World, c *core.Call, node string, vmid int, r restoring) 
 	}}), nil
 }
 
-// restoreInto is what the task of a restore does: only there it is found out whether a
+// restoreInto is the task of a restore. Only the task notices whether a
 // VM that is there may be overwritten (create_vm in PVE/API2/Qemu.pm).
 func restoreInto(w *core.World, g *core.Guest, b *core.Backup, r restoring, log func(string, ...any)) error {
 	switch {
@@ -203,7 +203,7 @@ func findUnused(w *core.World, g *core.Guest, log func(string, ...any)) {
 	}
 }
 
-// unpackLog is what the tools that read an archive say of it (restore_vma_archive in
+// unpackLog is the output of the tools that read an archive (restore_vma_archive in
 // PVE/QemuServer.pm and vma of pve-qemu).
 func unpackLog(w *core.World, g *core.Guest, b *core.Backup, archive string, log func(string, ...any)) {
 	storage, name, _ := core.VolumeID(archive)

@@ -43,7 +43,7 @@ func PrepareStart(w *core.World, g *core.Guest, c *core.Call, log func(string, .
 	return runQEMU(w, g, log)
 }
 
-// checkCommand is what config_to_command refuses.
+// checkCommand refuses a configuration as config_to_command does.
 func checkCommand(w *core.World, g *core.Guest) error {
 	if guests.Cpus(w, g) > w.Cfg.CPUs {
 		return perl.Fail("MAX %d vcpus allowed per VM on this node", w.Cfg.CPUs)
@@ -57,7 +57,7 @@ func checkCommand(w *core.World, g *core.Guest) error {
 	return nil
 }
 
-// checkNUMA is what config in PVE/QemuServer/Memory.pm refuses of a topology of one's own.
+// checkNUMA refuses a declared topology as config in PVE/QemuServer/Memory.pm does.
 func checkNUMA(g *core.Guest) error {
 	total := 0
 	for _, key := range perl.IndexedKeys(g.Conf, "numa") {
@@ -101,7 +101,7 @@ func checkVolumes(w *core.World, g *core.Guest) error {
 	return nil
 }
 
-// runQEMU is what QEMU itself and the script that plugs in its cards (pve-bridge) say.
+// runQEMU returns the errors of QEMU itself and of the script that plugs in its cards (pve-bridge).
 func runQEMU(w *core.World, g *core.Guest, log func(string, ...any)) error {
 	died := func() error {
 		if g.Conf["tpmstate0"] != "" {

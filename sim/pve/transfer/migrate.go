@@ -29,7 +29,7 @@ func apiMigrateInfo(w *core.World, _ *core.Call, g *core.Guest) (any, error) {
 			"volid": d.File, "drivename": key, "cdrom": perl.BoolInt(d.Cdrom()), "shared": 0, "replicate": 1, "is_attached": perl.BoolInt(perl.IsDrive(key)),
 			"is_unused": perl.BoolInt(!perl.IsDrive(key)), "is_vmstate": 0, "is_tpmstate": perl.BoolInt(key == "tpmstate0"),
 		}
-		// Told is what the configuration says (foreach_volid in PVE/QemuServer.pm).
+		// Told is the value in the configuration (foreach_volid in PVE/QemuServer.pm).
 		if size, ok := perl.ParseSize(d.Opts["size"]); ok && size > 0 {
 			entry["size"] = size
 		}

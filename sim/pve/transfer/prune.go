@@ -29,7 +29,7 @@ func retentionOf(text string) retention {
 	return keep
 }
 
-// keeps is what a backup of a call leaves of the older ones on a storage: what it says,
+// keeps returns the numbers of older backups that a backup leaves on a storage: those of the call,
 // else what the storage says.
 func keeps(c *core.Call, storage string) retention {
 	if c.Has("remove") && !c.Flag("remove") {

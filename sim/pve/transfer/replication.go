@@ -52,7 +52,7 @@ func replicationFile() *core.SectionFile {
 	}
 }
 
-// mayReplicate is what a new job needs: a guest with volumes that can be copied, and
+// mayReplicate checks the conditions of a new job: a guest with volumes that can be copied, and
 // another node.
 func mayReplicate(w *core.World, c *core.Call, id string, conf perl.Config) error {
 	guest, _, _ := strings.Cut(id, "-")
