@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -215,6 +216,22 @@ func TestAdoptRefuses(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A data centre may keep tags from a token: the error says so.
+func TestAdoptWithoutTheRightToTheTag(t *testing.T) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
+		w.addByHand()
+		w.Drop("cache")
+		w.Root(http.MethodPut, "/cluster/options", url.Values{"user-tag-access": {"user-allow=none"}})
+		token := w.tokenOf("ops@pve", map[string]string{"/vms": guestPrivs})
+		p, before := w.Plan(), w.Guest(handVM).Config
+		require.Len(t, p.Steps, 1)
+		d, err := proxmox.Open(proxmox.Config{Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: token, Transport: w.Host, Keys: w.Keys})
+		require.NoError(t, err)
+		require.ErrorContains(t, d.Apply(t.Context(), p.Steps[0]), "user-tag-access or registered-tags of the data centre keep the token from the tag homestak")
+		require.Equal(t, before, w.Guest(handVM).Config)
+	})
 }
 
 // What someone writes between plan and write is not overwritten, and what PVE does is no reason to fail.

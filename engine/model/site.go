@@ -1,6 +1,7 @@
 package model
 
 import (
+	"strconv"
 	"strings"
 	"time"
 
@@ -51,25 +52,32 @@ type Removed struct {
 // Removals are the removed blocks of a site, by the address that each names.
 type Removals map[Address]Removed
 
-// Of returns the block that decides what happens to a guest. A block that gives a node with count or for_each up counts
-// for its instances; one that destroys counts for the guest that it names alone.
+// Of returns the block that decides what happens to a guest. A block that gives a node with count up counts for its
+// instances, such as web-2; one that destroys counts for the guest that it names alone. An instance of for_each has a name
+// that another node may have, such as web-old, so it needs a block of its own.
 func (r Removals) Of(guest Address) (block Removed, found bool) {
 	if block, found = r[guest]; found {
 		return block, true
 	}
-	for addr, b := range r {
-		if addr.Kind == guest.Kind && !b.Destroy && strings.HasPrefix(guest.Name, addr.Name+"-") {
-			return b, true
-		}
+	end := strings.LastIndexByte(guest.Name, '-')
+	if n, err := strconv.Atoi(guest.Name[end+1:]); end < 0 || err != nil || n < 1 {
+		return Removed{}, false
 	}
-	return Removed{}, false
+	block, found = r[Address{guest.Kind, guest.Name[:end]}]
+	if block.Destroy {
+		return Removed{}, false
+	}
+	return block, found
 }
 
-// OfOtherKind returns the first block that would give a guest up if it named another type; the zero address if none does.
-func (r Removals) OfOtherKind(guest Address) (first Address) {
+// Meant returns the first block that would give a guest up if it named another type, or counted for instances of for_each;
+// the zero address if none does.
+func (r Removals) Meant(guest Address) (first Address) {
+	if _, found := r.Of(guest); found {
+		return first
+	}
 	for addr, b := range r {
-		if like := (Address{guest.Kind, addr.Name}); addr.Kind != guest.Kind && !b.Destroy && (like == guest || strings.HasPrefix(guest.Name, like.Name+"-")) &&
-			(first == Address{} || addr.Compare(first) < 0) {
+		if !b.Destroy && (addr.Name == guest.Name || strings.HasPrefix(guest.Name, addr.Name+"-")) && (first == Address{} || addr.Compare(first) < 0) {
 			first = addr
 		}
 	}

@@ -50,7 +50,7 @@ func (g *guard) guardRemoved(s *Step) {
 	}
 	w, a := g.in.Want, s.Address
 	block, found := w.Removed.Of(a)
-	other, elsewhere := w.Removed.OfOtherKind(a), w.Elsewhere[a]
+	meant, elsewhere := w.Removed.Meant(a), w.Elsewhere[a]
 	switch {
 	case g.in.Destroy:
 		if g.isGivenUp(s.Have) {
@@ -63,14 +63,35 @@ func (g *guard) guardRemoved(s *Step) {
 		g.refuse(s, diag.FromGuard, "it was adopted, and no node declares it", "declare it again, or add a block:\n"+removedBlocks(a))
 	case elsewhere != "" && g.isMoved(a):
 		g.refuse(s, diag.FromGuard, "a moved block keeps it, and it is "+elsewhere, "no guest moves to another host: declare the node here, or remove the block to destroy the guest")
-	case other != (model.Address{}):
-		g.refuse(s, diag.FromGuard, fmt.Sprintf("the block removed %q names another type", other), "correct the type, or add a block:\n"+removedBlocks(a))
+	case meant.Kind == a.Kind:
+		g.refuse(s, diag.FromGuard, fmt.Sprintf("the block removed %q may mean it", meant), "it may be an instance of for_each, or another node: add a block of its own:\n"+removedBlocks(a))
+	case meant.Kind != "":
+		g.refuse(s, diag.FromGuard, fmt.Sprintf("the block removed %q names another type", meant), "correct the type, or add a block:\n"+removedBlocks(a))
+	case elsewhere == "":
+		if near := g.removedLike(a); near != "" { // holds nothing back: a block stays in the files after it was applied
+			g.find(a, diag.Finding{
+				Severity: diag.Warning, Source: diag.FromSite,
+				Summary: fmt.Sprintf("%s is destroyed, and the block removed \"%s.%s\" gives up no guest", a, a.Kind, near),
+				Detail:  "if the block means it, correct its name before you apply",
+			})
+		}
 	}
 	for from, to := range w.Moved {
 		if from.Name == a.Name && from.Kind != a.Kind && g.steps[a] != nil && !g.in.Destroy {
 			g.refuse(s, diag.FromGuard, fmt.Sprintf("a moved block gives it to %s, which has another type", to), "a guest keeps its type: declare the node with it, or remove the block to destroy the guest")
 		}
 	}
+}
+
+// removedLike finds a block that gives up no guest, and has nearly the name of one that goes; "" if there is none.
+func (d *draft) removedLike(gone model.Address) string {
+	var names []string
+	for addr, b := range d.in.Want.Removed {
+		if addr.Kind == gone.Kind && !b.Destroy && d.have[addr] == nil {
+			names = append(names, addr.Name)
+		}
+	}
+	return diag.Nearest(gone.Name, names)
 }
 
 // isMoved reports whether a moved block gives a guest to a node.

@@ -226,6 +226,9 @@ func TestGuestIsNotRemoved(t *testing.T) {
 		"created, on another host":          {have: vm("vm.web"), set: elsewhere, action: Delete},
 		"created, moved to another host":    {have: vm("vm.web"), moved: moves{addr("vm.old"): addr("vm.web")}, set: elsewhere, says: "error (guard) vm.web is not deleted: a moved block keeps it, and it is declared on host b now, without its data"},
 		"an instance":                       {have: vm("vm.web-1"), removed: removals{addr("vm.web"): giveUp}, action: Forget},
+		"of for_each, or another node":      {have: vm("vm.web-old"), removed: removals{addr("vm.web"): giveUp}, says: `error (guard) vm.web-old is not deleted: the block removed "vm.web" may mean it`, detail: fmt.Sprintf(blocks, "vm.web-old", "vm.web-old")},
+		"of for_each, with a block":         {have: vm("vm.web-old"), removed: removals{addr("vm.web"): giveUp, addr("vm.web-old"): giveUp}, action: Forget},
+		"of for_each, destroyed":            {have: vm("vm.web-old"), removed: removals{addr("vm.web"): destroy}, action: Delete},
 		"an instance with a block":          {have: vm("vm.web-1"), removed: removals{addr("vm.web"): giveUp, addr("vm.web-1"): destroy}, action: Delete},
 		"a name that begins alike":          {have: vm("vm.website"), removed: removals{addr("vm.web"): giveUp}, action: Delete},
 		"a node of another host, not named": {have: vm("vm.web"), removed: removals{addr("vm.we"): giveUp}, set: elsewhere, action: Delete},
@@ -255,6 +258,18 @@ func TestGuestIsNotRemoved(t *testing.T) {
 			require.Contains(t, p.Findings[0].Detail, c.detail)
 		})
 	}
+}
+
+// A guest that the site created goes with its node. A block that gives up none and has nearly its name is likely to mean
+// it, and is only a warning: a block stays after it was applied.
+func TestTypoInRemovedIsAWarning(t *testing.T) {
+	in := input(state(), state(guest("vm.web", 100, &VM{})))
+	in.Want.Removed = model.Removals{addr("vm.wbe"): {}, addr("vm.far-away"): {}}
+	p := Make(in)
+	require.Equal(t, []string{"delete vm.web"}, steps(p))
+	require.Equal(t, []string{`warning (site) vm.web is destroyed, and the block removed "vm.wbe" gives up no guest`}, findings(p))
+	delete(in.Want.Removed, addr("vm.wbe"))
+	require.Empty(t, Make(in).Findings)
 }
 
 // A guest whose VMID a node adopts stays, also if that node is outside of the scope.

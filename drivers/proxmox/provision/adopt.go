@@ -107,7 +107,10 @@ func tagged(ctx context.Context, h *kind.Host, at api.GuestRef, text func(api.Gu
 			break
 		}
 	}
-	if last != nil {
+	switch {
+	case api.ClassOf(last) == api.Denied && strings.Contains(last.Error(), "modifying tag"):
+		return fmt.Errorf("writing the ownership tag of %s: %w\nuser-tag-access or registered-tags of the data centre keep the token from the tag %s: allow it (Datacenter → Options), or grant the token Sys.Modify on /", at, last, owner.PVETag)
+	case last != nil:
 		return fmt.Errorf("writing the ownership tag of %s: %w", at, last)
 	}
 	return nil
