@@ -681,7 +681,7 @@ func TestKeysOf(t *testing.T) {
 		"by name in their order, or in full": {secrets, &[]string{"ops", sshKey, "away"}, []SSHKey{ops, {Text: sshKey}, away}},
 		"a private key that is named":        {secrets, &[]string{"host"}, []SSHKey{{Secret: "host", Text: private}}},
 		"without secrets":                    {nil, nil, nil},
-		"a name without secrets":             {nil, &[]string{"ops"}, []SSHKey{{Text: "ops"}}},
+		"a name without secrets, or in full": {nil, &[]string{"ops", sshKey}, []SSHKey{{Secret: "ops"}, {Text: sshKey}}},
 	} {
 		require.Equal(t, c.want, c.secrets.KeysOf(c.named), name)
 	}

@@ -14,7 +14,8 @@ type SSHKey struct {
 }
 
 // KeysOf returns the keys of a user from User.SSHKeys: for nil all of the site by name, without the private ones; else
-// those that the user names. A name that the secrets do not have is a key itself. KeysOf checks no text.
+// those that the user names. A name that the secrets do not have is a key itself; without the secrets, a single word is
+// a name whose value is not known. KeysOf checks no text.
 func (s *Secrets) KeysOf(named *[]string) []SSHKey {
 	var all map[string]string
 	if s != nil {
@@ -32,6 +33,8 @@ func (s *Secrets) KeysOf(named *[]string) []SSHKey {
 	for _, name := range *named {
 		if text, ok := all[name]; ok {
 			out = append(out, SSHKey{Secret: name, Text: text})
+		} else if s == nil && len(strings.Fields(name)) == 1 {
+			out = append(out, SSHKey{Secret: name})
 		} else {
 			out = append(out, SSHKey{Text: name})
 		}
