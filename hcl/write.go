@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/hashicorp/hcl/v2/hclwrite"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl/lang"
 )
 
 // Block is a block to write. Its attributes and inner blocks are those that the tags of Parts describe, in the order of
@@ -22,6 +24,8 @@ type Block struct {
 	Comment     []string // lines above it
 	Parts       []Part
 	Inner       []Block // further inner blocks, such as the nodes of a manifest
+	// Expressions replace values of attributes that are set, such as node.web for parent.
+	Expressions map[string]string
 }
 
 // Part is a pointer to a struct, and one to another struct of the same type: an attribute that is equal in both is not
@@ -60,14 +64,14 @@ func appendBlocks(body *hclwrite.Body, blocks []Block, below bool) {
 			if p.Base == nil {
 				base = reflect.New(v.Type())
 			}
-			further = append(further, appendAttributes(inner, v, base.Elem())...)
+			further = append(further, appendAttributes(inner, v, base.Elem(), b.Expressions)...)
 		}
 		appendBlocks(inner, append(further, b.Inner...), len(inner.Attributes()) > 0)
 	}
 }
 
 // appendAttributes writes the attributes of a struct that differ from those of base, and returns its inner blocks.
-func appendAttributes(body *hclwrite.Body, v, base reflect.Value) []Block {
+func appendAttributes(body *hclwrite.Body, v, base reflect.Value, instead map[string]string) []Block {
 	var blocks []Block
 	for _, f := range model.Fields(v.Type()) {
 		field, other := v.Field(f.Index), base.Field(f.Index)
@@ -86,6 +90,8 @@ func appendAttributes(body *hclwrite.Body, v, base reflect.Value) []Block {
 			}
 			blocks = append(blocks, Block{Type: f.Name, Parts: []Part{p}})
 		case f.Block, same(field, other):
+		case instead[f.Name] != "":
+			body.SetAttributeRaw(f.Name, hclwrite.Tokens{{Type: hclsyntax.TokenIdent, Bytes: []byte(instead[f.Name])}})
 		default:
 			ref := f.Ref
 			if f.Secret {
@@ -151,6 +157,9 @@ func value(v reflect.Value) cty.Value {
 	case reflect.Bool:
 		return cty.BoolVal(v.Bool())
 	case reflect.Int, reflect.Int64:
+		if d, ok := reflect.TypeAssert[time.Duration](v); ok {
+			return cty.StringVal(lang.ShortDuration(d))
+		}
 		return cty.NumberIntVal(v.Int())
 	case reflect.Float64:
 		return cty.NumberFloatVal(v.Float())
