@@ -56,6 +56,16 @@ func Files(dir string) ([]string, error) {
 	return files, err
 }
 
+// OfPredecessor reports whether a folder has YAML files of the predecessor, which `convert` reads.
+func OfPredecessor(dir fs.FS) bool {
+	for _, pattern := range []string{"site.yaml", "hosts/*.yaml", "nodes/*.yaml", "specs/*.yaml", "manifests/*.yaml"} {
+		if names, _ := fs.Glob(dir, pattern); len(names) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // replaceFile replaces a file's content atomically, and keeps its mode.
 func replaceFile(name string, data []byte) error {
 	info, err := os.Stat(name)

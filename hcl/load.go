@@ -137,7 +137,11 @@ type load struct {
 // run goes from texts to the site.
 func (l *load) run(files []lang.Source, cache *lang.Cache) *model.Site {
 	if len(files) == 0 && l.Complete {
-		l.Errorf(hclv2.Range{}, "no site", "There is no *.hcl file in this folder. To begin a site here: homestak-gitops init.")
+		begin := "To begin a site here: homestak-gitops init."
+		if OfPredecessor(l.Inputs.Files) {
+			begin = "It has YAML files of the predecessor. To make a site of them: homestak-gitops convert DIR --out NEW."
+		}
+		l.Errorf(hclv2.Range{}, "no site", "There is no *.hcl file in this folder. %s", begin)
 		return nil
 	}
 	l.Collect(l.ParseAll(files, cache))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -32,6 +33,9 @@ func runFmt(a *app, dir string, check bool) error {
 	files, err := hcl.Files(dir)
 	if err != nil {
 		return fmt.Errorf("list the files of %s: %w", dir, err)
+	}
+	if len(files) == 0 && hcl.OfPredecessor(os.DirFS(dir)) {
+		return fmt.Errorf("%s holds no *.hcl file, but YAML files of the predecessor\nmake a site of them: homestak-gitops convert %s --out NEW", dir, dir)
 	}
 	if len(files) == 0 {
 		return fmt.Errorf("%s holds no *.hcl file\na site begins with: homestak-gitops init %s", dir, dir)

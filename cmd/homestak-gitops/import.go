@@ -206,11 +206,11 @@ func (f *importFlags) target(ctx context.Context, a *app) (*model.Site, *model.H
 		if token == "" {
 			return nil, nil, "", fmt.Errorf("no API token for %s\nname a file with --token-file, or set %s", f.Host, tokenVar)
 		}
-		name, err := filepath.Abs(f.out)
+		name, err := siteName(f.out)
 		if err != nil {
 			return nil, nil, "", err
 		}
-		site := &model.Site{Name: cmp.Or(importer.Label(filepath.Base(name)), "home"), Kinds: drivers.Kinds()}
+		site := &model.Site{Name: name, Kinds: drivers.Kinds()}
 		return site, &model.Host{Name: "host", API: strings.TrimRight(f.Host, "/"), Fingerprint: f.fingerprint}, token, nil
 	}
 	s, err := a.sites.Open(ctx, &f.Flags)
@@ -229,6 +229,12 @@ func (f *importFlags) target(ctx context.Context, a *app) (*model.Site, *model.H
 		}
 	}
 	return nil, nil, "", fmt.Errorf("the site has no host %s\nwrite a host block for it first", f.Host)
+}
+
+// siteName is the name of a new site: that of its folder, if a site can have it.
+func siteName(dir string) (string, error) {
+	name, err := filepath.Abs(dir)
+	return cmp.Or(importer.Label(filepath.Base(name)), "home"), err
 }
 
 // write reads the host, with progress, and writes the files.

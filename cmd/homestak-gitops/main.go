@@ -11,7 +11,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"runtime/debug"
 
@@ -90,9 +89,7 @@ a git repository. Start with "homestak-gitops demo" or "homestak-gitops init my-
 	}
 	root.Flags().BoolVar(&version, "version", false, "print the version of this program")
 	root.SetHelpCommand(helpVerb())
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return fmt.Errorf("%w\nsee: %s --help", err, c.CommandPath())
-	})
+	root.SetFlagErrorFunc(ui.ExplainFlag)
 	a.ui.Flags(root.PersistentFlags())
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.ui.Check() }
 	root.AddGroup(
@@ -107,7 +104,7 @@ a git repository. Start with "homestak-gitops demo" or "homestak-gitops init my-
 			root.AddCommand(v)
 		}
 	}
-	add("site", initVerb(a), importVerb(a), fmtVerb(a), validateVerb(a), policyVerb(a))
+	add("site", initVerb(a), importVerb(a), convertVerb(a), fmtVerb(a), validateVerb(a), policyVerb(a))
 	add("host", setupVerb(a), doctorVerb(a), observeVerb(a), planVerb(a), applyVerb(a), destroyVerb(a), testVerb(a))
 	add("agent", agentVerb(a), configVerb(a), serveVerb(a), tokenVerb(a), statusVerb(a), treeVerb(a), eventsVerb(a), historyVerb(a), whyVerb(a), reconcileVerb(a), suspendVerb(a), resumeVerb(a))
 	add("try", simVerb(a), demoVerb(a))

@@ -36,13 +36,21 @@ func writeScaffold(dir string) error {
 			return fmt.Errorf("%s is there already, and nothing is overwritten\nchoose another folder: homestak-gitops init DIR", filepath.Join(dir, name))
 		}
 	}
+	if err := writeFiles(dir, files); err != nil {
+		return fmt.Errorf("write the site: %w", err)
+	}
+	return nil
+}
+
+// writeFiles writes the files of a new site into a folder. Only the user may read the secrets.
+func writeFiles(dir string, files map[string][]byte) error {
 	for name, data := range files {
 		mode := fs.FileMode(0o644)
 		if name == secretsName {
 			mode = 0o600
 		}
 		if err := createFile(filepath.Join(dir, name), data, mode); err != nil {
-			return fmt.Errorf("write the site: %w", err)
+			return err
 		}
 	}
 	return nil

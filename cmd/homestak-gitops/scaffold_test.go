@@ -5,10 +5,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
 )
@@ -64,4 +66,26 @@ func TestBuildInfoOf(t *testing.T) {
 		require.Equal(t, c.want, buildInfoOf(c.info, c.info != nil), name)
 	}
 	require.Equal(t, runtime.Version(), thisBuild().Go)
+}
+
+// What replaces a word of the predecessor exists, and the word does not.
+func TestRetired(t *testing.T) {
+	root := (&app{ui: ui.New(ui.Process{})}).root()
+	for word, now := range ui.Retired() {
+		if !strings.HasPrefix(word, "--") {
+			require.NotContains(t, ui.VerbNames(root), word)
+		}
+		command, ok := strings.CutPrefix(now, "homestak-gitops ")
+		if !ok {
+			continue
+		}
+		words := strings.FieldsFunc(command, func(r rune) bool { return r == ' ' || r == ',' })
+		c, _, err := root.Find(words[:1])
+		require.NoError(t, err, word)
+		for _, flag := range words[1:] {
+			if name, long := strings.CutPrefix(flag, "--"); long && name != "help" {
+				require.NotNil(t, c.Flags().Lookup(name), word)
+			}
+		}
+	}
 }

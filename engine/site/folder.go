@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -124,6 +125,9 @@ func (f *Folder) Manifest(name string) (*model.Manifest, error) {
 		return nil, nil //nolint:nilnil // no name, no manifest, and nothing wrong
 	}
 	m := f.Desired.Site.Manifests[name]
+	if m == nil && path.Ext(name) == ".yaml" {
+		return nil, fmt.Errorf("unknown manifest %q\na manifest has a name, such as %s, and YAML of the predecessor becomes HCL by: homestak-gitops convert", name, strings.TrimSuffix(path.Base(name), ".yaml"))
+	}
 	if m == nil {
 		return nil, fmt.Errorf("unknown manifest %q\n%s", name, diag.DidYouMean(name, slices.Collect(maps.Keys(f.Desired.Site.Manifests))))
 	}

@@ -121,7 +121,7 @@ var libraries = []library{
 	{path: "github.com/open-policy-agent/opa", owners: []string{"policy"}, why: "rules are judged in one place, with what has effects taken out"},
 	{path: "github.com/zclconf/go-cty", owners: []string{"hcl/..."}, why: "its values carry the marks of secrets, which only hcl knows to keep"},
 	{path: "filippo.io/age", owners: []string{"hcl/sops", "hcl/sops/sopstest"}, why: "one package decrypts the secrets of a site"},
-	{path: "go.yaml.in/yaml/v3", owners: []string{"sim/debian", "hcl", "hcl/sops", "hcl/sops/sopstest", "specserve"}, tests: true, why: "files of the site, secrets among them, are read in one place, and specs written as YAML in another; the simulated cloud-init reads it, and tests read what cloud-init is told"},
+	{path: "go.yaml.in/yaml/v3", owners: []string{"sim/debian", "hcl", "hcl/sops", "hcl/sops/sopstest", "drivers/proxmox/importer", "specserve"}, tests: true, why: "files of the site, secrets among them, are read in one place, those of the predecessor in another, and specs written as YAML in a third; the simulated cloud-init reads it, and tests read what cloud-init is told"},
 	{path: "github.com/diskfs/go-diskfs", tests: true, why: "for tests: somebody else's reader of ISO images"},
 	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source", "engine/source/objects", "engine/source/serve"}, tests: true, why: "one package says what a commit is; tests build repositories"},
 	{path: "github.com/go-git/go-billy/v5", owners: []string{"engine/source"}, why: "gives go-git the folder to read"},

@@ -388,6 +388,7 @@ func TestExplain(t *testing.T) {
 	plan.Flags().String("manifest", "", "")
 	root.AddCommand(plan, &cobra.Command{Use: "eval QUERY", Args: ui.TakesArgs(1, 1), RunE: run})
 	for _, c := range []struct{ verb, arg, want string }{
+		{"vm-constructor", "", "unknown verb \"vm-constructor\"\nthe predecessor's vm-constructor is now: homestak-gitops test -M n1-push --keep\nsee: tool --help"},
 		{"pln", "", "unknown verb \"pln\"\ndid you mean \"plan\"?\nsee: tool --help"},
 		{"plan", "web", "tool plan takes no argument, but \"web\" was given\na manifest is named by -M, the folder of a site by --site\nsee: tool plan --help"},
 		{"eval", "", "tool eval takes 1 argument, but none was given\nusage: tool eval QUERY [flags]\nsee: tool eval --help"},
@@ -400,5 +401,7 @@ func TestExplain(t *testing.T) {
 		require.EqualError(t, ui.ExplainUsage(root, root.Execute()), c.want)
 	}
 	require.NoError(t, ui.ExplainUsage(root, nil))
+	require.EqualError(t, ui.ExplainFlag(plan, plan.ParseFlags([]string{"--json-output"})), "unknown flag: --json-output\nthe predecessor's --json-output is now: --json\nsee: tool plan --help")
+	require.EqualError(t, ui.ExplainFlag(plan, plan.ParseFlags([]string{"--jsn"})), "unknown flag: --jsn\nsee: tool plan --help")
 	require.Contains(t, ui.VerbNames(root), "plan")
 }

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -57,7 +58,7 @@ func ExplainUsage(root *cobra.Command, err error) error {
 		return err
 	}
 	if where == root.CommandPath() {
-		return fmt.Errorf("unknown verb %q\n%s\nsee: %s --help", word, diag.DidYouMean(word, VerbNames(root)), where)
+		return fmt.Errorf("unknown verb %q\n%s\nsee: %s --help", word, cmp.Or(replacement(word), diag.DidYouMean(word, VerbNames(root))), where)
 	}
 	hint := ""
 	if c, _, _ := root.Find(strings.Fields(where)[1:]); c != nil && c.Flags().Lookup("manifest") != nil {

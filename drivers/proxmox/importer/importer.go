@@ -1,4 +1,5 @@
-// Package importer writes the guests that a host has already as files of a site, to be adopted.
+// Package importer writes as files of a site what exists already: the guests of a host, to be adopted, and the YAML
+// files of the predecessor (Convert).
 //
 // Read reads the host, Write makes the files of what was read: the nodes (node.go) are arranged in manifests, presets and
 // blocks (files.go), by the tags from which package hcl also decodes them. What is not written has its reason in the
