@@ -189,8 +189,13 @@ func TestPasswordIsASecretWithoutAValue(t *testing.T) {
 
 	w.host.Edit(func(e *pve.Edit) { e.Add(machine(102, map[string]string{"cipassword": "do-not-write-me"})) })
 	_, report = w.importing(importer.Options{})
-	require.Equal(t, []importer.Left{{Key: "cipassword", Why: "the secrets of the site do not name it: add web-102 to passwords there, and password = secret.passwords.web-102 here"}}, report.Imported[0].Left)
+	require.Equal(t, []importer.Left{{Key: "cipassword", Why: "no secret known here has its name: add web-102 to passwords in the secrets of the site and of its agents, and password = secret.passwords.web-102 here"}}, report.Imported[0].Left)
 	w.load()
+
+	w.host.Edit(func(e *pve.Edit) { e.Add(machine(103, map[string]string{"cipassword": "do-not-write-me"})) })
+	w.site.Secrets = nil // as in a clone of a site whose agent has them
+	_, report = w.importing(importer.Options{From: 103})
+	require.Len(t, report.Imported[0].Left, 1)
 }
 
 // Notes are written as they are, and those that may hold a password are named.

@@ -161,8 +161,8 @@ func (w *writer) password(n *node) {
 	if !ok || n.Config.Next["cipassword"] == "" {
 		return
 	}
-	if known := w.site.Secrets; !w.fresh && known != nil && !has(known.Values["passwords"], n.decl.Name) {
-		n.leave("cipassword", fmt.Sprintf("the secrets of the site do not name it: add %s to passwords there, and password = secret.passwords.%s here", n.decl.Name, n.decl.Name))
+	if known := w.site.Secrets; !w.fresh && (known == nil || !has(known.Values["passwords"], n.decl.Name)) {
+		n.leave("cipassword", fmt.Sprintf("no secret known here has its name: add %s to passwords in the secrets of the site and of its agents, and password = secret.passwords.%s here", n.decl.Name, n.decl.Name))
 		return
 	}
 	v.Password = n.decl.Name
