@@ -73,8 +73,10 @@ quick: ## build, vet, and the tests of packages that need no simulated host, in 
 		| awk '$$1 ~ /\.test$$/ && $$0 !~ /homestak-gitops\/sim[ \/]/ {sub(/\.test$$/, "", $$1); sub(/^github.com\/homestak\/homestak-gitops/, ".", $$1); print $$1}' | grep -vE '$(SLOW)')
 
 # Under the race detector all is five to ten times as slow, and only what runs side by side
-# can race. So it watches the packages whose code or tests start goroutines, enter machines,
-# serve requests, or guard what they share. ALONE are the acceptance tests, which run built
+# can race. So it watches the packages whose code or tests start goroutines, enter machines, or
+# serve requests. A package that only guards what it shares is watched in the tests of those that
+# share it. As in make test, most of the long ones wait, so twice as many packages run at once as
+# there are processors. ALONE are the acceptance tests, which run built
 # programs or take very long; of the stories those are watched in which two work on one
 # thing. The tests of ONEBYONE make one request after the other, or let the accesses to a
 # disk fail one after the other, and its scripts only read a site. Those of MANYVALUES go one
@@ -83,16 +85,16 @@ quick: ## build, vet, and the tests of packages that need no simulated host, in 
 # TestSchedule of test/forest and of test/chaos for long days and for what orders twice,
 # specserve/limit for many connections, and TestS2ALoadThatTakesTooMuchIsEnded for what a
 # commit does in a child. make test has all of them, and more schedules.
-SIDEBYSIDE := go func|drivertest|\.Go\(|errgroup|"sync(/atomic)?"|synctest|httptest|net\.Listen|http\.Server
+SIDEBYSIDE := ^\s*(defer )?go [a-zA-Z(]|drivertest|\.Go\(|errgroup|httptest|net\.Listen|http\.Server
 ALONE := examples|test/(arch|bench|guest|machines|nspawn|integration|real|sim/clients|sim/replay)
-ONEBYONE := ^(TestAnyHistory|TestNegotiation|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted|TestOutputIsBounded|TestTestsAreLimited|TestEveryUnusableAnswer|TestSameSurface|TestGuestAgentInputIsBytes|TestS5DamageThatCannotBeMovedAside|TestS5AFailedAccessDuringAFetch|TestADiskThatIsFullForAMoment|TestKilledAtAnyChangeOfTheCopy|TestS5DamageRecovers|TestLargeFilesAreNotHeld|TestTheCopyStaysSmall|TestFetchesOfNothingNewLeaveNothing|TestDecisionsAreRemembered)$$|^TestScript$$/^(config|docs|fmt|init|policy.*|sops|token|validate|version)$$|^TestMachine$$/^(OutputIsLimited|LongStdin)$$
-MANYVALUES := ^(TestAnyContainer|TestRandomGuestsConvergeOnce|TestRandomEditsWriteExactlyTheirKeys|TestContainerEditsWriteExactlyTheEditedKeys|TestRestartedInTheMiddleOfATaskOfAContainer|TestCutOffAtEveryCommand|TestWhatDiffersIsPutBack|TestADay|TestAnIdleDay|TestS2HostileSites|TestS3HostileRules|TestAPartitionForHours|TestST18RotationInATree|TestST19ParentAwayForHours|TestAWireThatOrdersTwice|TestEveryLawCanTrip|TestS4IdleConnections|TestS1Table)$$|^TestScript$$/^(badhost|demo|harmful|obstacles|ownership|plan|testtree)$$|^TestATreeThatFailsIsRemoved$$/^(a_variable_of_the_command_line|a_child_that_is_no_Proxmox_VE)$$
+ONEBYONE := ^(TestAnyHistory|TestAdoptMoveAndGiveUpInAnyOrder|TestDoctorScript|TestNegotiation|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted|TestOutputIsBounded|TestTestsAreLimited|TestEveryUnusableAnswer|TestSameSurface|TestGuestAgentInputIsBytes|TestS5DamageThatCannotBeMovedAside|TestS5AFailedAccessDuringAFetch|TestADiskThatIsFullForAMoment|TestKilledAtAnyChangeOfTheCopy|TestS5DamageRecovers|TestLargeFilesAreNotHeld|TestTheCopyStaysSmall|TestFetchesOfNothingNewLeaveNothing|TestDecisionsAreRemembered)$$|^TestScript$$/^(config|docs|fmt|init|policy.*|sops|token|validate|version)$$|^TestMachine$$/^(OutputIsLimited|LongStdin)$$
+MANYVALUES := ^(TestAnyContainer|TestEveryKeyOfAContainer|TestN1AStuckTreeNamesTheCause|TestN1N2ATreeOfAHostAtLoopback|TestRandomGuestsConvergeOnce|TestRandomEditsWriteExactlyTheirKeys|TestContainerEditsWriteExactlyTheEditedKeys|TestRestartedInTheMiddleOfATaskOfAContainer|TestCutOffAtEveryCommand|TestWhatDiffersIsPutBack|TestADay|TestAnIdleDay|TestS2HostileSites|TestS3HostileRules|TestAPartitionForHours|TestST18RotationInATree|TestST19ParentAwayForHours|TestAWireThatOrdersTwice|TestEveryLawCanTrip|TestS4IdleConnections|TestS1Table)$$|^TestScript$$/^(badhost|demo|harmful|obstacles|ownership|plan|testtree)$$|^TestATreeThatFailsIsRemoved$$/^(a_variable_of_the_command_line|a_child_that_is_no_Proxmox_VE)$$
 #
 # -cpu 1: in a bubble of synctest, timers that fire on two processors at once share a context
 # of the detector, which crashes (golang/go#78156). What the detector reports does not depend
 # on the number of processors; packages still run side by side.
 race: ## all that runs side by side, under the race detector (needs gcc)
-	CGO_ENABLED=1 $(GO) test -vet=off -timeout 30m -race -cpu 1 -skip '$(ONEBYONE)|$(MANYVALUES)' $$(grep -lEr --include=*.go --exclude-dir=testdata '$(SIDEBYSIDE)' . | xargs -n 1 dirname | sort -u | grep -vE '^\./($(ALONE))$$')
+	CGO_ENABLED=1 $(GO) test -vet=off -timeout 30m -race -cpu 1 -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) -skip '$(ONEBYONE)|$(MANYVALUES)' $$(grep -lEr --include=*.go --exclude-dir=testdata '$(SIDEBYSIDE)' . | xargs -n 1 dirname | sort -u | grep -vE '^\./($(ALONE))$$')
 	CGO_ENABLED=1 $(GO) test -vet=off -race -cpu 1 -run 'OneWriter|Interrupted|SideBySide|NotWell' ./test/integration
 
 # Among the linters is govet, with all that go vet has.
