@@ -3,7 +3,7 @@ package systemd
 
 import "embed"
 
-//go:embed homestak-gitops.service homestak-gitops-once.service homestak-gitops.timer homestak-gitops.sysusers.conf
+//go:embed homestak-gitops.service homestak-gitops-once.service homestak-gitops.timer homestak-gitops-host.socket homestak-gitops-host.service homestak-gitops.sysusers.conf
 var files embed.FS
 
 // File is a file on a machine, owned by root and readable by everybody.
@@ -23,6 +23,8 @@ func Files() []File {
 		{units + Service, content(Service)},
 		{units + "homestak-gitops-once.service", content("homestak-gitops-once.service")},
 		{units + "homestak-gitops.timer", content("homestak-gitops.timer")},
+		{units + "homestak-gitops-host.socket", content("homestak-gitops-host.socket")},
+		{units + "homestak-gitops-host.service", content("homestak-gitops-host.service")},
 	}
 }
 

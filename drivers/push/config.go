@@ -19,6 +19,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/asroot"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -79,8 +80,9 @@ type inside interface {
 
 // Helper applies the spec of the host to the machine that the agent runs on, as root.
 type Helper interface {
-	inside
 	Ready() error // why it is not there, and what to do; nil if it is
+	Observe(ctx context.Context, want *spec.Spec) (*asroot.Seen, error)
+	Apply(ctx context.Context, want *spec.Spec, o converge.Options) error
 }
 
 // state is the observed state of a machine's inside.

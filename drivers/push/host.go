@@ -43,9 +43,7 @@ func (c Config) onHost(in model.Scope) (*model.Resource, diag.List) {
 	}
 	want, found := spec.Resolve(known, host.Machine())
 	if in.Earlier != nil {
-		none := spec.Empty(want.Node)
-		none.Name, none.Access.FormerUsers, none.Access.FirstUser = want.Name, want.Access.FormerUsers, want.Access.FirstUser
-		return &model.Resource{Spec: none, At: in.Host.At}, nil
+		return &model.Resource{Spec: spec.Withdrawn(want), At: in.Host.At}, nil
 	}
 	return &model.Resource{
 		Spec: want, At: declared.At, Sensitive: want.Sensitive, Report: declared.Config != nil && declared.Config.Drift == "report",
@@ -128,6 +126,21 @@ func (o onMachine) Apply(ctx context.Context, _ guest.Machine, want *spec.Spec, 
 	return o.inside.Apply(ctx, o.m, want, c)
 }
 
+// helped applies specs by the helper of this machine.
+type helped struct{ by Helper }
+
+func (h helped) Observe(ctx context.Context, _ guest.Machine, want *spec.Spec) (state, error) {
+	s, err := h.by.Observe(ctx, want)
+	if err != nil {
+		return nil, err // a nil *Seen in an interface would not be nil
+	}
+	return s, nil
+}
+
+func (h helped) Apply(ctx context.Context, _ guest.Machine, want *spec.Spec, c converge.Options) error {
+	return h.by.Apply(ctx, want, c)
+}
+
 // confirmation proves that a machine can still be entered; see converge.Options. Nil: the machine checks itself.
 type confirmation = func(context.Context, *spec.Spec, aspect.Step) error
 
@@ -135,7 +148,7 @@ type confirmation = func(context.Context, *spec.Spec, aspect.Step) error
 func (o ownMachine) way(ctx context.Context) (inside, confirmation, error) {
 	if o.d.cfg.Helper != nil {
 		if err := o.d.cfg.Helper.Ready(); err == nil || o.d.host.SSH == nil {
-			return o.d.cfg.Helper, nil, err
+			return helped{o.d.cfg.Helper}, nil, err
 		}
 	}
 	why := o.isHere(ctx)

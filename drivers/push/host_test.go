@@ -131,3 +131,19 @@ func TestASimulatedHostIsLeftAlone(t *testing.T) {
 	require.Equal(t, []model.Deferred{{Address: "host.father", Why: "not applied, since the host is simulated"}}, r.Plan.Deferred)
 	require.NotContains(t, w.holds, "father")
 }
+
+// unhelpful is a helper that is not enabled.
+type unhelpful struct{ Helper }
+
+func (unhelpful) Ready() error { return errors.New("the helper is not enabled") }
+
+func TestAnAgentWithoutItsHelper(t *testing.T) {
+	w, pass := hostWorld("998\nfather\n", "a")
+	p := pass()
+	p.Open = func(d engine.Desired, h *model.Host) (engine.Driver, error) {
+		return Config{Inside: w.fleet, HostKeys: w.keys, Helper: unhelpful{}}.Over(w.host, d.Site, h), nil
+	}
+	r := p.Run(t.Context())
+	require.Equal(t, "the helper is not enabled", r.Plan.Unknown[1].Why)
+	require.Equal(t, map[string][]string{"a": {"nginx"}}, w.holds)
+}

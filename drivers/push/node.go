@@ -108,12 +108,9 @@ func (c Config) withdrawn(of *model.Resource, in model.Scope) (*model.Resource, 
 	case r == nil || r.Deferred != "":
 		return r, found
 	}
-	old := r.Spec.(*spec.Spec)
-	none := spec.Empty(old.Node)
-	none.Name, none.Access.FormerUsers, none.Access.FirstUser = old.Name, old.Access.FormerUsers, old.Access.FirstUser
 	w := r.Private.(*way)
 	w.gone = true
-	return &model.Resource{Spec: none, Private: w, At: in.Node.At}, nil
+	return &model.Resource{Spec: spec.Withdrawn(r.Spec.(*spec.Spec)), Private: w, At: in.Node.At}, nil
 }
 
 // hasKey reports whether there is any key to log in to guests of a host with.

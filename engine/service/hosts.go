@@ -56,7 +56,7 @@ func (s *hosts) open(d engine.Desired, h *model.Host) (engine.Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the files of commit %s: %w", view.Short(d.Commit), err)
 	}
-	s.tree.set(tree)
+	s.tree.set(tree, d.Commit)
 	keys := d.Site.Secrets.OwnershipSecrets()
 	if o := s.opened; o != nil && o.site == d.Site.Name && sameHost(o.host, h) && maps.Equal(o.keys, keys) && o.awaits == d.AwaitsSecrets {
 		return o.driver, nil
@@ -84,9 +84,23 @@ func sameHost(a, b *model.Host) bool {
 
 // liveFiles is the tree of the commit that is converged to: a driver outlives commits.
 // Steps read it from other goroutines while the agent's sets it.
-type liveFiles struct{ at atomic.Pointer[fs.FS] }
+type liveFiles struct{ at atomic.Pointer[liveTree] }
 
-func (l *liveFiles) set(tree fs.FS) { l.at.Store(&tree) }
+// liveTree is the tree of a commit.
+type liveTree struct {
+	fs.FS
+	commit string
+}
+
+func (l *liveFiles) set(tree fs.FS, commit string) { l.at.Store(&liveTree{tree, commit}) }
+
+// Commit is the commit of that tree; "" before the first.
+func (l *liveFiles) Commit() string {
+	if tree := l.at.Load(); tree != nil {
+		return tree.commit
+	}
+	return ""
+}
 
 // Open opens a file of that tree.
 func (l *liveFiles) Open(name string) (fs.File, error) {
@@ -94,5 +108,5 @@ func (l *liveFiles) Open(name string) (fs.File, error) {
 	if tree == nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 	}
-	return (*tree).Open(name)
+	return tree.Open(name)
 }

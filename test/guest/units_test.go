@@ -25,7 +25,7 @@ const shipped = "../../systemd"
 func TestSystemdTakesTheUnits(t *testing.T) {
 	dir := analyzed(t)
 	said, err := exec.Command("systemd-analyze", "verify",
-		filepath.Join(dir, service), filepath.Join(dir, once), filepath.Join(dir, timer)).CombinedOutput()
+		filepath.Join(dir, service), filepath.Join(dir, once), filepath.Join(dir, timer), filepath.Join(dir, helperSocket), filepath.Join(dir, helperUnit)).CombinedOutput()
 	require.NoError(t, err, string(said))
 	require.Empty(t, string(said))
 }
@@ -65,9 +65,9 @@ func analyzed(t *testing.T) (dir string) {
 	dir = t.TempDir()
 	program := filepath.Join(dir, "homestak-gitops")
 	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755))
-	for _, unit := range []string{service, once, timer} {
+	for _, unit := range []string{service, once, timer, helperSocket, helperUnit} {
 		text := unitText(t, unit)
-		if unit != timer {
+		if strings.HasSuffix(unit, ".service") {
 			require.Equal(t, 1, strings.Count(text, "\nExecStart=homestak-gitops "), unit)
 		}
 		text = strings.Replace(text, "\nExecStart=homestak-gitops ", "\nExecStart="+program+" ", 1)
@@ -132,6 +132,7 @@ func TestInstallingAndRemoving(t *testing.T) {
 		"etc/homestak-gitops/agent.hcl", "usr/bin/homestak-gitops",
 		"usr/lib/systemd/system/homestak-gitops-once.service", "usr/lib/systemd/system/homestak-gitops.service",
 		"usr/lib/systemd/system/homestak-gitops.timer", "usr/lib/sysusers.d/homestak-gitops.conf",
+		"usr/lib/systemd/system/homestak-gitops-host.socket", "usr/lib/systemd/system/homestak-gitops-host.service",
 	}
 	slices.Sort(installed)
 	install(program)

@@ -34,9 +34,13 @@ var base = nspawn.Rootfs{Packages: nspawn.Systemd, Ready: "HOMESTAK_GUEST_ROOTFS
 
 // Names in the guest.
 const (
-	service   = "homestak-gitops.service"
-	once      = "homestak-gitops-once.service"
-	timer     = "homestak-gitops.timer"
+	service = "homestak-gitops.service"
+	once    = "homestak-gitops-once.service"
+	timer   = "homestak-gitops.timer"
+
+	helperSocket = "homestak-gitops-host.socket"
+	helperUnit   = "homestak-gitops-host.service"
+
 	secrets   = "/etc/homestak-gitops/secrets.yaml"
 	installer = "/opt/homestak/systemd/install.sh"
 	binary    = "/opt/homestak/bin/homestak-gitops"

@@ -7,6 +7,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/guest/asroot"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
@@ -55,6 +56,9 @@ func (n Network) join(o service.Options, own push.Config, url string, made func(
 	o.Open = func(files fs.FS, sent func(string, int), server *daemon.Server) func(engine.Desired, *model.Host) (engine.Driver, error) {
 		hosts := access
 		hosts.Files, hosts.Sent = files, sent
+		if of, ok := files.(interface{ Commit() string }); ok && n.Guests == nil {
+			hosts.Guests.Helper = &asroot.Client{Socket: asroot.Socket, Commit: of.Commit}
+		}
 		if server != nil {
 			if hosts.Parent = server; url != "" {
 				hosts.Parent = moved{server, url}

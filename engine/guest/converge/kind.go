@@ -66,9 +66,14 @@ func (s *State) reads(path string) bool {
 // Unplanned finds a change of this state that a plan did not show; false if it showed all.
 func (s *State) Unplanned(planned []plan.Change) (plan.Change, bool) {
 	for _, c := range s.Changes() {
-		if !slices.ContainsFunc(planned, func(p plan.Change) bool { return p.Path == c.Path && reflect.DeepEqual(p.After, c.After) }) {
+		if !Planned(planned, c) {
 			return c, true
 		}
 	}
 	return plan.Change{}, false
+}
+
+// Planned reports whether a change is among those of a plan.
+func Planned(planned []plan.Change, c plan.Change) bool {
+	return slices.ContainsFunc(planned, func(p plan.Change) bool { return p.Path == c.Path && reflect.DeepEqual(p.After, c.After) })
 }

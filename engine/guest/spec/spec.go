@@ -326,6 +326,13 @@ func Empty(node string) *Spec {
 	return s
 }
 
+// Withdrawn is what a machine shall be when a spec is withdrawn from it: it asks nothing, and says what happens to the users.
+func Withdrawn(s *Spec) *Spec {
+	none := Empty(s.Node)
+	none.Name, none.Access.FormerUsers, none.Access.FirstUser = s.Name, s.Access.FormerUsers, s.Access.FirstUser
+	return none
+}
+
 // User finds a user; nil if the spec has none of that name.
 func (s *Spec) User(name string) *User {
 	for i := range s.Access.Users {

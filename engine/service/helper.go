@@ -1,0 +1,202 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/activation"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/guest/asroot"
+	"github.com/homestak/homestak-gitops/engine/guest/converge"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/engine/source"
+	"github.com/homestak/homestak-gitops/specserve/client"
+	"github.com/homestak/homestak-gitops/specserve/wire"
+)
+
+// HelperOptions configure the helper of an agent.
+type HelperOptions struct {
+	Config  *Config // of the agent
+	UID     int     // of the agent
+	Folder  string  // of root's: for the state, and a copy of the repository
+	Kinds   model.Kinds
+	Sandbox *site.Sandbox // evaluates commits
+	Machine converge.Machine
+	Log     *slog.Logger
+}
+
+// newHelper makes the helper that applies the spec of a host for its agent. It reads nothing that the agent may change, but
+// the token for its parent.
+func newHelper(o HelperOptions) (*asroot.Server, error) {
+	c := o.Config
+	for path, name := range map[string]string{
+		"agent.hcl": c.File, "secrets_file": c.SecretsFile, "age_key_file": c.AgeKeyFile,
+		"repository.auth.known_hosts_file": c.Repository.Auth.KnownHostsFile, "repository.auth.ca_file": c.Repository.Auth.CAFile,
+	} {
+		if err := notOf(o.UID, name); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	transport, err := helperTransport(c, o.UID)
+	if err != nil {
+		return nil, err
+	}
+	r := c.Repository
+	repo, err := source.OpenRepository(source.Options{
+		Dir: filepath.Join(o.Folder, CloneDir), URL: r.URL, Branch: r.Branch, Path: r.Path, MaxPack: int64(r.MaxSize) << 20, Log: o.Log, Transport: transport,
+		Auth: source.Auth{
+			TokenFile: r.Auth.TokenFile, Username: r.Auth.Username, KeyFile: r.Auth.KeyFile,
+			KnownHostsFile: r.Auth.KnownHostsFile, CAFile: r.Auth.CAFile,
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	loader := site.NewLoader(o.Kinds)
+	loader.Sandbox = o.Sandbox
+	load := &site.Commits{Loader: loader, Files: repo.Files, Notes: repo.Notes, Secrets: c.SecretsFile, Keys: site.Keys{Env: c.env, File: c.AgeKeyFile}}
+	return &asroot.Server{
+		UID: o.UID, Commits: repo, Machine: o.Machine, State: filepath.Join(o.Folder, "state.json"), Log: o.Log,
+		Resolve: func(ctx context.Context, commit model.Commit) (*spec.Spec, error) {
+			return hostSpec(ctx, load, c.Identity, commit)
+		},
+	}, nil
+}
+
+// helperIdle is the time without a request after which the helper ends. systemd starts it again for the next one, then of the
+// program that is installed by then. In one pass it is asked up to three times.
+const helperIdle = 30 * time.Second
+
+// RunHelper answers the requests that come over the socket of the service manager, until there are none for a while, or
+// stop is closed. Then the running step is finished.
+func RunHelper(ctx context.Context, o HelperOptions, stop <-chan struct{}) error {
+	given, err := activation.Listeners()
+	if err != nil {
+		return fmt.Errorf("take the socket of the service manager: %w", err)
+	}
+	if len(given) != 1 {
+		return fmt.Errorf("the service manager passes %d sockets, and the helper answers one: start homestak-gitops-host.socket", len(given))
+	}
+	ln, ok := given[0].(*net.UnixListener)
+	if !ok {
+		return errors.New("the socket of the helper is not a unix socket: see homestak-gitops-host.socket")
+	}
+	h, err := newHelper(o)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return h.Serve(ctx, ln, helperIdle)
+}
+
+// hostSpec resolves the spec of a host at a commit; nil if it has none.
+func hostSpec(ctx context.Context, load *site.Commits, host string, commit model.Commit) (*spec.Spec, error) {
+	d := load.Load(ctx, commit)
+	if err := firstOf(d.Findings); err != nil {
+		return nil, fmt.Errorf("commit %s is not valid: %w", commit.ID, err)
+	}
+	if d.Site == nil || d.Site.Hosts[host] == nil {
+		return nil, fmt.Errorf("commit %s has no host %q, which is the identity of this machine", commit.ID, host)
+	}
+	h := d.Site.Hosts[host]
+	if h.Spec == "" {
+		return nil, nil //nolint:nilnil // none is an answer
+	}
+	want, found := spec.Resolve(d.Site, h.Machine())
+	if err := firstOf(found); err != nil {
+		return nil, fmt.Errorf("spec %s of host %s: %w", h.Spec, host, err)
+	}
+	return want, nil
+}
+
+// firstOf returns the first error of some findings; nil if there is none.
+func firstOf(found diag.List) error {
+	for _, f := range found {
+		if f.Severity == diag.Error {
+			return errors.New(strings.TrimSpace(f.Summary + "\n" + f.Detail))
+		}
+	}
+	return nil
+}
+
+// notOf returns an error for a file that a user could change: it decides what root does.
+func notOf(uid int, name string) error {
+	if name == "" {
+		return nil
+	}
+	info, err := os.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	owner := -1
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		owner = int(st.Uid)
+	}
+	if uid != 0 && owner == uid || info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("the agent or others may change %s, which decides what root does: chown root %[1]s && chmod go-w %[1]s", name)
+	}
+	return nil
+}
+
+// helperTransport returns the way to the repository of a parent: by the pins of agent.hcl, with the token of the agent, which
+// the parent renews. Nil: the repository is not the parent's.
+func helperTransport(c *Config, uid int) (http.RoundTripper, error) {
+	p := c.Parent
+	if p == nil || p.URL == "" || !strings.HasPrefix(c.Repository.URL, strings.TrimRight(p.URL, "/")+"/") {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	given, err := wire.ParentByHand(c.Identity, strings.TrimRight(p.URL, "/"), p.TokenFile, p.Pins)
+	if err != nil {
+		return nil, fmt.Errorf("parent of agent.hcl: %w", err)
+	}
+	if renewed, err := agentsParent(filepath.Join(c.DataDir, parentFile), uid); err == nil {
+		given.Token = renewed.Token
+	}
+	return client.NewTransport(func() wire.Parent { return given }, nil), nil
+}
+
+// agentsParent reads what the agent knows of its parent. The file may be a link that the agent made, so it must be its own.
+func agentsParent(name string, uid int) (wire.Parent, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return wire.Parent{}, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return wire.Parent{}, err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Uid) != uid || !info.Mode().IsRegular() {
+		return wire.Parent{}, fmt.Errorf("%s is not a file of the agent", name)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, 64<<10))
+	if err != nil {
+		return wire.Parent{}, err
+	}
+	return wire.ReadParent(text)
+}
