@@ -207,6 +207,21 @@ func TestConvertFindsMistakes(t *testing.T) {
 	require.Contains(t, found.Sorted()[0].String(), "no files of the predecessor")
 }
 
+// Of an encrypted file that cannot be used, the names of the secrets are reported, and no value is written.
+func TestConvertUnusableSecrets(t *testing.T) {
+	_, dir := old(t, "site.txtar")
+	delete(dir, "secrets.yaml")
+	dir["secrets.yaml.enc"] = &fstest.MapFile{Data: []byte("api_tokens:\n  father: do-not-show\nsops: {}\n")}
+	made, found := convert(dir)
+	require.Empty(t, found)
+	require.NotContains(t, made.Files, "secrets.sops.yaml")
+	require.NotContains(t, string(made.Files["secrets.yaml"]), "do-not-show")
+	var report strings.Builder
+	made.Text(&report)
+	require.NotContains(t, report.String(), "do-not-show")
+	require.Contains(t, report.String(), "it cannot be read: decrypt it, and copy the values of api_tokens.father")
+}
+
 // A link is not followed, wherever it leads.
 func TestConvertFollowsNoLinks(t *testing.T) {
 	for _, link := range []string{"site.yaml", "specs", "specs/a.yaml", "secrets.yaml", "secrets.yaml.enc"} {
