@@ -275,13 +275,13 @@ func (c *checker) subject(addr model.Address, at model.Guest) health.Subject {
 	return health.Subject{
 		Address: addr, Machine: c.driver.Machine(addr, at, near(c.site, c.want.Nodes[addr])),
 		User: stringOf(c.want.State[addr].Spec, "ci_user"), Keys: keysOf(c.want.State[addr].Spec), Key: privateKey(c.want.Host),
-		Secrets: c.secrets(), Dial: c.dial(),
+		Secrets: c.secrets(), Dial: dialOf(c.driver),
 	}
 }
 
-// dial returns how checks over the network reach guests, nil for the network of this machine.
-func (c *checker) dial() func(ctx context.Context, network, address string) (net.Conn, error) {
-	d, has := c.driver.(dialer)
+// dialOf returns how checks over the network reach the guests of a driver, nil for the network of this machine.
+func dialOf(driver Driver) func(ctx context.Context, network, address string) (net.Conn, error) {
+	d, has := driver.(dialer)
 	if !has {
 		return nil
 	}

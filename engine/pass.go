@@ -17,7 +17,8 @@
 // Package agent runs passes in a loop, for the commits of a repository.
 //
 // If the outcome of a step is unknown, repeat.go observes the host again and
-// continues. checked.go runs the health checks of guests, using package health.
+// continues. checked.go runs the health checks of guests, using package health; probes.go has what they need
+// between passes.
 package engine
 
 import (
@@ -250,6 +251,7 @@ type progress struct {
 	asked    time.Duration // how long a person took to confirm; not part of the duration
 	results  []apply.Result
 	checks   map[model.Address]health.Report
+	probes   []Probe
 }
 
 // endError ends a pass before its steps.
@@ -505,6 +507,7 @@ func (p *Pass) apply(ctx, stoppable context.Context, driver Driver, c progress) 
 		checks.locate(stoppable, failing)
 	}
 	c.checks = checks.all()
+	c.probes = checks.probes(c)
 	return c
 }
 

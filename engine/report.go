@@ -50,6 +50,9 @@ type Report struct {
 	// Checks has the results of the checks that ran.
 	Checks map[model.Address]health.Report `json:"-"`
 
+	// Probes has the guests with checks that the pass was about, sorted by address; nil if it did not come to its steps.
+	Probes []Probe `json:"-"`
+
 	// Unchecked lists those of Pass.Failing that have no checks in the site any more.
 	Unchecked []model.Address `json:"-"`
 
@@ -82,7 +85,7 @@ func Failure(verb, commit string, found diag.List) Report {
 func (p *Pass) report(ctx context.Context, began time.Time, c progress, err error) Report {
 	r := Report{
 		Verb: p.Verb, Commit: c.desired.Commit, Findings: c.findings, Host: p.Host,
-		Plan: c.plan, Have: c.have, Omitted: c.omitted, Results: c.results, Checks: c.checks,
+		Plan: c.plan, Have: c.have, Omitted: c.omitted, Results: c.results, Checks: c.checks, Probes: c.probes,
 		Unchecked: p.unchecked(c), Accepted: c.accepted, Began: began.Add(c.asked), About: p.Commit, Want: c.want,
 		pass: p, verdicts: c.verdicts,
 	}

@@ -446,6 +446,19 @@ spec "base" {
 }
 `
 
+func TestEveryOfACheck(t *testing.T) {
+	for every, want := range map[string]string{
+		"30s": "", "off": "", "0": "", "10s": "", "9s": "It must be at least 10s, or off.", "often": `It is not a duration such as "30s" or "5m", or off.`, "-1m": "It must be at least 10s, or off.",
+	} {
+		_, found := hcl.Load(files("site.hcl", checkSite+"\nspec \"more\" {\n  check \"web\" {\n    tcp = 80\n    every = \""+every+"\"\n  }\n}\n"), hcl.Options{Kinds: testKinds()})
+		detail := ""
+		for _, f := range found {
+			detail += f.Detail
+		}
+		require.Equal(t, want, detail, every)
+	}
+}
+
 // A container has no guest agent: what needs one is refused where it stands, also when
 // it comes from the spec.
 func TestChecksThatAContainerCannotPass(t *testing.T) {

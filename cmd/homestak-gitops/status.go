@@ -27,7 +27,7 @@ the state of each node. If no agent runs, it shows the state that the last one s
 
 Exits 0 if the agent is healthy: its last pass completed (or the first one runs), nothing
 is refused, and the repository answered one of the last three polls and still has the
-branch. Otherwise, and if no agent runs, it exits 1.`,
+branch; and no check of a node is failing. Otherwise, and if no agent runs, it exits 1.`,
 		Args: cobra.NoArgs,
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runStatus(ctx, a, f, watch) }),
 	}
@@ -43,7 +43,7 @@ const watchEvery = time.Second
 func runStatus(ctx context.Context, a *app, f *session.AgentFlags, watch bool) error {
 	a.ui.Document = func(err error) any {
 		return agent.Status{
-			Version: 1, State: control.Absent, At: time.Now().UTC(), Summary: err.Error(), Suspended: []ledger.Suspension{}, Nodes: []engine.NodeStatus{},
+			Version: 1, State: control.Absent, At: time.Now().UTC(), Summary: err.Error(), Suspended: []ledger.Suspension{}, Nodes: []engine.NodeStatus{}, Checks: []agent.CheckStatus{},
 		}
 	}
 	if !watch {
@@ -83,7 +83,7 @@ func showStatus(a *app, s agent.Status) error {
 	if err := a.ui.Show(s, view.Status(s, time.Now(), a.ui.Paint())); err != nil {
 		return err
 	}
-	if !s.Healthy && !view.Beginning(s) {
+	if !s.Healthy && !view.Beginning(s) || len(s.FailingChecks()) > 0 {
 		return &ui.ExitError{Code: ui.ExitFailed}
 	}
 	return nil

@@ -22,6 +22,7 @@
 //	changed.go    when it checks a host on which something changed
 //	membership.go whether a commit has the agent, and what a child does that left the site
 //	children.go   the children of the host that left the site
+//	checks.go     the checks of guests between passes
 //	panics.go     recovery from a panic
 package agent
 
@@ -31,6 +32,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -121,6 +123,7 @@ type Agent struct {
 	published *atomic.Pointer[view]
 	write     chan struct{} // full while another writer may change the host
 	ended     chan struct{} // closed when Run or Once has ended
+	checks    *checks
 }
 
 // New makes an agent; it reads what the ledger knows, and does nothing yet. An agent is
@@ -156,6 +159,7 @@ func New(o Options) (*Agent, error) {
 		source: o.Source, branch: o.Branch, during: l.during, log: o.Log, commits: map[string]model.Commit{},
 		status: RepositoryStatus{URL: o.URL, Branch: o.Branch, Path: o.Path},
 	}
+	a.checks = newChecks(o.Health, l.memory.FailingChecks, func(t turnedChecks) { a.send(t) })
 	l.publish()
 	a.idle <- l
 	return a, nil
@@ -166,7 +170,12 @@ func New(o Options) (*Agent, error) {
 // when it returns. It returns nil after stop, the cause after ctx.
 func (a *Agent) Run(ctx context.Context, stop <-chan struct{}) error {
 	l := <-a.idle
-	defer l.end()
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer l.end() // then what runs beside it can still report
+	besides, end := context.WithCancel(ctx)
+	defer end()
+	beside.Go(func() { a.checks.run(besides) })
 	l.begin(ctx, stop)
 	l.o.Log.Info("agent started", "identity", l.o.Identity, "program", l.o.Program, "repository", l.o.URL, "branch", l.o.Branch)
 	showLastGood(ctx, l)
@@ -204,7 +213,7 @@ func (a *Agent) Once(ctx context.Context, stop <-chan struct{}) engine.Report {
 }
 
 // Status is the present state of the agent and the host.
-func (a *Agent) Status() Status { return a.published.Load().at(time.Now()) }
+func (a *Agent) Status() Status { return a.published.Load().at(time.Now(), a.checks.list()) }
 
 // Stuck returns the time since which the agent should have made progress but did not; zero if all is well. The
 // watchdog is fed while it is zero. The agent should have made progress:

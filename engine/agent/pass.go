@@ -102,6 +102,7 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	p := l.newPass(ctx, c)
 	defer p.unlock() // after the pass is recorded
 	r := l.run(ctx, p)
+	l.agent.checks.passed(&r, !p.active)
 	l.memory.noteHarmful(p.desired, l.o.Program)
 	if l.course = p.course; p.unknown != nil && r.Denied && p.course == courseHold {
 		r.Err = p.unknown
@@ -346,6 +347,7 @@ type planned struct {
 
 func (p planned) serve(l *loop) {
 	l.progress.planned(p.steps, p.usual)
+	l.agent.checks.changing(p.steps)
 	if len(p.steps) > 0 {
 		l.enter(Converging, phaseTime)
 	}

@@ -46,10 +46,43 @@ type Status struct {
 	NextCheck *time.Time          `json:"next_look"` // when the repository is asked next
 	NextFull  *time.Time          `json:"next_full"` // when the host is checked next, also without a commit
 	Nodes     []engine.NodeStatus `json:"nodes"`     // of the subtree, after the last pass that could see
+	Checks    []CheckStatus       `json:"checks"`    // of these nodes, as they ran between passes
 
 	Server *ServerStatus `json:"server"` // for nodes and children; null: there is none
 	Parent *ParentStatus `json:"parent"` // the agent above; null: there is none
 	Watch  *WatchStatus  `json:"watch"`  // of changes between two full checks; null: there is none
+}
+
+// CheckStatus is the state of a check that is run between passes.
+type CheckStatus struct {
+	Address string     `json:"address"`
+	Check   string     `json:"check"`
+	State   CheckState `json:"state"`
+	Since   time.Time  `json:"since"`          // of the first run with this result
+	Error   string     `json:"error"`          // what the last run saw, "" if it passed
+	Ran     *time.Time `json:"ran"`            // last run; null: none since the agent started
+	Idle    string     `json:"idle,omitempty"` // why it is not run now
+}
+
+// CheckState is the state of a check. One run alone does not turn it.
+type CheckState string
+
+// The states of a check.
+const (
+	CheckUnknown CheckState = "unknown" // it did not pass yet, and did not fail twice
+	CheckPassing CheckState = "passing"
+	CheckFailing CheckState = "failing"
+)
+
+// FailingChecks lists the checks that fail, by the runs between passes.
+func (s Status) FailingChecks() []CheckStatus {
+	var out []CheckStatus
+	for _, c := range s.Checks {
+		if c.State == CheckFailing {
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 // WatchStatus says how changes of guests are noticed at once.

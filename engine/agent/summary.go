@@ -71,6 +71,13 @@ func (v *view) standing(s *Status, now time.Time) string {
 	if text := s.Repository.Rewritten; text != "" {
 		parts = append(parts, text)
 	}
+	switch failing := s.FailingChecks(); len(failing) {
+	case 0:
+	case 1:
+		parts = append(parts, fmt.Sprintf("check %s of %s fails", failing[0].Check, failing[0].Address))
+	default:
+		parts = append(parts, fmt.Sprintf("%d checks fail", len(failing)))
+	}
 	for _, sus := range s.Suspended {
 		if sus.Manifest != "" {
 			parts = append(parts, pause(sus, now))

@@ -31,10 +31,10 @@ func (l *loop) view() *view {
 	return v
 }
 
-// at is the status at a moment.
-func (v *view) at(now time.Time) Status {
+// at is the status at a moment, with the checks as they are then.
+func (v *view) at(now time.Time, checks []CheckStatus) Status {
 	s := v.status
-	s.At = now.UTC()
+	s.At, s.Checks = now.UTC(), checks
 	s.Suspended = []ledger.Suspension{}
 	for _, sus := range v.status.Suspended {
 		if sus.Until == nil || sus.Until.After(now) {

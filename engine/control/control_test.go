@@ -365,6 +365,20 @@ func TestChangesOfAStatus(t *testing.T) {
 			s.Last = &agent.PassStatus{Commit: commit("c").ID, Outcome: engine.Failed, Ended: noon.Add(time.Hour), Error: "no quorum"}
 			s.Nodes = []engine.NodeStatus{{Address: "vm.b", Phase: "destroy", Drift: 2, Error: "its checks\nfail"}}
 		}, []string{"pass-ended cccc: failed: no quorum", "node-not-ready vm.b: destroy, 2 differ: its checks fail", "node-gone vm.a: run"}},
+		{"checks run", func(s *agent.Status) {
+			s.Checks = []agent.CheckStatus{{Address: "vm.a", Check: "web", State: agent.CheckUnknown}, {Address: "vm.b", Check: "web", State: agent.CheckPassing}}
+		}, nil},
+		{"they fail", func(s *agent.Status) {
+			s.Checks = []agent.CheckStatus{
+				{Address: "vm.a", Check: "web", State: agent.CheckFailing, Error: "exit 1\x1b"}, {Address: "vm.b", Check: "web", State: agent.CheckFailing, Error: "exit 2"}, {Address: "vm.c", Check: "new", State: agent.CheckFailing},
+			}
+		}, []string{"check-failing vm.a: web: exit 1?", "check-failing vm.b: web: exit 2", "check-failing vm.c: new:"}},
+		{"and fail otherwise", func(s *agent.Status) {
+			s.Checks = []agent.CheckStatus{{Address: "vm.a", Check: "web", State: agent.CheckFailing, Error: "exit 3"}, {Address: "vm.b", Check: "web", State: agent.CheckFailing, Idle: "suspended"}}
+		}, nil},
+		{"one passes, one is made again", func(s *agent.Status) {
+			s.Checks = []agent.CheckStatus{{Address: "vm.a", Check: "web", State: agent.CheckPassing}, {Address: "vm.b", Check: "web", State: agent.CheckUnknown}}
+		}, []string{"check-passing vm.a: web"}},
 		{"the end of it", func(s *agent.Status) { s.State = agent.Stopping }, []string{"stopping : finishes running steps, starts no new ones"}},
 	} {
 		after := s
@@ -376,6 +390,22 @@ func TestChangesOfAStatus(t *testing.T) {
 		}
 		before, s = after, after
 	}
+}
+
+// What failed before the agent started is not new, and what fails together does not push everything else out of the log.
+func TestEventsOfManyChecks(t *testing.T) {
+	s := agent.Status{Identity: "father", At: noon, Checks: []agent.CheckStatus{{Address: "vm.a", Check: "web", State: agent.CheckFailing}}}
+	require.Len(t, control.Between(agent.Status{}, s), 1, "it started")
+	all := s
+	all.Checks = nil
+	for i := range 1000 {
+		all.Checks = append(all.Checks, agent.CheckStatus{Address: fmt.Sprintf("vm.g%d", i), Check: "web", State: agent.CheckFailing, Error: "no route"})
+	}
+	got := lines(control.Between(s, all))
+	require.Len(t, got, 101)
+	require.Equal(t, "check-failing vm.g0: web: no route", got[0])
+	require.Equal(t, "check-failing : and 900 more checks fail or pass again: see status", got[100])
+	require.Empty(t, control.Between(all, all))
 }
 
 // status gives the nth status of a run: each has one event.

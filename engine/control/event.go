@@ -46,6 +46,8 @@ const (
 	NodeReady          EventType = "node-ready"
 	NodeNotReady       EventType = "node-not-ready"
 	NodeGone           EventType = "node-gone"
+	CheckFailing       EventType = "check-failing" // of a node, between passes
+	CheckPassing       EventType = "check-passing" // again
 	RepositoryFailing  EventType = "repository-failing"
 	RepositoryAnswered EventType = "repository-answered" // again
 	HistoryRewritten   EventType = "history-rewritten"   // the new head is not a descendant of the one before it
@@ -65,6 +67,7 @@ func between(before, after agent.Status) []Event {
 	d.suspensions()
 	d.pass()
 	d.nodes()
+	d.checks()
 	if after.State == agent.Stopping && before.State != agent.Stopping {
 		d.add(Stopping, "", "", "finishes running steps, starts no new ones")
 	}
@@ -215,6 +218,41 @@ func (d *differ) nodes() {
 		if known[was[i].Address] != nil {
 			d.add(NodeGone, "", was[i].Address, "%s", was[i].Phase)
 		}
+	}
+}
+
+// mostChecks is the number of checks that have events of their own when they turn together, as behind a broken switch.
+const mostChecks = 100
+
+// checks compares the checks. Those that failed before the agent started are not new.
+func (d *differ) checks() {
+	was, is := d.before.Checks, d.after.Checks
+	if d.before.Identity == "" || len(was) == len(is) && (len(is) == 0 || &was[0] == &is[0]) {
+		return
+	}
+	type key struct{ address, check string }
+	known := make(map[key]agent.CheckState, len(was))
+	for _, c := range was {
+		known[key{c.Address, c.Check}] = c.State
+	}
+	turned := 0
+	for _, c := range is {
+		old := known[key{c.Address, c.Check}]
+		fails := c.State == agent.CheckFailing && old != agent.CheckFailing
+		passes := c.State == agent.CheckPassing && old == agent.CheckFailing
+		if !fails && !passes {
+			continue
+		}
+		switch turned++; {
+		case turned > mostChecks:
+		case fails:
+			d.add(CheckFailing, "", c.Address, "%s: %s", c.Check, c.Error)
+		default:
+			d.add(CheckPassing, "", c.Address, "%s", c.Check)
+		}
+	}
+	if more := turned - mostChecks; more > 0 {
+		d.add(CheckFailing, "", "", "and %d more checks fail or pass again: see status", more)
 	}
 }
 

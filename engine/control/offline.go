@@ -75,7 +75,7 @@ func ReadOffline(dataDir string) (*Offline, error) {
 func LastStatus(s ledger.State, last []ledger.Receipt) agent.Status {
 	out := agent.Status{
 		Version: 1, Identity: s.Identity, State: Absent, Suspended: append([]ledger.Suspension{}, s.Suspended...),
-		Head: commitStatus(s.Head), InForce: commitStatus(s.Good), Converged: commitStatus(s.Converged), Nodes: []engine.NodeStatus{},
+		Head: commitStatus(s.Head), InForce: commitStatus(s.Good), Converged: commitStatus(s.Converged), Nodes: []engine.NodeStatus{}, Checks: []agent.CheckStatus{},
 	}
 	latest := func(t time.Time) {
 		if t.After(out.At) {

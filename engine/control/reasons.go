@@ -20,6 +20,7 @@ type Reasons struct {
 	Known     bool                `json:"known"`     // whether Declared says anything: the site in force was read
 	Declared  *declaration        `json:"declared"`  // where the commit in force declares it; null if it does not
 	Node      *engine.NodeStatus  `json:"node"`      // its state; null if it is not a node of the subtree
+	Checks    []agent.CheckStatus `json:"checks"`    // of the node, as they ran between passes
 	Removed   *removal            `json:"removed"`   // how it left the host, if it did
 	Unmanaged []model.Unmanaged   `json:"unmanaged"` // guests of that name that the agent does not own
 	Unknown   []model.Unknown     `json:"unknown"`   // parts of the host that could not be seen
@@ -43,7 +44,7 @@ const (
 
 // ReasonsOf collects what is known about an address. The name of a node or a VMID also works.
 func ReasonsOf(address string, s agent.Status, k *Facts, from receipts) Reasons {
-	r := Reasons{Address: address, Running: s.PID != 0, InForce: s.InForce, Unmanaged: []model.Unmanaged{}, Unknown: []model.Unknown{}}
+	r := Reasons{Address: address, Running: s.PID != 0, InForce: s.InForce, Checks: []agent.CheckStatus{}, Unmanaged: []model.Unmanaged{}, Unknown: []model.Unknown{}}
 	id := ""
 	if s.InForce != nil {
 		id = s.InForce.ID
@@ -63,6 +64,11 @@ func ReasonsOf(address string, s agent.Status, k *Facts, from receipts) Reasons 
 	for _, n := range s.Nodes {
 		if n.Address == r.Address {
 			r.Node = &n
+		}
+	}
+	for _, c := range s.Checks {
+		if c.Address == r.Address {
+			r.Checks = append(r.Checks, c)
 		}
 	}
 	unmanaged, unknown := k.beyond()

@@ -53,7 +53,10 @@ type room struct {
 }
 
 // Address is as guest.Machine has it.
-func (room) Address(context.Context) (guest.Address, error) {
+func (r room) Address(context.Context) (guest.Address, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Asked["address of "+r.name]++
 	return guest.Address{IP: netip.MustParseAddr("192.0.2.99"), Declared: true}, nil
 }
 
@@ -82,7 +85,7 @@ func CheckedSite(onError string) *model.Site {
 	for _, n := range m.Nodes {
 		n.Manifest = m
 		n.Checks = []model.Check{{
-			Name: "up", Agent: true, Timeout: time.Minute, Interval: 10 * time.Second,
+			Name: "up", Agent: true, Timeout: time.Minute, Interval: 10 * time.Second, Every: "off",
 			At: diag.Range{File: n.Name + ".hcl", Start: diag.Pos{Line: 7, Column: 3}},
 		}}
 		if n.Name == "web" {

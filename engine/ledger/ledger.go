@@ -24,7 +24,7 @@ type Receipt struct {
 	Version  int       `json:"version"`  // 1
 	Previous string    `json:"previous"` // sha256 of the receipt before, "" for the first
 	ID       string    `json:"id"`       // name of the file without .json
-	Verb     string    `json:"verb"`     // agent, apply, destroy, test
+	Verb     string    `json:"verb"`     // agent, apply, destroy, test, verify
 	By       string    `json:"by"`       // identity of the agent, or cli:USER@HOST
 	Host     string    `json:"host"`
 	Site     string    `json:"site"`
@@ -101,6 +101,17 @@ type State struct {
 	SweepHints []string `json:"recall,omitempty"` // where to look for things to remove, from the last observation of the host; a hint
 	// Harmful are the commits whose evaluation was ended because it takes too much, the newest at the end.
 	Harmful []Harmful `json:"harmful,omitempty"`
+	// FailingChecks are the checks that failed between passes. Losing them repeats events.
+	FailingChecks []FailingCheck `json:"failing_checks,omitempty"`
+}
+
+// FailingCheck is a check that fails since a time.
+type FailingCheck struct {
+	Address string    `json:"address"`
+	VMID    int       `json:"vmid"`
+	Check   string    `json:"check"`
+	Since   time.Time `json:"since"`
+	Error   string    `json:"error"`
 }
 
 // Harmful is a commit that is not evaluated again by this version of the program.

@@ -26,10 +26,44 @@ type Check struct {
 	Timeout  time.Duration `hcl:"timeout,optional" doc:"Time limit."`
 	Interval time.Duration `hcl:"interval,optional" doc:"Pause between two tries."`
 	Expect   string        `hcl:"expect,optional" doc:"http: a status of three digits, or text in the body; tcp: text that the server sends first; command: text in the output."`
+	Every    string        `hcl:"every,optional" doc:"Time between two runs by the agent while nothing changes; 1m unless set, at least 10s, off for none."`
 
 	Report    bool       // the node itself has to report that it is ready; no block says so
 	At        diag.Range // of the block
 	Sensitive bool       // made from a secret: what it sees is not shown
+}
+
+// The limits of Check.Every.
+const (
+	checkEvery      = time.Minute // unless it is set
+	checkEveryLeast = 10 * time.Second
+)
+
+// Period is the time between two runs of a check while nothing changes; 0: it is run only at changes.
+func (c *Check) Period() time.Duration {
+	d, err := CheckPeriod(c.Every)
+	if err != nil {
+		return checkEvery // the loader refuses it
+	}
+	return d
+}
+
+// CheckPeriod reads the attribute every.
+func CheckPeriod(s string) (time.Duration, error) {
+	switch s {
+	case "":
+		return checkEvery, nil
+	case "off", "0":
+		return 0, nil
+	}
+	d, err := time.ParseDuration(s)
+	switch {
+	case err != nil:
+		return 0, errors.New(`is not a duration such as "30s" or "5m", or off`)
+	case d < checkEveryLeast:
+		return 0, fmt.Errorf("must be at least %s, or off", checkEveryLeast)
+	}
+	return d, nil
 }
 
 // The ways of a check.

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/agent"
@@ -110,6 +111,20 @@ func passes(ended func(*agent.PassStatus)) func(agent.Status) {
 		if s.Last != nil && (last == nil || !s.Last.Ended.Equal(last.Ended)) {
 			last = s.Last
 			ended(last)
+		}
+	}
+}
+
+// turned calls a function whenever other checks fail than before.
+func turned(changed func()) func(agent.Status) {
+	var last []agent.CheckStatus
+	same := func(a, b agent.CheckStatus) bool {
+		return a.Address == b.Address && a.Check == b.Check && a.Since.Equal(b.Since)
+	}
+	return func(s agent.Status) {
+		if now := s.FailingChecks(); !slices.EqualFunc(last, now, same) {
+			last = now
+			changed()
 		}
 	}
 }

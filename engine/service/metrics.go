@@ -101,8 +101,22 @@ func figures(add adder, s agent.Status) {
 	if s.Watch != nil {
 		failing("watch", s.Watch.Error != "")
 	}
+	checks(add, &s)
 	if s.Last != nil {
 		lastPass(add, s.Last)
+	}
+}
+
+// mostChecks is the number of checks that have a sample of their own.
+const mostChecks = 2000
+
+// checks adds the checks that run between passes.
+func checks(add adder, s *agent.Status) {
+	add("homestak_agent_checks_failing", "Checks of nodes that fail.", float64(len(s.FailingChecks())))
+	for _, c := range s.Checks[:min(len(s.Checks), mostChecks)] {
+		if c.State != agent.CheckUnknown && c.Idle == "" {
+			add("homestak_agent_check_failing", "Whether a check of a node fails, as it ran between passes.", one(c.State == agent.CheckFailing), "address", c.Address, "check", c.Check)
+		}
 	}
 }
 

@@ -31,6 +31,10 @@ func report(s agent.Status) wire.Report {
 	if s.Refused != nil {
 		r.Findings = append(append(diag.List{}, s.Refused.Findings...), r.Findings...)
 	}
+	failing := map[string][]agent.CheckStatus{}
+	for _, c := range s.FailingChecks() {
+		failing[c.Address] = append(failing[c.Address], c)
+	}
 	seen := map[string]bool{s.Identity: true} // a node that becomes another kind of guest is listed twice for a while
 	for _, n := range s.Nodes {
 		if n.Node == "" || seen[n.Node] {
@@ -39,6 +43,7 @@ func report(s agent.Status) wire.Report {
 		seen[n.Node] = true
 		node := wire.ReportNode{
 			Name: n.Node, Type: "vm", Parent: s.Identity, Phase: wire.Phase(n.Phase), Ready: n.Ready, Drift: n.Drift, Since: n.Since, Error: wire.ShortenText(n.Error),
+			Failing: failingText(failing[n.Address]),
 		}
 		if addr, err := model.ParseAddress(n.Address); err == nil && (addr.Kind == "ct" || addr.Kind == model.PVEType) {
 			node.Type = addr.Kind
@@ -54,6 +59,18 @@ func report(s agent.Status) wire.Report {
 		r.Findings = append(r.Findings, diag.Warnf(diag.Range{}, fmt.Sprintf("%s is not empty: %s not managed", s.Identity, are), "They would be destroyed with it: move or remove them (homestak-gitops plan on %[1]s lists them), or let them go with the trailer Allow-Orphans: %[1]s.", s.Identity))
 	}
 	return r
+}
+
+// failingText names the checks of a node that fail, in short.
+func failingText(list []agent.CheckStatus) string {
+	if len(list) == 0 {
+		return ""
+	}
+	text := list[0].Check + ": " + list[0].Error
+	if more := len(list) - 1; more > 0 {
+		text = fmt.Sprintf("%s (and %d more), %s", list[0].Check, more, list[0].Error)
+	}
+	return wire.ShortenFailing(text)
 }
 
 // isEmpty reports whether the host is empty, including unmanaged guests: the last pass observed all of the host and

@@ -143,6 +143,11 @@ func New(o Options) (*Service, error) {
 			s.above.PassEnded()
 		}
 	})
+	checksTurned := turned(func() {
+		if s.above != nil {
+			s.above.PassEnded()
+		}
+	})
 	options := agent.Options{
 		Identity: c.Identity, Program: o.Program, URL: repo.String(), Branch: r.Branch, Path: r.Path,
 		Source: copied, Load: way.load, Open: way.open, Ledger: s.Ledger, Observed: s.observed,
@@ -150,6 +155,7 @@ func New(o Options) (*Service, error) {
 		Notify: func(st agent.Status) {
 			s.events.Record(st)
 			passed(st)
+			checksTurned(st)
 			s.Notify(st)
 		},
 	}

@@ -3,6 +3,7 @@ package service
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,6 +31,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/specserve"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Between two passes connections are kept: the driver of the host stays the same one, and
@@ -300,8 +302,17 @@ func TestFigures(t *testing.T) {
 		},
 		Nodes:  []engine.NodeStatus{{Node: "a", Ready: true}, {Node: "b", Drift: 2}, {Node: "c", Drift: 1, Error: "canary"}},
 		Server: &agent.ServerStatus{}, Parent: &agent.ParentStatus{Error: "canary"}, Watch: &agent.WatchStatus{},
+		Checks: []agent.CheckStatus{
+			{Address: "vm.a", Check: "web", State: agent.CheckPassing},
+			{Address: "vm.b", Check: "web", State: agent.CheckFailing, Error: "canary"},
+			{Address: "vm.c", Check: "new", State: agent.CheckUnknown},
+			{Address: "vm.c", Check: "web", State: agent.CheckPassing, Idle: "canary"},
+		},
 	}
-	require.Equal(t, `homestak_agent_commit_info{as="converged",commit="aaa"} 1
+	require.Equal(t, `homestak_agent_check_failing{address="vm.a",check="web"} 0
+homestak_agent_check_failing{address="vm.b",check="web"} 1
+homestak_agent_checks_failing 1
+homestak_agent_commit_info{as="converged",commit="aaa"} 1
 homestak_agent_commit_info{as="head",commit="ccc"} 1
 homestak_agent_commit_info{as="in_force",commit="bbb"} 1
 homestak_agent_drift_attributes 3
@@ -327,7 +338,8 @@ homestak_agent_suspensions 1
 // An agent that has not done anything yet has no pass and no commit, and nothing fails.
 func TestFiguresOfTheFirstMoment(t *testing.T) {
 	status := agent.Status{Agent: "1.2.3", Identity: "father", Healthy: true, Started: time.Unix(1, 0)}
-	require.Equal(t, `homestak_agent_drift_attributes 0
+	require.Equal(t, `homestak_agent_checks_failing 0
+homestak_agent_drift_attributes 0
 homestak_agent_failing{what="commit"} 0
 homestak_agent_failing{what="history"} 0
 homestak_agent_failing{what="pass"} 0
@@ -339,6 +351,40 @@ homestak_agent_nodes_not_ready 0
 homestak_agent_start_time_seconds 1
 homestak_agent_suspensions 0
 `, samples(t, specserve.CurrentFigures(func(add adder) { figures(add, status) })))
+}
+
+// A parent learns which checks of the nodes fail. They do not make a node unready, since others may wait for it.
+func TestAReportHasFailingChecks(t *testing.T) {
+	s := agent.Status{Identity: "inner", At: time.Unix(1, 0), Healthy: true, Nodes: []engine.NodeStatus{
+		{Address: "vm.a", Node: "a", Phase: "run", Ready: true}, {Address: "vm.b", Node: "b", Phase: "run", Ready: true}, {Address: "vm.c", Node: "c", Phase: "run", Ready: true},
+	}, Checks: []agent.CheckStatus{
+		{Address: "vm.a", Check: "db", State: agent.CheckFailing, Error: strings.Repeat("é", 500)},
+		{Address: "vm.a", Check: "web", State: agent.CheckFailing},
+		{Address: "vm.b", Check: "web", State: agent.CheckFailing, Error: "exit 1"},
+		{Address: "vm.c", Check: "web", State: agent.CheckPassing},
+	}}
+	r := report(s)
+	require.True(t, r.Ready && r.Nodes[0].Ready)
+	require.Regexp(t, `^db \(and 1 more\), é+…$`, r.Nodes[0].Failing)
+	require.Equal(t, "web: exit 1", r.Nodes[1].Failing)
+	require.Empty(t, r.Nodes[2].Failing)
+	data, err := json.Marshal(r)
+	require.NoError(t, err)
+	read, err := wire.ReadReport(bytes.NewReader(data), "inner", s.At)
+	require.NoError(t, err)
+	require.Equal(t, r.Nodes[0].Failing, read.Nodes[0].Failing)
+	long := bytes.Replace(data, []byte("web: exit 1"), bytes.Repeat([]byte("x"), 201), 1)
+	_, err = wire.ReadReport(bytes.NewReader(long), "inner", s.At)
+	require.ErrorContains(t, err, "the failing checks of node b have more than 200 bytes")
+
+	times := 0
+	publish := turned(func() { times++ })
+	for range 2 {
+		publish(s)
+	}
+	s.Checks = s.Checks[1:]
+	publish(s)
+	require.Equal(t, 2, times)
 }
 
 // Each pass is counted once, however often its status is published.

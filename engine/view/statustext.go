@@ -218,8 +218,28 @@ func Status(s agent.Status, now time.Time, p Paint) string {
 	for _, sus := range s.Suspended {
 		row("suspended", "%s", suspensionLine(sus, now))
 	}
+	checksText(row, s, now)
 	nodesText(&b, s.Nodes, now, p)
 	return b.String()
+}
+
+// checksText lists the checks that fail.
+func checksText(row func(label, format string, args ...any), s agent.Status, now time.Time) {
+	const most = 5
+	failing := s.FailingChecks()
+	for i, c := range failing[:min(len(failing), most)] {
+		label, idle := "", ""
+		if i == 0 {
+			label = "failing"
+		}
+		if c.Idle != "" {
+			idle = " (not run now: " + c.Idle + ")"
+		}
+		row(label, "check %s of %s for %s: %s%s", c.Check, c.Address, ago(now, c.Since), c.Error, idle)
+	}
+	if more := len(failing) - most; more > 0 {
+		row("", "and %d more: homestak-gitops status --json", more)
+	}
 }
 
 // around describes the server for nodes, and the parent.

@@ -15,7 +15,7 @@ func Tree(r wire.Report, now time.Time, p Paint) string {
 	for _, n := range r.Nodes {
 		t.below[n.Parent] = append(t.below[n.Parent], n)
 	}
-	root := []string{diag.Clean(r.Identity), string(r.Phase), t.ready(r.Ready, false)}
+	root := []string{diag.Clean(r.Identity), string(r.Phase), t.ready(r.Ready, false, "")}
 	if r.Commit != "" {
 		root = append(root, "at "+Short(r.Commit))
 	}
@@ -35,10 +35,12 @@ type treeText struct {
 	out   strings.Builder
 }
 
-func (t *treeText) ready(ready, stale bool) string {
+func (t *treeText) ready(ready, stale bool, failing string) string {
 	switch {
 	case stale:
 		return t.paint.as(bad, "stale")
+	case ready && failing != "":
+		return t.paint.as(bad, "failing")
 	case ready:
 		return t.paint.as(good, "ready")
 	default:
@@ -58,7 +60,7 @@ func (t *treeText) draw(parent, indent string) {
 		if i == len(nodes)-1 {
 			branch, deeper = "└── ", "    "
 		}
-		fields := []string{fmt.Sprintf("%-*s", width, diag.Clean(n.Name)), fmt.Sprintf("%-3s", n.Type), string(n.Phase), t.ready(n.Ready, n.Stale)}
+		fields := []string{fmt.Sprintf("%-*s", width, diag.Clean(n.Name)), fmt.Sprintf("%-3s", n.Type), string(n.Phase), t.ready(n.Ready, n.Stale, n.Failing)}
 		if n.Drift > 0 {
 			fields = append(fields, fmt.Sprintf("%d differ", n.Drift))
 		}
@@ -70,6 +72,9 @@ func (t *treeText) draw(parent, indent string) {
 		}
 		if n.Error != "" {
 			fields = append(fields, diag.Clean(firstOf(n.Error)))
+		}
+		if n.Failing != "" {
+			fields = append(fields, "check "+diag.Line(n.Failing))
 		}
 		fmt.Fprintf(&t.out, "%s%s%s\n", indent, branch, strings.Join(fields, "  "))
 		t.draw(n.Name, indent+deeper)

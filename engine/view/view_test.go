@@ -16,6 +16,7 @@ func TestTree(t *testing.T) {
 	at := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	r := wire.Report{Identity: "father", Phase: wire.PhaseRun, Commit: "3f2c1a9000000000000000000000000000000000", Cut: 2, Nodes: []wire.ReportNode{
 		{Name: "web-1", Type: "vm", Parent: "father", Phase: wire.PhaseRun, Ready: true},
+		{Name: "web-2", Type: "vm", Parent: "father", Phase: wire.PhaseRun, Ready: true, Failing: "web: no\nroute"},
 		{Name: "inner", Type: "pve", Parent: "father", Phase: wire.PhaseRun, Ready: true, Commit: "aaaaaaa000000000000000000000000000000000", Reported: at.Add(-12 * time.Second)},
 		{Name: "app", Type: "vm", Parent: "inner", Phase: wire.PhaseRun, Drift: 2, Error: "cores\nmore"},
 		{Name: "db", Type: "ct", Parent: "inner", Phase: wire.PhaseCreate, Stale: true, Reported: at.Add(-time.Hour), Error: "a\x1b[31m"},
@@ -23,6 +24,7 @@ func TestTree(t *testing.T) {
 	}}
 	require.Equal(t, `father  run  not ready  at 3f2c1a90
 ├── web-1  vm   run  ready
+├── web-2  vm   run  failing  check web: no route
 ├── inner  pve  run  ready  at aaaaaaa0  reported 12 s ago
 │   ├── app  vm   run  not ready  2 differ  cores
 │   └── db   ct   create  stale  reported 60 min ago  a?[31m

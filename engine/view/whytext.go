@@ -44,6 +44,16 @@ func Why(r control.Reasons) string {
 	if r.Node != nil {
 		row("is", "%s", standing(*r.Node))
 	}
+	for _, c := range r.Checks {
+		text := fmt.Sprintf("%s %s since %s", c.Check, c.State, When(c.Since))
+		if c.Error != "" {
+			text += ": " + c.Error
+		}
+		if c.Idle != "" {
+			text += " (not run now: " + c.Idle + ")"
+		}
+		row("check", "%s", text)
+	}
 	for _, g := range r.Unmanaged {
 		row("unmanaged", "%s %s (%d): %s; it is ignored", g.Kind, g.Name, g.VMID, g.Why)
 	}

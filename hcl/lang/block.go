@@ -32,6 +32,14 @@ func endpoint(read func(string) (model.Endpoint, error)) func(string) string {
 	}
 }
 
+// checkPeriod checks the attribute every of a check.
+func checkPeriod(s string) string {
+	if _, err := model.CheckPeriod(s); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
 // checkBlock validates an inner block as a whole: the combination of its attributes.
 func (d *Decoder) checkBlock(p Part, at hclv2.Range) {
 	c, ok := reflect.TypeAssert[*model.Check](p.Value.Addr())

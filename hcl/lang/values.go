@@ -124,6 +124,7 @@ var valueRules = map[string]valueRule{
 	"spec.check.tcp":                    {check: endpoint(model.TCPEndpoint)},
 	"spec.check.timeout":                {def: checkTimeout, most: checkMost},
 	"spec.check.interval":               {def: checkInterval, least: checkLeast},
+	"spec.check.every":                  {check: checkPeriod},
 
 	"manifest.pattern":                     {oneOf: []string{"flat", "tiered", "mesh", "hub-spoke", "federated"}},
 	"manifest.on_error":                    {oneOf: []string{"stop", "rollback", "continue"}, def: "stop"},
@@ -145,6 +146,7 @@ var valueRules = map[string]valueRule{
 	"node.check.tcp":           {check: endpoint(model.TCPEndpoint)},
 	"node.check.timeout":       {def: checkTimeout, most: checkMost},
 	"node.check.interval":      {def: checkInterval, least: checkLeast},
+	"node.check.every":         {check: checkPeriod},
 
 	"agent.identity":            {check: name},
 	"agent.drift_every":         {least: time.Second, def: 5 * time.Minute},

@@ -96,7 +96,7 @@ func (u *Uplink) State() State {
 	return u.state
 }
 
-// PassEnded makes a report due: a pass ended, or a child of its own said something new.
+// PassEnded makes a report due: a pass ended, a check turned, or a child of its own said something new.
 func (u *Uplink) PassEnded() {
 	select {
 	case u.ended <- struct{}{}:

@@ -30,6 +30,7 @@ const (
 	maxNodes          = 20_000
 	MaxReportFindings = 1_000
 	maxText           = 2_000 // bytes of one text
+	maxFailing        = 200   // bytes of ReportNode.Failing
 )
 
 // MaxReportEvery is the longest time between two reports: a child that reports less often is stale, whatever it says.
@@ -68,6 +69,8 @@ type ReportNode struct {
 	Drift  int       `json:"drift"` // attributes that differ
 	Since  time.Time `json:"since"` // when Ready last changed
 	Error  string    `json:"error"`
+	// Failing names the checks of the node that fail, and what one of them saw. Ready does not depend on them.
+	Failing string `json:"failing,omitempty"`
 	// Reported is the time at which the node itself, or the agent that manages it, reported last where that is
 	// not the reporting child; zero for the child's own nodes.
 	Reported time.Time `json:"reported,omitzero"`
@@ -202,6 +205,8 @@ func (r *Report) checkNodes() error {
 			return invalid("node %s has a drift of %d", n.Name, n.Drift)
 		case len(n.Error) > maxText:
 			return &ReportTooLargeError{fmt.Sprintf("the error of node %s has more than %d bytes", n.Name, maxText)}
+		case len(n.Failing) > maxFailing:
+			return &ReportTooLargeError{fmt.Sprintf("the failing checks of node %s have more than %d bytes", n.Name, maxFailing)}
 		}
 		above[n.Name] = true
 	}

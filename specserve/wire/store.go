@@ -304,11 +304,15 @@ func (r Report) Problem() string {
 }
 
 // ShortenText cuts a text to what a report may have, at a character.
-func ShortenText(text string) string {
+func ShortenText(text string) string { return shorten(text, maxText) }
+
+// ShortenFailing cuts the text of ReportNode.Failing to what a report may have.
+func ShortenFailing(text string) string { return shorten(text, maxFailing) }
+
+func shorten(text string, bytes int) string {
 	const end = "…"
-	if len(text) <= maxText {
+	if len(text) <= bytes {
 		return text
 	}
-	text = strings.ToValidUTF8(text[:maxText-len(end)], "")
-	return text + end
+	return strings.ToValidUTF8(text[:bytes-len(end)], "") + end
 }
