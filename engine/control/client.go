@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -175,6 +176,13 @@ func (c *Client) Reconcile(ctx context.Context) (agent.PassStatus, error) {
 	var p agent.PassStatus
 	err := c.post(ctx, "/reconcile?wait", nil, &p)
 	return p, err
+}
+
+// VerifyNodes runs the checks of nodes now, and waits for their results.
+func (c *Client) VerifyNodes(ctx context.Context, s Selected) (engine.Verified, error) {
+	var v engine.Verified
+	err := c.post(ctx, "/verify", s, &v)
+	return v, err
 }
 
 // watchEvery is the interval at which a client reads the status of a pass under way.

@@ -30,6 +30,7 @@ type Agent interface {
 	Pause(ctx context.Context, who string) (release func(), err error)
 	Suspend(s ledger.Suspension) error
 	Resume(manifest string) (bool, error)
+	VerifyNodes(ctx context.Context, by string, match func(*engine.Probe) bool) (engine.Verified, error)
 }
 
 // receipts gives access to the receipts.
@@ -143,6 +144,7 @@ func (c *Server) routes(ending <-chan struct{}) http.Handler {
 	handle("GET /why/{address}", c.why)               // where an object comes from and what was done to it: Reasons
 	handle("POST /reconcile", c.reconcile)            // check now; with ?wait the answer is the agent.PassStatus of that pass
 	handle("POST /reconcile/{node}", c.reconcileNode) // ask a node to check itself, or the child that manages it
+	handle("POST /verify", c.verifyNodes)             // run checks now: Selected
 	handle("POST /suspend", c.suspend)                // a ledger.Suspension, without since
 	handle("POST /resume", c.resume)                  // {"manifest": "…"}, "" for everything
 	handle("POST /hold", c.hold)                      // pause the agent: who=, verb=; granted when the headers come, until the connection ends
@@ -238,6 +240,48 @@ func (c *Server) reconcileNode(w http.ResponseWriter, r *http.Request) (any, err
 	}
 	writeAnswer(w, http.StatusAccepted, asked)
 	return nil, nil //nolint:nilnil // the answer is written
+}
+
+// Selected says whose checks are to run.
+type Selected struct {
+	Nodes    []string `json:"nodes"`    // names or addresses; none: all
+	Manifest string   `json:"manifest"` // "" for all
+	By       string   `json:"by"`       // who asks
+}
+
+// mostBy is the length of the name of a person who asks, in bytes.
+const mostBy = 200
+
+// verifyNodes runs checks, and answers once all have ended.
+func (c *Server) verifyNodes(w http.ResponseWriter, r *http.Request) (any, error) {
+	var s Selected
+	if err := readBody(r, &s); err != nil {
+		return nil, err
+	}
+	if s.By == "" || len(s.By) > mostBy {
+		return nil, badRequest("by is missing or too long", "it says who asks, in at most 200 bytes")
+	}
+	_, manifests := c.Facts.host()
+	if s.Manifest != "" && manifests != nil && !slices.Contains(manifests, s.Manifest) {
+		return nil, badRequest(fmt.Sprintf("the agent deploys no manifest %q", s.Manifest), diag.DidYouMean(s.Manifest, manifests))
+	}
+	var known []string
+	for _, n := range c.Agent.Status().Nodes {
+		known = append(known, n.Node, n.Address)
+	}
+	for _, name := range s.Nodes {
+		if !slices.Contains(known, name) {
+			return nil, &ProblemError{Status: http.StatusNotFound, Code: "unknown_node", Message: fmt.Sprintf("the agent has no node %q", diag.Line(name)), Hint: diag.DidYouMean(name, known)}
+		}
+	}
+	patient(w)
+	out, err := c.Agent.VerifyNodes(r.Context(), diag.Line(s.By), engine.Matches(s.Nodes, s.Manifest))
+	if errors.Is(err, engine.ErrInterrupted) || r.Context().Err() != nil {
+		return nil, stoppingProblem()
+	}
+	out.Checks = append([]engine.CheckRun{}, out.Checks...)
+	out.Success = out.Failed() == 0
+	return out, err
 }
 
 func (c *Server) suspend(_ http.ResponseWriter, r *http.Request) (any, error) {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -48,6 +50,9 @@ func receiptLine(r ledger.Receipt, address string) string {
 		}
 	}
 	text := summaryLine(s)
+	if r.Verb == ledger.VerbVerify {
+		text = verifiedLine(r)
+	}
 	if address != "" {
 		text = strings.Join(one, ", ")
 	}
@@ -64,6 +69,21 @@ func receiptLine(r ledger.Receipt, address string) string {
 		text += " (" + r.Author + ")"
 	}
 	return text
+}
+
+// verifiedLine counts the checks of a receipt by their ends.
+func verifiedLine(r ledger.Receipt) string {
+	n := map[string]int{}
+	for _, st := range r.Steps {
+		n[st.Status]++
+	}
+	parts := []string{diag.Count(len(r.Steps), "check")}
+	for _, end := range []engine.RunEnd{engine.RunFailed, engine.RunSkipped} {
+		if n[string(end)] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n[string(end)], end))
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // by names users, each once.

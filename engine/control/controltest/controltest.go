@@ -118,6 +118,17 @@ func (f *Agent) Last(n int, match func(*ledger.Receipt) bool) ([]ledger.Receipt,
 // Verify gives Broken.
 func (f *Agent) Verify() (int, []string, error) { return len(f.List), f.Broken, nil }
 
+// VerifyNodes has one check that fails, of node app.
+func (f *Agent) VerifyNodes(_ context.Context, by string, match func(*engine.Probe) bool) (engine.Verified, error) {
+	p := engine.Probe{Node: "app", Manifest: "web"}
+	p.Subject.Address = model.Address{Kind: "vm", Name: "app"}
+	v := engine.Verified{Host: "father", Commit: by}
+	if match(&p) {
+		v.Checks = []engine.CheckRun{{Address: "vm.app", Node: "app", Check: "up", Status: engine.RunFailed, Detail: "exit 1", Seconds: 2}}
+	}
+	return v, nil
+}
+
 // Checks returns the number of requested checks.
 func (f *Agent) Checks() int {
 	f.mu.Lock()
