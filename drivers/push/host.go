@@ -146,8 +146,9 @@ type confirmation = func(context.Context, *spec.Spec, aspect.Step) error
 
 // way returns the way to the host's own machine.
 func (o ownMachine) way(ctx context.Context) (inside, confirmation, error) {
+	overSSH := o.d.host.SSH != nil && (len(o.d.privateKeys()) > 0 || o.d.cfg.AgentSocket != "")
 	if o.d.cfg.Helper != nil {
-		if err := o.d.cfg.Helper.Ready(); err == nil || o.d.host.SSH == nil {
+		if err := o.d.cfg.Helper.Ready(); err == nil || !overSSH {
 			return helped{o.d.cfg.Helper}, nil, err
 		}
 	}
@@ -155,7 +156,7 @@ func (o ownMachine) way(ctx context.Context) (inside, confirmation, error) {
 	if why == nil {
 		return onMachine{o.d.cfg.Inside, o.d.cfg.Locally}, nil, nil
 	}
-	if o.d.host.SSH == nil || len(o.d.privateKeys()) == 0 && o.d.cfg.AgentSocket == "" {
+	if !overSSH {
 		return nil, nil, fmt.Errorf("%w, and host %s has no ssh block with a key: apply as root on the machine itself, or add ssh", why, o.d.host.Name)
 	}
 	return onMachine{o.d.cfg.Inside, o}, o.confirm, nil

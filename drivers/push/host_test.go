@@ -139,6 +139,7 @@ func (unhelpful) Ready() error { return errors.New("the helper is not enabled") 
 
 func TestAnAgentWithoutItsHelper(t *testing.T) {
 	w, pass := hostWorld("998\nfather\n", "a")
+	w.site.Hosts["father"].SSH = &model.HostSSH{User: "root"} // as the loader makes it, without a key
 	p := pass()
 	p.Open = func(d engine.Desired, h *model.Host) (engine.Driver, error) {
 		return Config{Inside: w.fleet, HostKeys: w.keys, Helper: unhelpful{}}.Over(w.host, d.Site, h), nil
