@@ -83,7 +83,7 @@ quick: ## build, vet, and the tests of packages that need no simulated host, in 
 # way again and again: TestEveryRequest… goes it for guests, the script apply for plans, trial
 # for trees and for the demo,
 # TestSchedule of test/forest and of test/chaos for long days and for what orders twice,
-# specserve/limit for many connections, and TestS2ALoadThatTakesTooMuchIsEnded for what a
+# specserve for many connections, and TestS2ALoadThatTakesTooMuchIsEnded for what a
 # commit does in a child. make test has all of them, and more schedules.
 SIDEBYSIDE := ^\s*(defer )?go [a-zA-Z(]|drivertest|\.Go\(|errgroup|httptest|net\.Listen|http\.Server
 ALONE := examples|test/(arch|bench|guest|machines|nspawn|integration|real|sim/clients|sim/replay)

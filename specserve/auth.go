@@ -6,7 +6,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/policy"
-	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -56,4 +55,4 @@ func (x *request) authorize(node string) *wire.Error {
 }
 
 // verified says that the connection of the request has shown a valid credential.
-func (x *request) verified() { limit.Verified(x.Request) }
+func (x *request) verified() { verifiedConnection(x.Request) }

@@ -26,7 +26,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -714,7 +713,7 @@ func TestReportOfAChild(t *testing.T) {
 // A node that reports in a loop is stopped, and no other one.
 func TestReportRate(t *testing.T) {
 	l := unlimited()
-	l.Reports = limit.Rate{Every: 10 * time.Second, Burst: 2}
+	l.Reports = Rate{Every: 10 * time.Second, Burst: 2}
 	s := serveLimits(t, l)
 	s.publish("3f2c1a9", site())
 	send := func(node, token string) answer {

@@ -2,8 +2,6 @@ package specserve
 
 import (
 	"time"
-
-	"github.com/homestak/homestak-gitops/specserve/limit"
 )
 
 // Limits are the limits of clients. A client that only connects costs one goroutine until Header.
@@ -21,10 +19,10 @@ type Limits struct {
 	Connections          int // at once
 	ConnectionsPerClient int
 	Unverified           int           // connections whose client has not shown a valid credential; the rest of Connections is reserved
-	Refusals             limit.Rate    // of a client, before all of its requests are refused
-	RefusalsPerNode      limit.Rate    // of a client about one node, before all of its requests about it are
+	Refusals             Rate          // of a client, before all of its requests are refused
+	RefusalsPerNode      Rate          // of a client about one node, before all of its requests about it are
 	Remembered           int           // clients and nodes whose refusals are counted
-	Reports              limit.Rate    // of a node
+	Reports              Rate          // of a node
 	Streams              int           // of events at once
 	Wait                 time.Duration // of a node that waits for something to do
 	Waiters              int           // at once
@@ -39,10 +37,10 @@ func Usual() Limits {
 		Header: 10 * time.Second, Read: 20 * time.Second, Write: 40 * time.Second, Idle: 2 * time.Minute, IdleUnverified: 5 * time.Second,
 		HeaderBytes: 16 << 10,
 		Connections: 4096, ConnectionsPerClient: 256, Unverified: 2048,
-		Refusals:        limit.Rate{Every: 10 * time.Millisecond, Burst: 500}, // many nodes may share an address
-		RefusalsPerNode: limit.Rate{Every: 500 * time.Millisecond, Burst: 20},
+		Refusals:        Rate{Every: 10 * time.Millisecond, Burst: 500}, // many nodes may share an address
+		RefusalsPerNode: Rate{Every: 500 * time.Millisecond, Burst: 20},
 		Remembered:      64 << 10,
-		Reports:         limit.Rate{Every: 5 * time.Second, Burst: 12},
+		Reports:         Rate{Every: 5 * time.Second, Burst: 12},
 		Streams:         64,
 		Wait:            55 * time.Second, Waiters: 2048, WaitersPerNode: 2,
 		Shutdown: 1500 * time.Millisecond,

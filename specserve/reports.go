@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/policy"
-	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -63,7 +62,7 @@ func takeReport(x *request) error {
 	if err != nil {
 		return err
 	}
-	if wait, ok := x.reporting.Take(limit.Key{About: x.identity}, x.now); !ok {
+	if wait, ok := x.reporting.Take(rateKey{About: x.identity}, x.now); !ok {
 		return x.later(wait, "the node reports too often")
 	}
 	if !n.Child {

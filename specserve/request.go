@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/source/serve"
-	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -76,8 +75,8 @@ func (x *request) serve() error {
 	w := x.w.Header()
 	w.Set("X-Content-Type-Options", "nosniff")
 	w.Set("Cache-Control", "no-store")
-	client := limit.Client(x.RemoteAddr)
-	x.limited = x.refusals.Wait(limit.Key{Client: client}, x.now)
+	client := networkOf(x.RemoteAddr)
+	x.limited = x.refusals.Wait(rateKey{Client: client}, x.now)
 	rows, name := match(x.table, x.URL.EscapedPath())
 	if len(rows) == 0 {
 		if x.limited > 0 {
@@ -100,7 +99,7 @@ func (x *request) serve() error {
 			return &wire.Error{Code: wire.CodeBadRequest, Message: "the path does not have the name of a node", Hint: "a name has letters, digits and dashes, and begins with a letter"}
 		}
 		x.identity = name
-		x.limited = max(x.limited, x.perNode.Wait(limit.Key{Client: client, About: name}, x.now))
+		x.limited = max(x.limited, x.perNode.Wait(rateKey{Client: client, About: name}, x.now))
 	}
 	if x.limited > 0 && !rows[i].signed && !x.proven() {
 		return x.tooMany()
@@ -132,7 +131,7 @@ func (x *request) count(err error) {
 	if x.status < 400 || x.status >= 500 || x.status == http.StatusTooManyRequests {
 		return
 	}
-	key := limit.Key{Client: limit.Client(x.RemoteAddr)}
+	key := rateKey{Client: networkOf(x.RemoteAddr)}
 	x.refusals.Count(key, x.now)
 	if key.About = x.identity; key.About != "" {
 		x.perNode.Count(key, x.now)
@@ -141,7 +140,7 @@ func (x *request) count(err error) {
 
 // tooMany refuses a request of a client that was refused too often.
 func (x *request) tooMany() error {
-	x.note(limit.Client(x.RemoteAddr), "refused a request: the client sent too many that were refused")
+	x.note(networkOf(x.RemoteAddr), "refused a request: the client sent too many that were refused")
 	x.unread()
 	return x.later(x.limited, "")
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/tasks"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -89,8 +88,8 @@ type Server struct {
 	view    atomic.Pointer[View] // never nil; empty at first
 	started time.Time
 
-	refusals, perNode *limit.Rates  // requests that were refused, by client, and by client and node
-	noted             *limit.Rates  // lines of the log about a client
+	refusals, perNode *rates        // requests that were refused, by client, and by client and node
+	noted             *rates        // lines of the log about a client
 	listing           chan struct{} // one slot for listing all specs
 	repository        *serve.Handler
 	underWay          sync.WaitGroup // requests
@@ -98,7 +97,7 @@ type Server struct {
 	counts    *counts // of what was answered
 	figures   Registry
 	reports   *wire.ReportStore
-	reporting *limit.Rates      // reports, by node
+	reporting *rates            // reports, by node
 	hooks     *keys.HookChecker // of notifications
 	streams   chan struct{}     // slots for readers of events
 	waiting   *waiters
@@ -126,11 +125,11 @@ func New(o Options) *Server {
 	s := &Server{
 		o: o, table: endpoints(), started: o.Now(), listing: make(chan struct{}, 1),
 		repository: serve.NewHandler(serve.HandlerOptions{Bounds: serve.Options{Dir: o.Spool}, Log: o.Log}),
-		refusals:   limit.NewRates(l.Refusals, l.Remembered),
-		perNode:    limit.NewRates(l.RefusalsPerNode, l.Remembered),
-		noted:      limit.NewRates(limit.Rate{Every: time.Minute, Burst: 1}, 1024),
+		refusals:   newRates(l.Refusals, l.Remembered),
+		perNode:    newRates(l.RefusalsPerNode, l.Remembered),
+		noted:      newRates(Rate{Every: time.Minute, Burst: 1}, 1024),
 
-		counts: newCounts(), reports: o.Reports, reporting: limit.NewRates(l.Reports, l.Remembered),
+		counts: newCounts(), reports: o.Reports, reporting: newRates(l.Reports, l.Remembered),
 		hooks: keys.NewHookChecker(o.Now), streams: make(chan struct{}, l.Streams),
 		waiting: newWaiters(), ending: make(chan struct{}),
 	}
@@ -167,10 +166,10 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 			MaxReceiveBufferPerConnection: 1 << 20, MaxReceiveBufferPerStream: 256 << 10,
 		},
 	}
-	bounded := limit.NewListener(ln, limit.Bounds{Total: l.Connections, PerClient: l.ConnectionsPerClient, Unverified: l.Unverified, Idle: l.IdleUnverified}, func(client netip.Prefix, open int) {
+	bounded := newBoundedListener(ln, connectionBounds{Total: l.Connections, PerClient: l.ConnectionsPerClient, Unverified: l.Unverified, Idle: l.IdleUnverified}, func(client netip.Prefix, open int) {
 		s.note(client, "it or all clients together have too many connections", "open", open)
 	})
-	var silent limit.Silent
+	var silent wire.Silent
 	h.ConnContext = bounded.Context
 	h.ConnState = func(c net.Conn, state http.ConnState) {
 		silent.Track(c, state)
@@ -199,7 +198,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 
 // note logs why a client is refused, once in a while for each.
 func (s *Server) note(client netip.Prefix, why string, args ...any) {
-	if _, ok := s.noted.Take(limit.Key{Client: client}, s.o.Now()); ok {
+	if _, ok := s.noted.Take(rateKey{Client: client}, s.o.Now()); ok {
 		s.o.Log.Warn("refusing a client", append([]any{"client", client.String(), "why", why}, args...)...)
 	}
 }

@@ -36,7 +36,6 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -470,7 +469,7 @@ func TestOneVersionPerRequest(t *testing.T) {
 }
 
 // fast is a rate that no test reaches.
-var fast = limit.Rate{Every: time.Nanosecond, Burst: 1_000_000}
+var fast = Rate{Every: time.Nanosecond, Burst: 1_000_000}
 
 func unlimited() Limits {
 	l := Usual()

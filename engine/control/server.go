@@ -18,7 +18,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
-	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -94,7 +93,7 @@ func (c *Server) Serve(ctx context.Context, ln net.Listener) error {
 		ReadHeaderTimeout: controlRead, ReadTimeout: controlRead, WriteTimeout: controlWrite, IdleTimeout: controlRead,
 		MaxHeaderBytes: controlBody, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 	}
-	var silent limit.Silent
+	var silent wire.Silent
 	s.ConnState = silent.Track
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(bounded(ln, controlConns)) }()

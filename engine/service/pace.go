@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -14,7 +13,7 @@ func limits(pace time.Duration) specserve.Limits {
 		return specserve.Limits{}
 	}
 	l := specserve.Usual()
-	l.Reports = limit.Rate{Every: pace / 2, Burst: l.Reports.Burst}
+	l.Reports = specserve.Rate{Every: pace / 2, Burst: l.Reports.Burst}
 	return l
 }
 

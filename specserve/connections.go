@@ -1,4 +1,4 @@
-package limit
+package specserve
 
 import (
 	"cmp"
@@ -12,22 +12,22 @@ import (
 	"time"
 )
 
-// Bounds limit the number of connections that a Listener has at once, each at least 1.
-type Bounds struct {
+// connectionBounds limit the number of connections that a boundedListener has at once, each at least 1.
+type connectionBounds struct {
 	Total      int
 	PerClient  int
 	Unverified int           // whose client has not shown a valid credential; the rest of Total is reserved for the others
 	Idle       time.Duration // how long an unverified one stays between two requests
 }
 
-// Listener accepts a bounded number of connections at once. At the limit it closes the least useful one in favour
+// boundedListener accepts a bounded number of connections at once. At the limit it closes the least useful one in favour
 // of the new one: of the client with the most unverified connections the oldest without a running request, else the
 // oldest; and only then a verified one, which has to be idle. If there is none, it closes the new one.
 //
 // Its server has to use Track as http.Server.ConnState and Context as http.Server.ConnContext.
-type Listener struct {
+type boundedListener struct {
 	net.Listener
-	bounds Bounds
+	bounds connectionBounds
 	closed func(client netip.Prefix, open int)
 
 	mutex      sync.Mutex // each connection is served by a goroutine of its own, and any may make room for a new one
@@ -55,21 +55,21 @@ const (
 	kept                // verified, and not closed
 )
 
-// NewListener bounds a listener. Closed is called for each connection that is closed since there are too many, with the
+// newBoundedListener bounds a listener. Closed is called for each connection that is closed since there are too many, with the
 // number that its client had; it must not wait.
-func NewListener(ln net.Listener, b Bounds, closed func(client netip.Prefix, open int)) *Listener {
-	return &Listener{Listener: ln, bounds: b, closed: closed, clients: map[netip.Prefix]*client{}}
+func newBoundedListener(ln net.Listener, b connectionBounds, closed func(client netip.Prefix, open int)) *boundedListener {
+	return &boundedListener{Listener: ln, bounds: b, closed: closed, clients: map[netip.Prefix]*client{}}
 }
 
 // Accept waits for a connection, and makes room for it.
-func (l *Listener) Accept() (net.Conn, error) {
+func (l *boundedListener) Accept() (net.Conn, error) {
 	for {
 		accepted, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
 		c := &conn{Conn: accepted, listener: l}
-		victims, ok := l.enter(c, Client(accepted.RemoteAddr().String()))
+		victims, ok := l.enter(c, networkOf(accepted.RemoteAddr().String()))
 		for _, v := range victims {
 			v.cut()
 		}
@@ -81,7 +81,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 }
 
 // enter adds a connection. Victims are those that have to be closed for it; the client of each is as it was before.
-func (l *Listener) enter(c *conn, from netip.Prefix) (victims []*conn, ok bool) {
+func (l *boundedListener) enter(c *conn, from netip.Prefix) (victims []*conn, ok bool) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	own := l.clients[from]
@@ -116,7 +116,7 @@ func (l *Listener) enter(c *conn, from netip.Prefix) (victims []*conn, ok bool) 
 }
 
 // victim is the connection of all clients that is closed first; nil if each is kept.
-func (l *Listener) victim() *conn {
+func (l *boundedListener) victim() *conn {
 	var best *conn
 	for _, c := range l.clients {
 		v := c.victim()
@@ -141,7 +141,7 @@ func (c *client) victim() *conn {
 }
 
 // rank changes the rank of a connection. The caller has the mutex.
-func (l *Listener) rank(c *conn, to rank) {
+func (l *boundedListener) rank(c *conn, to rank) {
 	l.unrank(c)
 	l.turns++
 	c.rank, c.turn = to, l.turns
@@ -150,7 +150,7 @@ func (l *Listener) rank(c *conn, to rank) {
 	}
 }
 
-func (*Listener) unrank(c *conn) {
+func (*boundedListener) unrank(c *conn) {
 	if c.at != nil {
 		c.client.ranks[c.rank].Remove(c.at)
 		c.at = nil
@@ -162,7 +162,7 @@ func (*Listener) unrank(c *conn) {
 }
 
 // remove forgets a connection. The caller has the mutex.
-func (l *Listener) remove(c *conn) {
+func (l *boundedListener) remove(c *conn) {
 	if c.gone {
 		return
 	}
@@ -179,7 +179,7 @@ func (l *Listener) remove(c *conn) {
 }
 
 // Track notices when a request begins and ends.
-func (l *Listener) Track(nc net.Conn, state http.ConnState) {
+func (l *boundedListener) Track(nc net.Conn, state http.ConnState) {
 	c := unwrap(nc)
 	if c == nil || state != http.StateActive && state != http.StateIdle {
 		return
@@ -202,7 +202,7 @@ func (l *Listener) Track(nc net.Conn, state http.ConnState) {
 }
 
 // expire closes a connection that has been idle since a turn.
-func (l *Listener) expire(c *conn, turn uint64) {
+func (l *boundedListener) expire(c *conn, turn uint64) {
 	l.mutex.Lock()
 	same := c.turn == turn && !c.gone
 	if same {
@@ -218,16 +218,16 @@ func (l *Listener) expire(c *conn, turn uint64) {
 type connKey struct{}
 
 // Context is the context of the requests of a connection.
-func (*Listener) Context(ctx context.Context, nc net.Conn) context.Context {
+func (*boundedListener) Context(ctx context.Context, nc net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, unwrap(nc))
 }
 
-// Verified notices that a request has a valid credential. From then on its connection is one that others hardly make
+// verifiedConnection notices that a request has a valid credential. From then on its connection is one that others hardly make
 // room for.
-func Verified(r *http.Request) {
+func verifiedConnection(r *http.Request) {
 	c, _ := r.Context().Value(connKey{}).(*conn)
 	if c == nil {
-		return // not of a Listener
+		return // not of a boundedListener
 	}
 	l := c.listener
 	l.mutex.Lock()
@@ -240,7 +240,7 @@ func Verified(r *http.Request) {
 	l.rank(c, kept)
 }
 
-// unwrap finds the connection of a Listener below TLS; nil if it is another one.
+// unwrap finds the connection of a boundedListener below TLS; nil if it is another one.
 func unwrap(nc net.Conn) *conn {
 	if secure, is := nc.(*tls.Conn); is {
 		nc = secure.NetConn()
@@ -252,7 +252,7 @@ func unwrap(nc net.Conn) *conn {
 // conn is a connection that is counted. The mutex of its listener guards what is below that.
 type conn struct {
 	net.Conn
-	listener *Listener
+	listener *boundedListener
 	client   *client
 
 	rank   rank

@@ -1,4 +1,4 @@
-package limit
+package specserve
 
 import (
 	"context"
@@ -21,18 +21,18 @@ func TestClient(t *testing.T) {
 		"[2001:db8:1:2:3::4]:443": "2001:db8:1:2::/64", "[fe80::1%eth0]:443": "fe80::/64",
 		"@": "invalid Prefix", "": "invalid Prefix", "pipe": "invalid Prefix",
 	} {
-		require.Equal(t, want, Client(remote).String(), remote)
+		require.Equal(t, want, networkOf(remote).String(), remote)
 	}
 }
 
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func key(n int) Key {
-	return Key{Client: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), 32)}
+func key(n int) rateKey {
+	return rateKey{Client: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), 32)}
 }
 
 func TestRates(t *testing.T) {
-	r := NewRates(Rate{Every: 100 * time.Millisecond, Burst: 3}, 100)
+	r := newRates(Rate{Every: 100 * time.Millisecond, Burst: 3}, 100)
 	now := start
 	take := func(n int) time.Duration {
 		t.Helper()
@@ -65,7 +65,7 @@ func TestRates(t *testing.T) {
 
 // What counts may be known only when it is over.
 func TestWaitAndCount(t *testing.T) {
-	r := NewRates(Rate{Every: time.Second, Burst: 2}, 100)
+	r := newRates(Rate{Every: time.Second, Burst: 2}, 100)
 	require.Zero(t, r.Wait(key(1), start))
 	r.Count(key(1), start)
 	require.Zero(t, r.Wait(key(1), start))
@@ -79,7 +79,7 @@ func TestWaitAndCount(t *testing.T) {
 
 // However many addresses come, the memory is bounded, and none is locked out.
 func TestManyKeys(t *testing.T) {
-	r := NewRates(Rate{Every: time.Hour, Burst: 1}, 100)
+	r := newRates(Rate{Every: time.Hour, Burst: 1}, 100)
 	for n := range 10_000 {
 		_, ok := r.Take(key(n), start.Add(time.Duration(n)*time.Millisecond))
 		require.True(t, ok)
@@ -95,7 +95,7 @@ func TestManyKeys(t *testing.T) {
 	require.LessOrEqual(t, limited, 100)
 
 	// Keys that are at rest are forgotten first.
-	r = NewRates(Rate{Every: time.Second, Burst: 1}, 100)
+	r = newRates(Rate{Every: time.Second, Burst: 1}, 100)
 	for n := range 99 {
 		r.Take(key(n), start)
 	}
@@ -122,19 +122,19 @@ func (f *from) Close() error {
 	return nil
 }
 
-// table is a Listener whose connections come from addresses that a test gives.
+// table is a boundedListener whose connections come from addresses that a test gives.
 type table struct {
 	net.Listener
 	t     *testing.T
-	under *Listener
+	under *boundedListener
 	next  []*from
 	noted []string // the clients of those that had to be closed, and how many they had
 }
 
-func newTable(t *testing.T, b Bounds) *table {
+func newTable(t *testing.T, b connectionBounds) *table {
 	t.Helper()
 	l := &table{t: t}
-	l.under = NewListener(l, b, func(client netip.Prefix, open int) { l.noted = append(l.noted, fmt.Sprint(client, " ", open)) })
+	l.under = newBoundedListener(l, b, func(client netip.Prefix, open int) { l.noted = append(l.noted, fmt.Sprint(client, " ", open)) })
 	return l
 }
 
@@ -167,12 +167,12 @@ func (p *peer) ask() *peer      { p.l.under.Track(p.c, http.StateActive); return
 func (p *peer) answered() *peer { p.l.under.Track(p.c, http.StateIdle); return p }
 
 func (p *peer) verify() *peer {
-	Verified((&http.Request{}).WithContext(p.l.under.Context(context.Background(), p.c)))
+	verifiedConnection((&http.Request{}).WithContext(p.l.under.Context(context.Background(), p.c)))
 	return p
 }
 
-func wide() Bounds {
-	return Bounds{Total: 100, PerClient: 100, Unverified: 100, Idle: 5 * time.Second}
+func wide() connectionBounds {
+	return connectionBounds{Total: 100, PerClient: 100, Unverified: 100, Idle: 5 * time.Second}
 }
 
 // The client with the most unverified connections gives way: by its oldest that is idle, else by its oldest.
@@ -205,7 +205,7 @@ func TestS4WhoGivesWay(t *testing.T) {
 	require.NoError(t, slow.c.Close(), "also after it had to be closed")
 }
 
-// Verified connections have slots of their own. They give way to nothing while a request is under way.
+// verifiedConnection connections have slots of their own. They give way to nothing while a request is under way.
 func TestS4ReservedSlots(t *testing.T) {
 	b := wide()
 	b.Total, b.Unverified, b.PerClient = 5, 3, 4
