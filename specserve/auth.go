@@ -22,9 +22,15 @@ func (x *request) identify() error {
 		return &wire.Error{Code: wire.CodeNoCredential, Message: "the credentials are malformed"}
 	}
 	x.shown = x.view.Catalog.Check(text, x.identity, x.view.Keys, x.view.Book, x.now)
+	if x.shown.Claims.Join && x.endpoint != agentPrefix+"{os}-{arch}" {
+		x.shown.Valid, x.shown.Identity = false, ""
+		return &wire.Error{Code: wire.CodeNotYours, Message: "the token is for joining, and for nothing else", Hint: "run homestak-gitops join with it"}
+	}
 	if x.shown.Valid {
 		x.verified()
-		x.view.Book.Use(x.shown.Claims, x.now)
+		if !x.shown.Claims.Join {
+			x.view.Book.Use(x.shown.Claims, x.now)
+		}
 	}
 	return nil
 }

@@ -43,9 +43,12 @@ type configHead struct {
 
 // makeConfig makes what a child needs for its subtree.
 func makeConfig(in CatalogInput, child string) ([]byte, diag.List) {
-	s := in.Site
+	s, way := in.Site, in.Way
+	if s.Hosts[child] != nil {
+		way = "" // it is where it is
+	}
 	head := configHead{
-		Version: wire.ConfigVersion, Identity: child, Commit: in.Commit, Way: in.Way,
+		Version: wire.ConfigVersion, Identity: child, Commit: in.Commit, Way: way,
 		Defaults: &wire.Defaults{
 			Site: s.Name, Domain: s.Domain, Timezone: s.Timezone, DNS: s.DNS, Gateway: s.Gateway, Packages: s.Packages,
 			Bridge: s.Bridge, VMUser: s.VMUser, ServerURL: s.ServerURL,

@@ -44,6 +44,7 @@ func endpoints() []endpoint {
 		{method: http.MethodGet, path: "/queue/" + identity, access: checkedByHandler, do: serveQueue},
 		{method: http.MethodPost, path: "/queue/" + identity, body: wire.MaxTaskResult, access: checkedByHandler, do: takeResult},
 		{method: http.MethodGet, path: "/config/" + identity, access: checkedByHandler, do: serveConfig},
+		{method: http.MethodPost, path: joinEndpoint, body: wire.MaxJoin, access: checkedByHandler, do: join},
 		{method: http.MethodGet, path: "/status", early: true, access: readers, do: status},
 		{method: http.MethodGet, path: "/events", early: true, access: readers, do: events},
 		{method: http.MethodGet, path: "/metrics", early: true, access: readers, do: metrics},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -34,6 +35,10 @@ func (x *request) own() (*Node, error) {
 	}
 	n, err := x.node()
 	if err != nil {
+		if x.shown.Claims.Spec == keys.ForAgent && x.view.Catalog.Suspended(x.identity) == "" {
+			x.waitingHosts.note(x.identity, x.RemoteAddr, x.now)
+			return nil, &wire.Error{Code: wire.CodeNotFound, Message: "no commit in force has a host of this name yet", Hint: "declare it: host \"" + x.identity + "\" { parent = host." + cmp.Or(x.o.Identity, "NAME") + " }"}
+		}
 		return nil, err
 	}
 	if err := x.authorize(x.identity); err != nil {

@@ -94,14 +94,15 @@ type Server struct {
 	repository        *serve.Handler
 	underWay          sync.WaitGroup // requests
 
-	counts    *counts // of what was answered
-	figures   Registry
-	reports   *wire.ReportStore
-	reporting *rates            // reports, by node
-	hooks     *keys.HookChecker // of notifications
-	streams   chan struct{}     // slots for readers of events
-	waiting   *waiters
-	ending    chan struct{} // closed when it takes no more requests
+	counts       *counts // of what was answered
+	figures      Registry
+	reports      *wire.ReportStore
+	reporting    *rates            // reports, by node
+	hooks        *keys.HookChecker // of notifications
+	streams      chan struct{}     // slots for readers of events
+	waiting      *waiters
+	waitingHosts waitingHosts  // joined, and not in the site
+	ending       chan struct{} // closed when it takes no more requests
 }
 
 // New makes a server that has nothing to serve yet.

@@ -60,8 +60,8 @@ type source interface {
 	Keep(ids ...string) error
 }
 
-// Options configure an Agent. All but Poll, Drift, Width, Exclusive, Parent, Children, InForce, Forget, Observed,
-// Log, Notify and the texts must be set.
+// Options configure an Agent. All but Poll, Drift, Width, Exclusive, Parent, Children, Revoke, InForce, Forget,
+// Observed, Log, Notify and the texts must be set.
 type Options struct {
 	Identity string
 	Program  string // version, for its status
@@ -90,6 +90,8 @@ type Options struct {
 	// Forget is called before a guest is created or replaced, and after it was removed: what it reported came from another
 	// machine. May be nil.
 	Forget func(node string)
+	// Revoke revokes the tokens of a host that left the site. May be nil where Children is.
+	Revoke func(host string) error
 	// Parent gives what the parent said last, nil as long as it said nothing. Nil for the agent of a host.
 	Parent func() *Bundle
 	// Children gives what is known of the children, by the last report of each; the caller may change the map. The
@@ -107,7 +109,8 @@ type Options struct {
 
 // HostState compares the host with the applied commit.
 type HostState struct {
-	Removed   []string // children on the host that the site lacks
+	Removed   []string // children that the site lacks: on the host, and hosts whose parent this agent was
+	Moved     []string // hosts whose parent this agent was, and that have another one
 	Converged string   // the last commit that the host converged to completely; "" for none
 }
 

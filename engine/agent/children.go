@@ -8,6 +8,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -24,13 +25,71 @@ func childrenFor(ctx context.Context, l *loop, c model.Commit) map[string]model.
 	}
 	all := l.o.Children()
 	for name, first := range l.memory.Withdrawn {
-		child := all[name]
-		if child.Empty && child.Commit != c.ID && l.upstream.descends(ctx, first, child.Commit) && l.upstream.descends(ctx, child.Commit, c.ID) {
+		if child := all[name]; child.Commit != c.ID && l.upstream.gone(ctx, child, first, c.ID) {
 			child.Gone = true
 			all[name] = child
 		}
 	}
 	return all
+}
+
+// gone reports whether a child is empty by a report about a commit from the first one that lacked it to that of now.
+func (u *upstream) gone(ctx context.Context, child model.ChildReport, first, now string) bool {
+	return child.Empty && u.descends(ctx, first, child.Commit) && u.descends(ctx, child.Commit, now)
+}
+
+// A host that has a parent joined it, and no guest shows that. So its parent remembers it: one that left the site is told so
+// until it reports that it is empty, and then its tokens are revoked. One that has another parent by now is served as before,
+// so that it gets the commit that says so. Losing the memory delays the former, and the latter has to join by hand.
+
+// hostsBelow are the hosts of an agent by a site, and what was known of them before: those that left the site, and those that moved.
+func hostsBelow(known map[string]ledger.HostBelow, s *model.Site, identity string) (removed, moved []string) {
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		switch h := s.Hosts[name]; {
+		case h != nil && h.Parent != identity:
+			moved = append(moved, name)
+		case h == nil && !known[name].Moved:
+			removed = append(removed, name)
+		}
+	}
+	return removed, moved
+}
+
+// noteHosts remembers the hosts below by the site of a commit that came into force, and revokes the tokens of those that left
+// it and are empty.
+func noteHosts(ctx context.Context, l *loop, s *model.Site, id string) {
+	next := map[string]ledger.HostBelow{}
+	for _, c := range s.ChildrenOf(l.o.Identity) {
+		if c.Node == nil {
+			next[c.Name] = ledger.HostBelow{}
+		}
+	}
+	removed, moved := hostsBelow(l.memory.Hosts, s, l.o.Identity)
+	for _, name := range moved {
+		next[name] = ledger.HostBelow{Moved: true}
+	}
+	var reports map[string]model.ChildReport
+	if len(removed) > 0 && l.o.Children != nil {
+		reports = l.o.Children()
+	}
+	for _, name := range removed {
+		was := l.memory.Hosts[name]
+		was.Left = cmp.Or(was.Left, id)
+		if l.upstream.gone(ctx, reports[name], was.Left, id) {
+			err := l.o.Revoke(name)
+			if err == nil {
+				l.o.Log.Info("a host left the site, and is empty: its tokens are revoked", "host", name)
+				continue
+			}
+			l.o.Log.Warn("the tokens of a host that left the site were not revoked; the next pass tries again", "host", name, "error", err)
+		}
+		next[name] = was
+	}
+	if !maps.Equal(l.memory.Hosts, next) {
+		l.memory.Hosts = next
+		l.memory.persist()
+		l.moved()
+	}
 }
 
 // descends reports whether a commit is another one, or is known to come after it.

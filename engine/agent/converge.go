@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -107,15 +108,15 @@ func showLastGood(ctx context.Context, l *loop) {
 	if l.o.InForce == nil || !known {
 		return
 	}
-	host := HostState{Converged: l.memory.Converged.ID}
+	host, hosts := HostState{Converged: l.memory.Converged.ID}, map[string]ledger.HostBelow(nil)
 	if !suspended(l.memory.Suspended, "") {
-		host.Removed = slices.Sorted(maps.Keys(l.memory.Withdrawn))
+		host.Removed, hosts = slices.Sorted(maps.Keys(l.memory.Withdrawn)), l.memory.Hosts
 	}
 	l.during(ctx, func(ctx context.Context) {
 		defer func() { _ = recover() }()
 		d := l.o.Load(ctx, c)
 		if d.Commit = c.ID; d.Site != nil && d.Site.HostFor(l.o.Identity) != nil {
-			l.o.inForce(ctx, d, host)
+			l.o.inForce(ctx, d, host, hosts)
 		}
 	})
 }

@@ -192,8 +192,10 @@ func (m *membershipFacts) decide(s *model.Site, before func() *model.Site, obser
 		}
 	}
 	if !m.In && m.Child && m.Before != "" {
-		if was := before(); was != nil && (way == "" || wayTo(was, m.Identity) == way) {
-			own = was.HostFor(m.Identity)
+		if was := before(); was != nil {
+			if at := wayTo(was, m.Identity); way == "" || at == "" || at == way {
+				own = was.HostFor(m.Identity)
+			}
 		}
 		m.WasIn = own != nil
 	}

@@ -86,7 +86,11 @@ func (m *memory) refs() []string {
 			out = append(out, ref.ID)
 		}
 	}
-	for _, id := range slices.Concat(slices.Sorted(maps.Values(m.Withdrawn)), slices.Sorted(maps.Values(m.Specs)), []string{m.Member}) {
+	left := []string{}
+	for _, name := range slices.Sorted(maps.Keys(m.Hosts)) {
+		left = append(left, m.Hosts[name].Left)
+	}
+	for _, id := range slices.Concat(slices.Sorted(maps.Values(m.Withdrawn)), left, slices.Sorted(maps.Values(m.Specs)), []string{m.Member}) {
 		if id != "" && !slices.Contains(out, id) {
 			out = append(out, id)
 		}

@@ -43,8 +43,9 @@ type pass struct {
 	course  course
 	unknown error // why the site does not have the agent
 	host    HostState
-	shown   bool   // host was reported
-	release func() // of the write lock; nil while it is not held
+	hosts   map[string]ledger.HostBelow // that have or had this agent as their parent
+	shown   bool                        // host was reported
+	release func()                      // of the write lock; nil while it is not held
 }
 
 // newPass prepares a pass. While everything is suspended the pass only plans, and needs no lock.
@@ -69,7 +70,7 @@ func (l *loop) newPass(ctx context.Context, c model.Commit) *pass {
 	}
 	p.host.Converged = l.memory.Converged.ID
 	if p.active {
-		p.params.Verdict, p.host.Removed = p.verdict, slices.Sorted(maps.Keys(l.memory.Withdrawn))
+		p.params.Verdict, p.host.Removed, p.hosts = p.verdict, slices.Sorted(maps.Keys(l.memory.Withdrawn)), l.memory.Hosts
 		if l.o.Exclusive != nil {
 			p.params.Lock = p.lock
 		}
@@ -117,8 +118,11 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 		l.withheld = len(r.Plan.Steps)
 	}
 	l.recordPass(c, r, p.aside)
-	if now := l.memory.Converged.ID; now != p.host.Converged {
-		p.host.Converged = now
+	if r.Accepted && p.active {
+		noteHosts(ctx, l, p.desired.Site, c.ID)
+	}
+	if now := l.memory.Converged.ID; now != p.host.Converged || !maps.Equal(p.hosts, l.memory.Hosts) {
+		p.host.Converged, p.hosts = now, l.memory.Hosts
 		l.during(ctx, p.show)
 	}
 	return r
@@ -251,7 +255,7 @@ func (p *pass) verdict(ctx context.Context, made *plan.Plan) (bool, error) {
 }
 
 // show reports the site and the state of the host to the server of nodes.
-func (p *pass) show(ctx context.Context) { p.o.inForce(ctx, p.desired, p.host) }
+func (p *pass) show(ctx context.Context) { p.o.inForce(ctx, p.desired, p.host, p.hosts) }
 
 // Enter implements engine.Observer.
 func (p *pass) Enter(next engine.Phase) {
@@ -291,8 +295,10 @@ func (p *pass) Earlier(ctx context.Context, guest model.Address) (*model.Site, e
 }
 
 // inForce reports the site of the commit that is in force, if it is one to converge to.
-func (o *Options) inForce(ctx context.Context, d engine.Desired, host HostState) {
+func (o *Options) inForce(ctx context.Context, d engine.Desired, host HostState, hosts map[string]ledger.HostBelow) {
 	if o.InForce != nil && d.Site != nil && !d.Findings.HasErrors() {
+		removed, moved := hostsBelow(hosts, d.Site, o.Identity)
+		host.Removed, host.Moved = slices.Concat(host.Removed, removed), moved
 		o.InForce(ctx, d, host)
 	}
 }

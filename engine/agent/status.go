@@ -48,6 +48,7 @@ type Status struct {
 	Nodes     []engine.NodeStatus `json:"nodes"`     // of the subtree, after the last pass that could see
 	Checks    []CheckStatus       `json:"checks"`    // of these nodes, as they ran between passes
 
+	Hosts  []HostBelow   `json:"hosts"`  // that have this agent as their parent, or had it until they left the site
 	Server *ServerStatus `json:"server"` // for nodes and children; null: there is none
 	Parent *ParentStatus `json:"parent"` // the agent above; null: there is none
 	Watch  *WatchStatus  `json:"watch"`  // of changes between two full checks; null: there is none
@@ -85,6 +86,17 @@ func (s Status) FailingChecks() []CheckStatus {
 	return out
 }
 
+// HostBelow is a host that has this agent as its parent. All but the first two members are by its last report.
+type HostBelow struct {
+	Name     string     `json:"name"`
+	Leaving  bool       `json:"leaving"`  // the site lacks it, and it is not known to be empty
+	Ready    bool       `json:"ready"`    // and all below it
+	Stale    bool       `json:"stale"`    // no report came for three periods
+	Reported *time.Time `json:"reported"` // null: it has not reported
+	Commit   string     `json:"commit"`   // that its agent works from
+	Error    string     `json:"error"`    // why it is not ready
+}
+
 // WatchStatus says how changes of guests are noticed at once.
 type WatchStatus struct {
 	Error string `json:"error"` // why they are not, so that only full checks find them; "" if they are
@@ -93,11 +105,21 @@ type WatchStatus struct {
 // ServerStatus is the state of the server for nodes and children.
 type ServerStatus struct {
 	Address string     `json:"address"` // that it listens on, or tries to
+	URL     string     `json:"url"`     // where nodes and children reach it; "" where that is not known
 	Pins    []string   `json:"pins"`    // of its key and the next one
 	Commit  string     `json:"commit"`  // that it serves, "" for none yet
 	Nodes   int        `json:"nodes"`   // that it serves
 	Error   string     `json:"error"`   // why it does not serve what it should, "" if it does
 	Failing *time.Time `json:"failing"` // since when
+	// Waiting are machines that joined under names that the site does not have.
+	Waiting []WaitingHost `json:"waiting"`
+}
+
+// WaitingHost is a machine that joined, and waits for a commit with its name.
+type WaitingHost struct {
+	Name  string    `json:"name"`
+	From  string    `json:"from"` // its address
+	Since time.Time `json:"since"`
 }
 
 // ParentStatus is the state of the connection to the parent.

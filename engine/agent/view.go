@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
@@ -27,6 +29,12 @@ func (l *loop) view() *view {
 		unknown: l.unknownIdentity, trouble: l.trouble, withheld: l.withheld, stopping: l.stopping,
 	}
 	v.status.Head, v.status.InForce, v.status.Converged = l.upstream.ref(l.memory.Head), l.upstream.ref(l.memory.Good), l.upstream.ref(l.memory.Converged)
+	v.status.Hosts = []HostBelow{}
+	for _, name := range slices.Sorted(maps.Keys(l.memory.Hosts)) {
+		if h := l.memory.Hosts[name]; !h.Moved {
+			v.status.Hosts = append(v.status.Hosts, HostBelow{Name: name, Leaving: h.Left != ""})
+		}
+	}
 	v.status.Suspended, v.status.Repository = l.memory.Suspended, l.upstream.status
 	return v
 }

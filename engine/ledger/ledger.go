@@ -94,6 +94,8 @@ type State struct {
 	UnusableVMIDs []int        `json:"leftovers,omitempty"` // VMIDs under which no guest could be made for what is left there; a hint, to draw others
 	// Withdrawn are the children on the host that left the site: the first commit that each was seen to lack.
 	Withdrawn map[string]string `json:"withdrawn,omitempty"`
+	// Hosts are those that have or had this agent as their parent, and that no guest shows.
+	Hosts map[string]HostBelow `json:"hosts,omitempty"`
 	// Specs are the guests inside of which a spec was applied: the commit of the last one, until nothing of it is left.
 	Specs map[string]string `json:"specs,omitempty"`
 	// Orphaned are the children that went with what was in them since Converged, as a trailer allowed: it counts once for each.
@@ -112,6 +114,12 @@ type FailingCheck struct {
 	Check   string    `json:"check"`
 	Since   time.Time `json:"since"`
 	Error   string    `json:"error"`
+}
+
+// HostBelow is a host that has or had an agent as its parent.
+type HostBelow struct {
+	Left  string `json:"left,omitempty"`  // the first commit that the site was seen to lack it in; "": the site has it
+	Moved bool   `json:"moved,omitempty"` // the site has it below another parent, or below none
 }
 
 // Harmful is a commit that is not evaluated again by this version of the program.

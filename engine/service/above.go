@@ -129,13 +129,22 @@ func turned(changed func()) func(agent.Status) {
 	}
 }
 
-// way returns the chain of hosts down to this agent: father/inner; "" as long as the parent did not say it.
-func (s *Service) way() string {
+// way returns the chain of hosts down to this agent: father/inner; "" as long as the parent did not say it. A host is the first
+// of its chain, whatever its parent.
+func (s *Service) way(site *model.Site) string {
+	me := s.o.Config.Identity
 	if s.above == nil {
-		return s.o.Config.Identity
+		return me
 	}
-	if c := s.above.Config(); c != nil && c.Way != "" {
-		return c.Way + "/" + s.o.Config.Identity
+	c := s.above.Config()
+	switch {
+	case c == nil:
+		return ""
+	case site.Hosts[me] != nil && site.Hosts[me].Parent != "":
+		return me
+	case c.Way != "":
+		return c.Way + "/" + me
+	default:
+		return ""
 	}
-	return ""
 }

@@ -50,6 +50,12 @@ func report(s agent.Status) wire.Report {
 		}
 		r.Nodes = append(r.Nodes, node)
 	}
+	for _, h := range s.Hosts {
+		if !seen[h.Name] {
+			seen[h.Name] = true
+			r.Nodes = append(r.Nodes, hostLine(s.Identity, h))
+		}
+	}
 	r.Empty = isEmpty(s)
 	if n := unmanagedAlone(s); n > 0 {
 		are := fmt.Sprintf("%d guests on it are", n)
@@ -73,13 +79,22 @@ func failingText(list []agent.CheckStatus) string {
 	return wire.ShortenFailing(text)
 }
 
+// hostLine is the line of a host below, before what it reported is added.
+func hostLine(parent string, h agent.HostBelow) wire.ReportNode {
+	n := wire.ReportNode{Name: h.Name, Type: model.PVEType, Parent: parent, Phase: wire.PhaseRun, Ready: true}
+	if h.Leaving {
+		n.Phase, n.Ready, n.Error = wire.PhaseDestroy, false, "left the site, and has not reported that it is empty"
+	}
+	return n
+}
+
 // isEmpty reports whether the host is empty, including unmanaged guests: the last pass observed all of the host and
 // completed the current commit, and there is no suspension. A parent destroys the machine if this is true, so it is
 // false in doubt.
 func isEmpty(s agent.Status) bool {
 	return s.Last != nil && s.Converged != nil && s.InForce != nil && s.Converged.ID == s.InForce.ID && s.Last.Commit == s.InForce.ID &&
 		s.Last.Outcome == engine.Done && s.Last.Unknown == 0 && s.Last.Pending == 0 && s.Running == nil &&
-		s.Last.Unmanaged == 0 && len(s.Nodes) == 0 && len(s.Suspended) == 0 && s.Refused == nil
+		s.Last.Unmanaged == 0 && len(s.Nodes) == 0 && len(s.Hosts) == 0 && len(s.Suspended) == 0 && s.Refused == nil
 }
 
 // unmanagedAlone is the number of unmanaged guests, if only they keep a child without nodes from being empty.

@@ -161,6 +161,7 @@ func New(o Options) (*Service, error) {
 	}
 	if s.server != nil {
 		options.InForce, options.Children, options.Forget = s.inForce(way, copied), s.children, s.server.Forget
+		options.Revoke = s.server.Revoke
 		options.Health.Reported = s.server.Reported
 	}
 	if s.above != nil {

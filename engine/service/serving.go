@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
@@ -63,7 +64,7 @@ func (s *Service) checkSoon() {
 func (s *Service) inForce(way *hosts, repo *daemon.Copy) func(context.Context, engine.Desired, agent.HostState) {
 	return func(_ context.Context, d engine.Desired, host agent.HostState) {
 		s.server.InForce(daemon.ServedCommit{
-			ID: d.Commit, LastGood: host.Converged, Site: d.Site, Removed: host.Removed, Policies: way.commits.Policies(d.Commit), Way: s.way(),
+			ID: d.Commit, LastGood: host.Converged, Site: d.Site, Removed: host.Removed, Moved: host.Moved, Policies: way.commits.Policies(d.Commit), Way: s.way(d.Site),
 			Needs: func() (map[string][]string, error) { return way.commits.Needs(d.Commit, d.Site.Secrets) },
 			Snapshot: func() (*serve.Snapshot, string, error) {
 				snapshot, why, err := repo.At(d.Commit, host.Converged)
@@ -118,6 +119,40 @@ func (s *Service) Status() agent.Status {
 		if err := is.Err(); err != nil {
 			since := is.Since.UTC()
 			out.Server.Error, out.Server.Failing = err.Error(), &since
+		}
+		if known, err := s.server.Known(); err == nil {
+			out.Server.URL = known.Server
+		}
+		out.Server.Waiting = []agent.WaitingHost{}
+		for _, h := range s.server.Waiting() {
+			out.Server.Waiting = append(out.Server.Waiting, agent.WaitingHost{Name: h.Name, From: h.From, Since: h.Since})
+		}
+		out.Hosts = s.hostsBelow(out)
+	}
+	return out
+}
+
+// hostsBelow adds to the hosts below what they reported.
+func (s *Service) hostsBelow(st agent.Status) []agent.HostBelow {
+	if len(st.Hosts) == 0 {
+		return st.Hosts
+	}
+	lines := map[string]wire.ReportNode{}
+	for _, n := range s.treeOf(st).Nodes {
+		if n.Parent == st.Identity {
+			lines[n.Name] = n
+		}
+	}
+	out := slices.Clone(st.Hosts)
+	for i, h := range out {
+		n, there := lines[h.Name]
+		if !there { // there was no room for it
+			continue
+		}
+		out[i].Ready, out[i].Stale, out[i].Commit, out[i].Error = n.Ready, n.Stale, n.Commit, n.Error
+		if !n.Reported.IsZero() {
+			at := n.Reported.UTC()
+			out[i].Reported = &at
 		}
 	}
 	return out

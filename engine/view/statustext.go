@@ -220,6 +220,7 @@ func Status(s agent.Status, now time.Time, p Paint) string {
 	}
 	checksText(row, s, now)
 	nodesText(&b, s.Nodes, now, p)
+	hostsText(&b, s.Hosts, now, p)
 	return b.String()
 }
 
@@ -242,6 +243,32 @@ func checksText(row func(label, format string, args ...any), s agent.Status, now
 	}
 }
 
+// hostsText lists the hosts below.
+func hostsText(b *strings.Builder, hosts []agent.HostBelow, now time.Time, p Paint) {
+	if len(hosts) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\nhosts below: %d\n", len(hosts))
+	t := treeText{now: now, paint: p}
+	width := 0
+	for _, h := range hosts {
+		width = max(width, len(h.Name))
+	}
+	for _, h := range hosts {
+		fields := []string{fmt.Sprintf("  %-*s", width, h.Name), t.ready(h.Ready, h.Stale)}
+		if h.Commit != "" {
+			fields = append(fields, "at "+Short(h.Commit))
+		}
+		if h.Reported != nil {
+			fields = append(fields, "reported "+ago(now, *h.Reported)+" ago")
+		}
+		if h.Error != "" {
+			fields = append(fields, diag.Clean(firstOf(h.Error)))
+		}
+		fmt.Fprintln(b, strings.Join(fields, "  "))
+	}
+}
+
 // around describes the server for nodes, and the parent.
 func around(row func(label, format string, args ...any), s agent.Status, now time.Time) {
 	failing := func(since *time.Time, what string) string {
@@ -261,6 +288,9 @@ func around(row func(label, format string, args ...any), s agent.Status, now tim
 		}
 		if len(v.Pins) > 0 {
 			row("", "pin %s", v.Pins[0])
+		}
+		for _, h := range v.Waiting {
+			row("waiting", "%s  joined from %s %s ago, and no commit in force has a host of this name", diag.Clean(h.Name), h.From, ago(now, h.Since))
 		}
 	}
 	if v := s.Parent; v != nil {

@@ -64,6 +64,15 @@ func (s *Server) Forget(child string) {
 	s.o.Reports.Keep(func(identity string) bool { return identity != child })
 }
 
+// Revoke revokes the tokens of a host that left the site, and drops what it reported.
+func (s *Server) Revoke(host string) error {
+	_, err := keys.Revoke(s.o.Access.Dir, host, time.Now())
+	if err == nil {
+		s.Forget(host)
+	}
+	return err
+}
+
 // HasReported reports whether a node has reported since it was created, as far as this server knows.
 func (s *Server) HasReported(node string) bool {
 	_, has := s.o.Reports.Get(node)

@@ -17,6 +17,7 @@ type ServedCommit struct {
 	LastGood string      // the last that was converged to completely; "" for none
 	Site     *model.Site // that passes converge to; it must have no errors
 	Removed  []string    // children that left the site, and are still on the host
+	Moved    []string    // hosts that have another parent by now
 	Policies *policy.Set
 	Way      string // what the children live on: what the agent lives on, and itself; "" as long as it is not known
 
@@ -34,7 +35,7 @@ func (s *Server) InForce(c ServedCommit) {
 	s.mutex.Lock()
 	before, view, wrong := s.commit, s.view, s.state.Serving
 	s.mutex.Unlock()
-	same := wrong == nil && c.ID == before.ID && c.Site == before.Site && c.Policies == before.Policies && c.Way == before.Way
+	same := wrong == nil && c.ID == before.ID && c.Site == before.Site && c.Policies == before.Policies && c.Way == before.Way && slices.Equal(c.Moved, before.Moved)
 	if same && c.LastGood == before.LastGood && slices.Equal(c.Removed, before.Removed) {
 		return
 	}
@@ -65,7 +66,7 @@ func (s *Server) InForce(c ServedCommit) {
 }
 
 func (s *Server) catalog(c ServedCommit) (*specserve.Catalog, error) {
-	in := specserve.CatalogInput{Site: c.Site, Commit: c.ID, Agent: s.o.Identity, Way: c.Way, Policies: c.Policies}
+	in := specserve.CatalogInput{Site: c.Site, Commit: c.ID, Agent: s.o.Identity, Way: c.Way, Policies: c.Policies, Moved: c.Moved}
 	if in.HasChild() {
 		var err error
 		if in.Needs, err = c.Needs(); err != nil {

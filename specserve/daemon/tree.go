@@ -2,8 +2,10 @@ package daemon
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -26,6 +28,15 @@ func (s *Server) Tree(own wire.Report, now time.Time) wire.Report {
 			own.Nodes[i].Error = fmt.Sprintf("its tokens were revoked at %s, and it has not used a new one", at.Format(time.RFC3339))
 		}
 	}
+	for _, h := range s.Waiting() {
+		if own.Empty {
+			break // that is not about what waits
+		}
+		own.Nodes = append(own.Nodes, wire.ReportNode{
+			Name: h.Name, Type: "pve", Parent: own.Identity, Phase: wire.PhaseCreate, Since: h.Since,
+			Error: "waiting: it joined from " + h.From + ", and no commit in force has a host of this name",
+		})
+	}
 	every := func(string) time.Duration { return specserve.Period }
 	if c != nil {
 		every = func(identity string) time.Duration { return specserve.PeriodOf(c.Node(identity)) }
@@ -46,4 +57,28 @@ func (s *Server) Wake(node string) wire.Asked {
 		return wire.AskedUnknown
 	}
 	return s.server.Wake(node)
+}
+
+// Waiting lists the machines that joined under names that the site does not have.
+func (s *Server) Waiting() []specserve.WaitingHost {
+	s.mutex.Lock()
+	server, site := s.server, s.commit.Site
+	s.mutex.Unlock()
+	if server == nil || site == nil {
+		return nil
+	}
+	return slices.DeleteFunc(server.Waiting(), func(h specserve.WaitingHost) bool { return has(site, h.Name) })
+}
+
+// has reports whether a name is that of a host or node of a site.
+func has(s *model.Site, name string) bool {
+	if s.Hosts[name] != nil {
+		return true
+	}
+	for _, m := range s.Manifests {
+		if m.Node(name) != nil {
+			return true
+		}
+	}
+	return false
 }

@@ -1,6 +1,9 @@
 package keys
 
 import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -96,6 +99,13 @@ type issue struct {
 	Minted     int64     `json:"minted,omitempty"` // number of the last token that was minted
 	Generation int       `json:"generation,omitempty"`
 	Revoked    time.Time `json:"revoked,omitzero"`
+	Joined     joining   `json:"joined,omitzero"`
+}
+
+// joining is the last token by which a host joined.
+type joining struct {
+	Number int64  `json:"number"`
+	Key    string `json:"key"` // SHA-256 of the key of the machine, in hex
 }
 
 // use is the newest token that a node has shown.
@@ -202,6 +212,34 @@ func Revoke(dir, node string, now time.Time) (Revocation, error) {
 		return i
 	})
 	return Revocation{node, done.Generation, done.Revoked, done.Minted > 0}, err
+}
+
+// Join uses a token for joining, whose signature is valid: for one machine, which has a key. All tokens of an earlier machine
+// of that name end with it. It returns once that is on the disk; the same machine may repeat it. The error is a *wire.Error, or that of the file.
+func (b *Book) Join(c Claims, key string, now time.Time) error {
+	hash := sha256.Sum256([]byte(key))
+	sum := hex.EncodeToString(hash[:])
+	var refused *wire.Error
+	err := changeIssued(b.dir, c.Node, func(i issue) issue {
+		switch {
+		case c.Number == i.Joined.Number && subtle.ConstantTimeCompare([]byte(sum), []byte(i.Joined.Key)) == 1:
+			return i
+		case c.Number <= i.Joined.Number:
+			refused = &wire.Error{Code: wire.CodeRefused, Message: "the token was used to join by another machine", Hint: "mint another one: homestak-gitops token mint " + c.Node + " --join; if no machine of yours used it, run token revoke " + c.Node + " first"}
+			return i
+		case c.Generation < i.Generation:
+			refused = &wire.Error{Code: wire.CodeRefused, Message: "the token was revoked", Hint: "mint another one: homestak-gitops token mint " + c.Node + " --join"}
+			return i
+		}
+		i.Joined = joining{c.Number, sum}
+		i.Generation++
+		i.Revoked = now.UTC().Truncate(time.Second)
+		return i
+	})
+	if err == nil && refused != nil {
+		return refused
+	}
+	return err
 }
 
 // changeIssued changes what was issued for a node.

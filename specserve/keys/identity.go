@@ -15,9 +15,11 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"path/filepath"
 	"slices"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -51,6 +53,19 @@ func (id *identity) pins() ([]string, error) {
 		return nil, err
 	}
 	return append(out, wire.Pin(sha256.Sum256(info)).String()), nil
+}
+
+// ReadPins returns the pins of the server whose folder it is: of its key and the next one. Without a server there are none.
+func ReadPins(dir string) ([]string, error) {
+	text, err := durable.ReadPrivate(filepath.Join(dir, CertFile))
+	if err != nil {
+		return nil, fmt.Errorf("read the certificate of the server: %w\nrun this on the machine of the parent, whose agent makes one", err)
+	}
+	id, err := decode(text)
+	if err != nil {
+		return nil, err
+	}
+	return id.pins()
 }
 
 // due says why a certificate has to be made again, and whether with the next key.

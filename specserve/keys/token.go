@@ -46,6 +46,7 @@ type Claims struct {
 	Number     int64 `json:"num,omitempty"`  // among the tokens of the node: a greater one is newer
 	Generation int   `json:"gen,omitempty"`  // how often the tokens of the node had been revoked when it was minted
 	Once       bool  `json:"once,omitempty"` // it is only for getting the next one
+	Join       bool  `json:"join,omitempty"` // it is only for joining; see Book.Join
 }
 
 // TokenLifetime is the default lifetime of a token. A node that fetches in the second half of it gets a new one.

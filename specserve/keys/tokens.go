@@ -21,6 +21,7 @@ type Minted struct {
 	Key     string     `json:"kid"`
 	Expires *time.Time `json:"expires"`         // nil: never
 	Token   string     `json:"token,omitempty"` // "" after MoveTo
+	Join    string     `json:"join,omitempty"`  // the command by which a machine joins; "" unless the token is for that
 }
 
 // MoveTo writes the token to a file that only its owner can read, and returns the rest. It replaces the file's
@@ -40,6 +41,21 @@ func Mint(dir, node, spec string, life time.Duration, now time.Time) (Minted, er
 	if spec == "" {
 		return Minted{}, fmt.Errorf("node %s has no spec, so there is nothing that it could fetch\nname one in its node block: spec = spec.NAME", node)
 	}
+	return mintClaims(dir, Claims{Node: node, Spec: spec, Once: life != 0}, life, now)
+}
+
+// ForAgent is in the tokens of children in place of a spec, if they have none.
+const ForAgent = "agent"
+
+// MintJoin makes a token by which one machine joins as a host; see Book.Join.
+func MintJoin(dir, host string, life time.Duration, now time.Time) (Minted, error) {
+	if life <= 0 || life > TokenLifetime {
+		return Minted{}, fmt.Errorf("a token for joining is valid for at most %s", TokenLifetime)
+	}
+	return mintClaims(dir, Claims{Node: host, Spec: ForAgent, Once: true, Join: true}, life, now)
+}
+
+func mintClaims(dir string, c Claims, life time.Duration, now time.Time) (Minted, error) {
 	if life != 0 && life < time.Minute {
 		return Minted{}, errors.New("a token must be valid for at least a minute")
 	}
@@ -51,9 +67,10 @@ func Mint(dir, node, spec string, life time.Duration, now time.Time) (Minted, er
 	if err != nil {
 		return Minted{}, err
 	}
-	m, c := Minted{Node: node, Spec: spec, Key: ring[0].ID}, Claims{Node: node, Spec: spec, Issued: now.Unix(), Once: life != 0}
-	err = changeIssued(dir, node, func(i issue) issue {
-		i.Minted = max(i.Minted, book.used[node].Number) + stride
+	m := Minted{Node: c.Node, Spec: c.Spec, Key: ring[0].ID}
+	c.Issued = now.Unix()
+	err = changeIssued(dir, c.Node, func(i issue) issue {
+		i.Minted = max(i.Minted, book.used[c.Node].Number) + stride
 		c.Number, c.Generation = i.Minted, i.Generation
 		return i
 	})

@@ -21,7 +21,7 @@ const (
 	MaxSpec   = 8 << 20
 	MaxError  = 64 << 10
 	MaxHeader = 64 << 10
-	maxAgent  = 256 << 20
+	MaxAgent  = 256 << 20
 )
 
 // HealthPath is the path of the health check.

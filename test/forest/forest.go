@@ -31,6 +31,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -76,7 +77,8 @@ type Forest struct {
 type Machine struct {
 	Name   string
 	Typo   string   // identity that its agent.hcl has by mistake; "": its name
-	Parent *Machine // nil: the root
+	Parent *Machine // whose agent serves it; nil: the root
+	Alone  bool     // it stands by itself, and is no guest of its parent
 	Host   *pve.Host
 	Data   string // folder of the agent
 	At     netip.AddrPort
@@ -132,6 +134,16 @@ func (f *Forest) boot(name string, parent *Machine, vmid int, uuid string) error
 	m.Host = pve.New(c)
 	f.machines = append(f.machines, m)
 	return nil
+}
+
+// Add adds a machine that stands by itself, with an empty host, below another one.
+func (f *Forest) Add(name string, parent *Machine) (*Machine, error) {
+	if err := f.boot(name, parent, 0, ""); err != nil {
+		return nil, err
+	}
+	m := f.Machine(name)
+	m.Alone = true
+	return m, nil
 }
 
 // Machine is the machine of a name, the newest if there are two; nil if there is none.
@@ -215,6 +227,17 @@ func (m *Machine) Start() error {
 	m.mu.Unlock()
 	go func() { ended <- s.Run(ctx, control.NoSocket, nil, nil) }()
 	return nil
+}
+
+// Join lets a machine that stands by itself join its parent with a token, which the agent gets at its next start.
+func (m *Machine) Join(token, key string, pins []wire.Pin) (wire.Joined, error) {
+	ask := client.Client{Parent: wire.Parent{Identity: m.Name, Server: "https://" + m.Parent.At.String(), Pins: pins, Token: token}, Dial: m.f.Network.dial(m)}
+	got, known, err := ask.Join(m.f.ctx, key)
+	if err != nil {
+		return got, err
+	}
+	m.known = known
+	return got, os.WriteFile(filepath.Join(m.Data, "token"), []byte(known.Token), 0o600)
 }
 
 // connect says in the configuration where the sources of the site are.
@@ -350,7 +373,7 @@ func (m *Machine) Managed() []string {
 // every second or so.
 func (f *Forest) Step() error {
 	for _, m := range f.Machines() {
-		if m.Parent != nil && f.there(m) == nil {
+		if m.Parent != nil && !m.Alone && f.there(m) == nil {
 			f.remove(m, false)
 		}
 	}

@@ -1,0 +1,286 @@
+package forest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/specserve/client"
+	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/wire"
+	"github.com/homestak/homestak-gitops/test/released"
+)
+
+// hub is a site of a hub, father, and hosts below it, of which the first ones have levels of their own.
+type hub struct {
+	spokes []string
+	parent map[string]string // of a spoke; father unless set
+	deep   int               // so many of them have three levels: a node of type pve, one in that, and a VM
+	rev    int
+}
+
+func newHub(spokes, deep int) *hub {
+	h := &hub{parent: map[string]string{}, deep: deep, rev: 1}
+	for i := range spokes {
+		h.spokes = append(h.spokes, fmt.Sprintf("branch-%d", i+1))
+	}
+	return h
+}
+
+func (h *hub) files() map[string]string {
+	var b strings.Builder
+	b.WriteString("site \"home\" {}\nhost \"father\" {\n  api = \"https://192.0.2.10:8006\"\n}\nimage \"debian-12\" {\n  url = \"https://images.example/debian-12.qcow2\"\n  checksum = \"sha256:" + strings.Repeat("aa", 32) + "\"\n}\nspec \"plain\" {}\n")
+	node := func(name, kind, parent string) {
+		fmt.Fprintf(&b, "  node %q {\n    type = %q\n    cores = 1\n    memory = 512\n    image = image.debian-12\n    tags = [\"rev-%d\"]\n", name, kind, h.rev)
+		if kind == "pve" {
+			b.WriteString("    spec = spec.plain\n")
+		}
+		if parent != "" {
+			fmt.Fprintf(&b, "    parent = node.%s\n", parent)
+		}
+		b.WriteString("  }\n")
+	}
+	b.WriteString("manifest \"hub\" {\n  pattern = \"flat\"\n  host = host.father\n")
+	node("vm-of-father", "vm", "")
+	b.WriteString("}\n")
+	for i, name := range h.spokes {
+		parent := "father"
+		if h.parent[name] != "" {
+			parent = h.parent[name]
+		}
+		fmt.Fprintf(&b, "host %q {\n  parent = host.%s\n}\nmanifest \"of-%s\" {\n  pattern = \"tiered\"\n  host = host.%s\n", name, parent, name, name)
+		node("vm-of-"+name, "vm", "")
+		if i < h.deep {
+			node("inner-"+name, "pve", "")
+			node("leaf-"+name, "pve", "inner-"+name)
+			node("app-"+name, "vm", "leaf-"+name)
+		}
+		b.WriteString("}\n")
+	}
+	return map[string]string{"site.hcl": b.String()}
+}
+
+func (h *hub) secrets() string {
+	var b strings.Builder
+	b.WriteString("api_tokens:\n  father: \"a@pve!b=canary-of-father\"\n")
+	for _, name := range h.spokes {
+		fmt.Fprintf(&b, "  %s: \"a@pve!b=canary-of-%s\"\n", name, name)
+	}
+	return b.String() + released.Auth
+}
+
+// newFleet makes the machines of a hub. None of the spokes has an agent yet.
+func newFleet(t *testing.T, h *hub) *world {
+	t.Helper()
+	w := newWorld(t, func(o *Options) {
+		// What is told over the tree comes at once. The rest need not happen often in two days.
+		o.Secrets, o.Env = h.secrets(), map[string]string{"HOMESTAK_DRIFT_EVERY": "4h", "HOMESTAK_REPOSITORY_POLL": "10m"}
+	})
+	for _, name := range h.spokes {
+		_, err := w.Add(name, w.Machine("father"))
+		require.NoError(t, err)
+	}
+	w.now = newSite()
+	return w
+}
+
+func (w *world) pushHub(h *hub, what string) {
+	w.t.Helper()
+	w.pushFiles(newSite(), h.files(), what)
+}
+
+// follows says what of a hub is not as its files say; "" if all is.
+func (w *world) follows(h *hub) string {
+	hosts := map[string][]string{"father": {"vm-of-father"}}
+	for i, name := range h.spokes {
+		hosts[name] = []string{"vm-of-" + name}
+		if i < h.deep {
+			hosts[name] = []string{"inner-" + name, "vm-of-" + name}
+			hosts["inner-"+name], hosts["leaf-"+name] = []string{"leaf-" + name}, []string{"app-" + name}
+		}
+	}
+	for name, want := range hosts {
+		m := w.Machine(name)
+		switch {
+		case m == nil:
+			return name + " is not there"
+		case !slices.Equal(m.Managed(), want):
+			return fmt.Sprintf("%s has %v, and %v is declared", name, m.Managed(), want)
+		}
+		if s := w.status(name); s == nil || s.Converged == nil || s.Converged.ID != w.head || !s.Healthy {
+			return fmt.Sprintf("the agent of %s is not at %.7s", name, w.head)
+		}
+	}
+	return ""
+}
+
+// line is the line of a node in the tree of the hub; nil if it has none.
+func (w *world) line(name string) *wire.ReportNode {
+	for _, n := range w.Machine("father").Agent().Tree().Nodes {
+		if n.Name == name {
+			return &n
+		}
+	}
+	return nil
+}
+
+// A hub with twenty hosts below, three levels below some: they get everything from it, each its own part, and the hub shows all.
+func TestHubAndSpokes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(20, 2)
+		w := newFleet(t, h)
+		defer w.end()
+		w.pushHub(h, "begin")
+		w.until(2*time.Hour, "all are there", func() bool { return w.follows(h) == "" })
+		w.until(10*time.Minute, "the hub knows", func() bool { return w.Machine("father").Agent().Tree().Ready })
+		require.Len(t, w.Machine("father").Agent().Tree().Nodes, 1+20*2+2*3)
+		st := w.Machine("father").Agent().StatusAndTree().Status
+		require.Len(t, st.Hosts, 20)
+		for _, host := range st.Hosts {
+			require.True(t, host.Ready, host.Name)
+			require.NotNil(t, host.Reported, host.Name)
+			require.Equal(t, w.head, host.Commit, host.Name)
+		}
+
+		// Each has its own secrets, and not those of another one.
+		for _, name := range h.spokes {
+			kept, err := os.ReadFile(filepath.Join(w.Machine(name).Data, "data", "parent.json"))
+			require.NoError(t, err)
+			require.Equal(t, 1, strings.Count(string(kept), "canary-of-"), name)
+			require.Contains(t, string(kept), "canary-of-"+name+`"`)
+		}
+
+		// One that leaves the site empties itself. Then it is forgotten, and its token is worth nothing.
+		left := h.spokes[19]
+		token := w.knows(left).Token
+		require.NoError(t, w.Machine("father").Agent().Server().Accepts(left, token))
+		h.spokes = h.spokes[:19]
+		w.pushHub(h, left+" leaves\n\nAllow-Deletes: 5")
+		w.until(20*time.Minute, "it is empty, and forgotten", func() bool {
+			return len(w.Machine(left).Managed()) == 0 && w.line(left) == nil && w.follows(h) == ""
+		})
+		require.Error(t, w.Machine("father").Agent().Server().Accepts(left, w.knows(left).Token))
+		require.Len(t, w.Machine("father").Agent().StatusAndTree().Hosts, 19)
+		require.Empty(t, w.broken)
+	})
+}
+
+// The hub is away for two days: the hosts below go on with what was in force, and put back what somebody changes. So they do when
+// the hub has lost all of its data; then they need to join again, with their guests as they are.
+func TestHubAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(2, 0)
+		w := newFleet(t, h)
+		defer w.end()
+		w.pushHub(h, "begin")
+		w.until(2*time.Hour, "all are there", func() bool { return w.follows(h) == "" })
+		before, guests := w.head, w.guests()
+
+		w.kill(w.Machine("father"), 72*time.Hour)
+		h.rev++
+		w.pushHub(h, "a change that none of them hears of")
+		w.rest(48 * time.Hour)
+		require.Equal(t, guests, w.guests())
+		require.Equal(t, before, w.status("branch-2").InForce.ID)
+		require.Contains(t, w.status("branch-2").Parent.Error, "connection refused")
+		vmid := w.vmid("branch-2", "vm-of-branch-2")
+		w.Machine("branch-2").Host.Edit(func(e *pve.Edit) { e.Stop(vmid) })
+		w.until(5*time.Hour, "what was stopped runs again", func() bool { return w.Machine("branch-2").Guests()["vm-of-branch-2"].Running })
+		clear(w.down)
+		w.until(30*time.Minute, "all catch up", func() bool { return w.follows(h) == "" })
+		require.Equal(t, guests, w.guests())
+
+		// A hub that is restored from nothing has another key. Its hosts keep what they have, and say so.
+		father := w.Machine("father")
+		father.Kill()
+		require.NoError(t, os.RemoveAll(filepath.Join(father.Data, "data")))
+		h.rev++
+		w.pushHub(h, "a change after the loss")
+		w.live(15 * time.Minute)
+		require.Equal(t, guests, w.guests())
+		require.NotEmpty(t, w.status("branch-2").Parent.Error)
+		require.Equal(t, "has not reported yet", w.line("branch-2").Error)
+		require.True(t, w.status("father").Healthy, "that does not hold up the hub")
+		for _, name := range h.spokes {
+			w.Machine(name).Kill()
+			require.NoError(t, w.Machine(name).Reinstall(false))
+		}
+		w.until(20*time.Minute, "all are back", func() bool { return w.follows(h) == "" && father.Agent().Tree().Ready })
+		require.Equal(t, guests, w.guests())
+		require.Empty(t, w.broken)
+	})
+}
+
+// A machine joins with a token, before the site has it: it waits until a commit does. The token is worth nothing to another
+// machine, neither before it is used nor after, and opens nothing else.
+func TestJoin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(0, 0)
+		w := newFleet(t, h)
+		defer w.end()
+		w.pushHub(h, "begin")
+		w.until(time.Hour, "the hub is there", func() bool { return w.follows(h) == "" })
+		father := w.Machine("father")
+		mint := func(life time.Duration) string {
+			minted, err := keys.MintJoin(server(father), "branch-1", life, time.Now())
+			require.NoError(t, err)
+			return minted.Token
+		}
+		pins, err := wire.ParsePins(father.Agent().Server().State().Pins)
+		require.NoError(t, err)
+		own, other := strings.Repeat("a1", 32), strings.Repeat("b2", 32)
+		refused := func(err error, code wire.Code, says string) {
+			t.Helper()
+			require.Equal(t, code, wire.CodeOf(err), "%v", err)
+			require.ErrorContains(t, err, says)
+		}
+		w.down["branch-1"] = time.Now().Add(1000 * time.Hour)
+		m, err := w.Add("branch-1", father)
+		require.NoError(t, err)
+
+		late := mint(time.Hour)
+		w.live(time.Hour)
+		_, err = m.Join(late, own, pins)
+		refused(err, wire.CodeExpired, "expired")
+		token := mint(time.Hour)
+		stolen := client.Client{Parent: wire.Parent{Identity: "branch-1", Server: "https://" + father.At.String(), Pins: pins, Token: token}, Dial: w.Network.dial(m)}
+		_, err = stolen.Config(t.Context(), "")
+		refused(err, wire.CodeNotYours, "for joining, and for nothing else")
+		got, err := m.Join(token, own, pins)
+		require.NoError(t, err)
+		require.True(t, got.Waiting)
+		_, err = m.Join(token, other, pins)
+		refused(err, wire.CodeRefused, "used to join by another machine")
+		again, err := m.Join(token, own, pins)
+		require.NoError(t, err, "its answer may have been lost")
+		require.NotEmpty(t, again.Token)
+
+		clear(w.down)
+		w.live(10 * time.Minute)
+		require.Equal(t, "waiting: it joined from 10.9.0.2:40000, and no commit in force has a host of this name", w.line("branch-1").Error)
+		require.Len(t, father.Agent().StatusAndTree().Server.Waiting, 1)
+		require.Empty(t, m.Guests())
+		h.spokes = []string{"branch-1"}
+		w.pushHub(h, "it is declared")
+		w.until(20*time.Minute, "it is accepted", func() bool { return w.follows(h) == "" && father.Agent().Tree().Ready })
+		require.Empty(t, father.Agent().StatusAndTree().Server.Waiting)
+
+		// Another machine of that name takes its place: what the first one has ends.
+		first := w.knows("branch-1").Token
+		require.NoError(t, father.Agent().Server().Accepts("branch-1", first))
+		_, err = m.Join(mint(time.Hour), other, pins)
+		require.NoError(t, err)
+		require.ErrorIs(t, father.Agent().Server().Accepts("branch-1", first), wire.ErrReplaced)
+		_, err = m.Join(token, own, pins)
+		require.Error(t, err, "an earlier token is of no use any more")
+		require.Empty(t, w.broken)
+	})
+}
