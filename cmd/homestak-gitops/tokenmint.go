@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,8 +11,11 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 func tokenMintVerb(a *app) *cobra.Command {
@@ -23,16 +28,28 @@ func tokenMintVerb(a *app) *cobra.Command {
 unless --expires says otherwise, and ends when the node uses the next one, which it gets
 with its spec.
 
+With --join it is one by which a machine joins as a host below this one: it is valid for an
+hour and for one use, and printed with the command to run there. The site need not have the
+host yet.
+
 Use --out for config fetch and for token_file of an agent, which require mode 0600: others
 may be able to read a file that a shell redirects the output to.`,
 		Args: ui.TakesArgs(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if o.join {
+				if !c.Flags().Changed("expires") {
+					o.life = time.Hour
+				}
+				return runTokenJoin(c.Context(), a, folder, args[0], o)
+			}
 			return runTokenMint(c.Context(), a, f, folder, args[0], o)
 		},
 	}
 	f.Read(a.ui, c)
 	folder.flag(c)
 	c.Flags().DurationVar(&o.life, "expires", keys.Lifetime, "lifetime `TIME`; 0 = never expires")
+	c.Flags().BoolVar(&o.join, "join", false, "print a token by which one machine joins as host NODE, and the command for it")
+	c.Flags().StringVar(&o.url, "url", "", "with --join: `URL` where that machine reaches the server of this one (default: as the agent says)")
 	c.Flags().StringVar(&o.out, "out", "", "write the token to `FILE`, mode 0600, and do not print it")
 	return c
 }
@@ -40,6 +57,58 @@ may be able to read a file that a shell redirects the output to.`,
 type mintFlags struct {
 	life time.Duration
 	out  string
+	join bool
+	url  string
+}
+
+// runTokenJoin mints a token for joining. What a machine needs beside it, the agent of this machine knows.
+func runTokenJoin(ctx context.Context, a *app, folder *serverFolder, name string, o *mintFlags) error {
+	dir, err := folder.path(a.ui.Env)
+	if err != nil {
+		return err
+	}
+	if !wire.IsIdentity(name) {
+		return fmt.Errorf("%q cannot be the name of a host: small letters, digits and dashes, beginning with a letter", name)
+	}
+	pins, err := keys.ReadPins(dir)
+	if err != nil {
+		return err
+	}
+	if o.url == "" {
+		if o.url, err = serverURL(ctx, a); err != nil {
+			return err
+		}
+	}
+	minted, err := keys.MintJoin(dir, name, o.life, time.Now())
+	if err != nil {
+		return err
+	}
+	minted.Join = fmt.Sprintf("homestak-gitops join %s --pin %s --token %s", o.url, pins[0], minted.Token)
+	if o.out == "" {
+		return a.ui.Show(minted, minted.Join+"\n")
+	}
+	if err := (wire.JoinFile{URL: o.url, Pin: pins[0], Token: minted.Token}).Save(o.out); err != nil {
+		return fmt.Errorf("write the token: %w", err)
+	}
+	minted.Token, minted.Join = "", ""
+	return a.ui.Show(minted, fmt.Sprintf("%s is the %s of a machine that joins as %s\n", o.out, wire.JoinFileName, name))
+}
+
+// serverURL asks the agent of this machine where others reach its server.
+func serverURL(ctx context.Context, a *app) (string, error) {
+	cfg, _ := service.ReadConfig(service.Flags{Asks: true}, a.ui.Env)
+	c, err := cfg.Search().Find(ctx)
+	var s agent.Status
+	if err == nil {
+		s, err = c.Status(ctx)
+	}
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("%w\nthe machine has to know where it reaches the server of this one: start the agent, or give --url https://ADDRESS:44443", err)
+	case s.Server == nil || s.Server.URL == "":
+		return "", errors.New("the agent does not know where machines reach its server\ngive --url https://ADDRESS:44443, or set server in its host block")
+	}
+	return s.Server.URL, nil
 }
 
 func runTokenMint(ctx context.Context, a *app, f *session.Flags, folder *serverFolder, name string, o *mintFlags) error {
@@ -47,15 +116,15 @@ func runTokenMint(ctx context.Context, a *app, f *session.Flags, folder *serverF
 	if err != nil {
 		return err
 	}
-	s, node, err := a.sites.ReachNode(ctx, f, name)
+	s, node, err := a.sites.ReachChild(ctx, f, name)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	if node.Mode != model.ModePull && node.Type != "pve" {
+	if node.Mode != model.ModePull && node.Type != model.PVEType {
 		a.ui.Notef("node %s gets its spec by push: it needs no token", node.Name)
 	}
-	minted, err := keys.Mint(dir, node.Name, node.Spec, o.life, time.Now())
+	minted, err := keys.Mint(dir, node.Name, specOf(node), o.life, time.Now())
 	if err != nil {
 		return err
 	}
@@ -66,4 +135,12 @@ func runTokenMint(ctx context.Context, a *app, f *session.Flags, folder *serverF
 		return err
 	}
 	return a.ui.Show(minted, fmt.Sprintf("the token of node %s is in %s\n", node.Name, o.out))
+}
+
+// specOf is what the token of a node names: an agent needs no spec.
+func specOf(n *model.Node) string {
+	if n.Type == model.PVEType {
+		return cmp.Or(n.Spec, keys.ForAgent)
+	}
+	return n.Spec
 }

@@ -105,7 +105,11 @@ type AgentWant struct {
 	Program  Program
 	Accepts  func(token string) error // why the parent does not accept a token; the error does not show it
 	Roles    []AgentRole
+	Bare     bool // the machine need not have Proxmox VE: without it, there is no API to have a token for
 }
+
+// bare reports whether the machine has no Proxmox VE, and may have none.
+func (f *FoundAgent) bare() bool { return f.want.Bare && !f.pve }
 
 // AgentRole is a role of Proxmox VE that the agent gets on its own host.
 type AgentRole struct {
@@ -188,7 +192,7 @@ func (f *FoundAgent) Agent() *Agent {
 		if !slices.ContainsFunc(p.Pins, func(one wire.Pin) bool { return slices.Contains(w.Pins, one) }) {
 			a.Pins = "of another server"
 		}
-		if pinsAside(text) != pinsAside(settings(p)) {
+		if pinsAside(text) != pinsAside(f.settings(p)) {
 			a.Settings = "changed"
 		}
 	}
@@ -205,6 +209,7 @@ func (f *FoundAgent) Agent() *Agent {
 		a.Token = "not for the agent alone"
 	}
 	switch {
+	case f.bare():
 	case !f.api:
 		a.APIToken = missing
 	case !f.shut[apiFile]:
@@ -331,7 +336,7 @@ func (f *FoundAgent) Check() error {
 		}
 		return hopelessError(fmt.Sprintf("the machine is %s (%s), and the program of this agent is for %s: run an agent for that system on the parent, or make the child from an image for it", f.machine, system, f.want.Program.System))
 	}
-	if !f.pve {
+	if !f.pve && !f.want.Bare {
 		return hopelessError("Proxmox VE is not installed on the machine (it has no pveum): make it from an image with Proxmox VE, or give the node a spec with a pve block")
 	}
 	return nil

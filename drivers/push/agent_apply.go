@@ -11,12 +11,24 @@ import (
 )
 
 // settings is agent.hcl.
-func settings(p wire.Parent) string {
+func (f *FoundAgent) settings(p wire.Parent) string {
 	quoted := make([]string, len(p.Pins))
 	for i, one := range wire.PinTexts(p.Pins) {
 		quoted[i] = `"` + one + `"`
 	}
-	return `# Written by the parent of this machine, which puts back what is changed here.
+	head, api := "# Written by the parent of this machine, which puts back what is changed here.", `
+api {
+  token_file = "api.token"
+  ca_file    = "/etc/pve/pve-root-ca.pem"
+}
+`
+	if f.want.Bare {
+		head = "# Written by homestak-gitops join."
+	}
+	if f.bare() {
+		api = ""
+	}
+	return head + `
 identity = "` + p.Identity + `"
 
 parent {
@@ -24,12 +36,7 @@ parent {
   pins       = [` + strings.Join(quoted, ", ") + `]
   token_file = "parent.token"
 }
-
-api {
-  token_file = "api.token"
-  ca_file    = "/etc/pve/pve-root-ca.pem"
-}
-`
+` + api
 }
 
 // SendProgram puts a program beside the one that runs. It is the standard input of the command, and is used by Change if its checksum is
@@ -73,10 +80,12 @@ func (f *FoundAgent) Change(ctx context.Context, m machine, given *wire.Parent, 
 	}
 	if given != nil {
 		line("%s", guest.PutFile(tokenFile, given.Token+"\n", "0600", user, user))
-		line("%s", guest.PutFile(settingsFile, settings(*given), "0644", "root", "root"))
+		line("%s", guest.PutFile(settingsFile, f.settings(*given), "0644", "root", "root"))
 	}
 	line("chown %[1]s:%[1]s %[2]s; chmod 0600 %[2]s", user, tokenFile)
-	f.apiToken(&b)
+	if !f.bare() {
+		f.apiToken(&b)
+	}
 	f.sshKey(&b)
 	switch {
 	case replace:
@@ -91,6 +100,9 @@ func (f *FoundAgent) Change(ctx context.Context, m machine, given *wire.Parent, 
 // rights creates the user of the agent in Proxmox VE, with its roles. Privileges that others added to a role stay.
 func (f *FoundAgent) rights(b *strings.Builder) {
 	line := func(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
+	if f.bare() {
+		return
+	}
 	line(`command -v pveum >/dev/null || die "Proxmox VE is not installed on the machine (it has no pveum)"`)
 	if f.api && !f.Outdated() && len(f.lacks()) == 0 {
 		return

@@ -255,7 +255,7 @@ func hostsText(b *strings.Builder, hosts []agent.HostBelow, now time.Time, p Pai
 		width = max(width, len(h.Name))
 	}
 	for _, h := range hosts {
-		fields := []string{fmt.Sprintf("  %-*s", width, h.Name), t.ready(h.Ready, h.Stale)}
+		fields := []string{fmt.Sprintf("  %-*s", width, h.Name), t.ready(h.Ready, h.Stale, "")}
 		if h.Commit != "" {
 			fields = append(fields, "at "+Short(h.Commit))
 		}

@@ -141,6 +141,25 @@ func (o *Opener) ReachNode(ctx context.Context, f *Flags, name string) (*Session
 	return s, n, nil
 }
 
+// ReachChild is ReachNode, also for a host that has a parent, which is a node of type pve to its parent.
+func (o *Opener) ReachChild(ctx context.Context, f *Flags, name string) (*Session, *model.Node, error) {
+	s, err := o.Open(ctx, f)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err = s.Check(); err == nil {
+		if c := s.Desired.Site.Child(name); c != nil && c.Node == nil {
+			return s, &model.Node{Name: name, Type: model.PVEType, At: c.At}, nil
+		}
+	}
+	n, err := s.node(name)
+	if err != nil {
+		s.Close()
+		return nil, nil, err
+	}
+	return s, n, nil
+}
+
 func (s *Session) node(name string) (*model.Node, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
