@@ -28,7 +28,7 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 		return nil // it goes with its guest
 	}
 	if s.Want != nil && s.Want.Inside.Kind == model.HostKind {
-		return ownMachine{d}.apply(ctx, s)
+		return ownMachine{d: d}.apply(ctx, s)
 	}
 	if s.Want == nil || s.Inside == nil {
 		return fmt.Errorf("%s: the location of its guest is unknown: plan again", s.Address)

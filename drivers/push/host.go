@@ -85,10 +85,11 @@ func (o ownMachine) add(ctx context.Context, w *model.Want, have model.Observed,
 func (o ownMachine) observe(ctx context.Context, want *model.Resource) model.Observed {
 	ctx, cancel := context.WithTimeoutCause(ctx, o.d.cfg.Observe, fmt.Errorf("not finished after %s", o.d.cfg.Observe))
 	defer cancel()
+	o.want = want.Spec.(*spec.Spec)
 	in, _, err := o.way(ctx)
 	var s state
 	if err == nil {
-		s, err = in.Observe(ctx, nil, want.Spec.(*spec.Spec))
+		s, err = in.Observe(ctx, nil, o.want)
 	}
 	if err != nil {
 		return model.Observed{Unknown: []model.Unknown{{Scope: want.Inside.String(), Why: err.Error(), Kind: want.Addr.Kind, Only: []model.Address{want.Addr}}}}
@@ -102,6 +103,7 @@ func (o ownMachine) observe(ctx context.Context, want *model.Resource) model.Obs
 
 // apply carries out the step about the host's own machine.
 func (o ownMachine) apply(ctx context.Context, s plan.Step) error {
+	o.want = s.Want.Spec.(*spec.Spec)
 	in, confirm, err := o.way(ctx)
 	if err != nil {
 		return err
@@ -110,7 +112,10 @@ func (o ownMachine) apply(ctx context.Context, s plan.Step) error {
 }
 
 // ownMachine is the host's own machine. Its methods as a guest.Machine go over SSH, by one connection for a pass.
-type ownMachine struct{ d *Driver }
+type ownMachine struct {
+	d    *Driver
+	want *spec.Spec // nil where it is entered for another reason
+}
 
 // onMachine applies specs by package converge on one machine.
 type onMachine struct {
@@ -179,23 +184,43 @@ func (o ownMachine) isHere(ctx context.Context) error {
 	return nil
 }
 
-// open returns the connection.
-func (o ownMachine) open() (*ssh.Machine, error) {
+// open returns the connection. It may be at the port that the spec gives sshd, or still at that of the host's block.
+func (o ownMachine) open(ctx context.Context) (*ssh.Machine, error) {
 	o.d.mu.Lock()
-	defer o.d.mu.Unlock()
-	if o.d.own != nil {
-		return o.d.own, nil
+	own := o.d.own
+	o.d.mu.Unlock()
+	if own != nil {
+		return own, nil
 	}
-	m, err := o.dial("")
+	m, err := o.login(ctx, "", union([]int{o.d.host.SSH.Port}, o.sshd()))
 	if err == nil {
-		o.d.own = m
+		o.use(m)
 	}
 	return m, err
 }
 
+// sshd are the ports that the spec gives sshd; none if it says nothing of them.
+func (o ownMachine) sshd() []int {
+	if o.want == nil || o.want.Posture.SSH == nil {
+		return nil
+	}
+	return ports(o.want.Posture.SSH.Port)
+}
+
+// use makes a connection the one of this pass.
+func (o ownMachine) use(m *ssh.Machine) {
+	o.d.mu.Lock()
+	old := o.d.own
+	o.d.own = m
+	o.d.mu.Unlock()
+	if old != nil {
+		_ = old.Close() // it has no error to give
+	}
+}
+
 // Address implements guest.Machine.
 func (o ownMachine) Address(ctx context.Context) (guest.Address, error) {
-	m, err := o.open()
+	m, err := o.open(ctx)
 	if err != nil {
 		return guest.Address{}, err
 	}
@@ -204,7 +229,7 @@ func (o ownMachine) Address(ctx context.Context) (guest.Address, error) {
 
 // Ping implements guest.Machine.
 func (o ownMachine) Ping(ctx context.Context) error {
-	m, err := o.open()
+	m, err := o.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -213,33 +238,26 @@ func (o ownMachine) Ping(ctx context.Context) error {
 
 // Run implements guest.Machine.
 func (o ownMachine) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
-	m, err := o.open()
+	m, err := o.open(ctx)
 	if err != nil {
 		return guest.Output{}, err
 	}
-	out, err := m.Run(ctx, c)
-	if err == nil {
-		err = o.d.keepJump()
-	}
-	return out, err
+	return m.Run(ctx, c)
 }
 
 // confirm logs in by a fresh connection and becomes root, and tries until ctx ends. From then on that connection is used.
 func (o ownMachine) confirm(ctx context.Context, _ *spec.Spec, step aspect.Step) error {
-	to := ""
+	to, at := "", o.sshd()
 	if step.Address.IsValid() {
 		to = step.Address.String()
 	}
+	if step.Change != "" || len(at) == 0 {
+		at = union([]int{o.d.host.SSH.Port}, at)
+	}
 	for {
-		m, err := o.fresh(ctx, to)
+		m, err := o.login(ctx, to, at)
 		if err == nil {
-			o.d.mu.Lock()
-			old := o.d.own
-			o.d.own = m
-			o.d.mu.Unlock()
-			if old != nil {
-				_ = old.Close() // it has no error to give
-			}
+			o.use(m)
 			return nil
 		}
 		timer := time.NewTimer(time.Second)
@@ -252,17 +270,35 @@ func (o ownMachine) confirm(ctx context.Context, _ *spec.Spec, step aspect.Step)
 	}
 }
 
-// fresh logs in to the host at an address, or where its block says for "".
-func (o ownMachine) fresh(ctx context.Context, to string) (*ssh.Machine, error) {
+// login logs in to the host and becomes root: at an address, or where its block says for "", at the first of these ports that
+// answers.
+func (o ownMachine) login(ctx context.Context, to string, at []int) (*ssh.Machine, error) {
+	var first error
+	for _, port := range at {
+		m, err := o.loginAt(ctx, to, port)
+		if err == nil {
+			return m, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return nil, first
+}
+
+func (o ownMachine) loginAt(ctx context.Context, to string, port int) (*ssh.Machine, error) {
 	o.d.mu.Lock()
-	m, err := o.dial(to)
+	m, err := o.dial(to, port)
 	o.d.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
 	out, err := m.Run(ctx, guest.Command{Args: []string{"true"}})
 	if err == nil && out.Code != 0 {
-		err = fmt.Errorf("its user cannot become root any more: %s", guest.Excerpt(out.Err))
+		err = fmt.Errorf("its user cannot become root: %s", guest.Excerpt(out.Err))
+	}
+	if err == nil {
+		err = o.d.keepJump()
 	}
 	if err != nil {
 		_ = m.Close() // what went wrong is known
@@ -272,9 +308,9 @@ func (o ownMachine) fresh(ctx context.Context, to string) (*ssh.Machine, error) 
 }
 
 // dial returns the host at an address, or where its block says for "". It does not connect yet. The caller has d.mu.
-func (o ownMachine) dial(address string) (*ssh.Machine, error) {
+func (o ownMachine) dial(address string, port int) (*ssh.Machine, error) {
 	s := o.d.host.SSH
-	cfg := ssh.Config{Address: s.Address, Port: s.Port, User: s.User, Keys: o.d.privateKeys(), AgentSocket: o.d.cfg.AgentSocket, Connect: o.d.cfg.Connect, Dial: o.d.cfg.Dial}
+	cfg := ssh.Config{Address: s.Address, Port: port, User: s.User, Keys: o.d.privateKeys(), AgentSocket: o.d.cfg.AgentSocket, Connect: o.d.cfg.Connect, Dial: o.d.cfg.Dial}
 	if at, err := url.Parse(o.d.host.API); err == nil {
 		cfg.Address = cmp.Or(cfg.Address, at.Hostname())
 	}

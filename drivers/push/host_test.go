@@ -3,15 +3,23 @@ package push
 import (
 	"context"
 	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/debian"
+	simulated "github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // thisMachine says who runs the program, and on which machine.
@@ -147,4 +155,64 @@ func TestAnAgentWithoutItsHelper(t *testing.T) {
 	r := p.Run(t.Context())
 	require.Equal(t, "the helper is not enabled", r.Plan.Unknown[1].Why)
 	require.Equal(t, map[string][]string{"a": {"nginx"}}, w.holds)
+}
+
+// A host that is not this machine is entered by SSH, before and after the spec moves its sshd to another port. A spec that
+// takes the way in is taken back.
+func TestAHostOverSSH(t *testing.T) { synctest.Test(t, hostOverSSH) }
+
+func hostOverSSH(t *testing.T) {
+	t.Helper()
+	private, public, err := ssh.NewKey("push")
+	require.NoError(t, err)
+	m := debian.NewDisk(debian.Options{}).Begin(debian.Birth{Instance: "1", Hostname: "father", User: "root", Keys: []string{public}})
+	defer m.Halt()
+	file := func(name string) string {
+		text, err := m.K.FS.ReadFile(name)
+		require.NoError(t, err)
+		return text
+	}
+	machineConfig := &model.Config{Files: []model.File{{Path: "/etc/motd", Content: "welcome\n"}}}
+	site := &model.Site{
+		Name: "home", Kinds: append(enginetest.Kinds(), Config{}.Kind()),
+		Hosts:    map[string]*model.Host{"father": {Name: "father", API: "https://192.0.2.10:8006", Spec: "pve", SSH: &model.HostSSH{Key: private, Port: 22}}},
+		Postures: map[string]*model.Posture{"prod": {Name: "prod", SSH: &model.SSHD{Port: 2222}}},
+		Specs:    map[string]*model.Spec{"pve": {Name: "pve", Config: machineConfig, Access: &model.Access{Posture: "prod"}}},
+	}
+	keys := &KnownHosts{}
+	inn := enginetest.NewInn()
+	pass := func() engine.Report {
+		p := inn.Pass(site)
+		cfg := Config{HostKeys: keys, Locally: thisMachine{says: "0\nlaptop\n"}, Dial: func(ctx context.Context, _, address string) (net.Conn, error) {
+			to, err := netip.ParseAddrPort(address)
+			require.NoError(t, err)
+			if !slices.Contains(m.SSHD().Ports, int(to.Port())) {
+				return nil, syscall.ECONNREFUSED
+			}
+			near, far := simulated.Pipe(netip.MustParseAddrPort("192.0.2.1:50000"), to)
+			go debian.Server{Machine: m}.Serve(context.WithoutCancel(ctx), far)
+			return near, nil
+		}}
+		p.Open = func(d engine.Desired, h *model.Host) (engine.Driver, error) { return cfg.Over(inn, d.Site, h), nil }
+		return p.Run(t.Context())
+	}
+	r := pass()
+	require.Equal(t, engine.Done, r.Outcome, "%v %v %v", r.Err, r.Findings, r.Plan.Unknown)
+	require.Equal(t, "welcome\n", file("/etc/motd"))
+	require.Equal(t, []int{2222}, m.SSHD().Ports)
+	known, err := keys.Of("192.0.2.10")
+	require.NoError(t, err)
+	require.Len(t, known.Keys, 1)
+	r = pass()
+	require.Equal(t, engine.Done, r.Outcome, "%v", r.Plan.Unknown)
+	require.Empty(t, r.Plan.Steps)
+
+	site.Specs["pve"].Access.Users = []model.User{{Name: "root", SSHKeys: &[]string{}}}
+	site.Postures["prod"].SSH.PermitRootLogin = "no"
+	r = pass()
+	require.NotEqual(t, engine.Done, r.Outcome)
+	require.Contains(t, r.Results[0].Err.Error(), "so the old state is restored")
+	site.Specs["pve"].Access.Users, site.Postures["prod"].SSH.PermitRootLogin = nil, ""
+	r = pass()
+	require.Equal(t, engine.Done, r.Outcome, "%v", r.Plan.Unknown)
 }

@@ -454,7 +454,7 @@ func (d *Driver) through() (*ssh.Machine, error) {
 	if d.jump != nil {
 		return d.jump, nil
 	}
-	m, err := ownMachine{d}.dial("")
+	m, err := ownMachine{d: d}.dial("", s.Port)
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 	host.State = maps.Clone(w.State)
 	maps.DeleteFunc(host.State, func(_ model.Address, r *model.Resource) bool { return r.Inside != (model.Address{}) })
 	have, err := d.Driver.Observe(ctx, &host)
-	if have, err = (ownMachine{d}).add(ctx, w, have, err); err != nil || have.NothingSeen() || have.Only {
+	if have, err = (ownMachine{d: d}).add(ctx, w, have, err); err != nil || have.NothingSeen() || have.Only {
 		return have, err
 	}
 	if some, enough := startsFirst(w, have); enough {
