@@ -19,7 +19,8 @@ func eventsVerb(a *app) *cobra.Command {
 		Use:   "events",
 		Short: "Show the events of the agent on this machine",
 		Long: `Lists the events that the running agent has kept, oldest first: commits, passes and their
-steps, and nodes that became ready or not ready. "history" shows earlier passes.`,
+steps, nodes that became ready or not ready, and checks that fail or pass again. "history"
+shows earlier passes.`,
 		Args: cobra.NoArgs,
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runEvents(ctx, a, f, after, follow) }),
 	}

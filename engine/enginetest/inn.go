@@ -17,6 +17,7 @@ import (
 // steps come from many goroutines.
 type Inn struct {
 	*Host
+	Lease bool // the address of guests is not declared
 	mu    sync.Mutex
 	Ill   map[string]bool // by name
 	Asked map[string]int
@@ -57,7 +58,7 @@ func (r room) Address(context.Context) (guest.Address, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.Asked["address of "+r.name]++
-	return guest.Address{IP: netip.MustParseAddr("192.0.2.99"), Declared: true}, nil
+	return guest.Address{IP: netip.MustParseAddr("192.0.2.99"), Declared: !r.Lease}, nil
 }
 
 // Ping is as guest.Machine has it.

@@ -107,6 +107,22 @@ func TestStatusText(t *testing.T) {
 	require.Contains(t, Status(s, noon, true), "\x1b[32mhealthy\x1b[0m")
 }
 
+func TestStatusShowsFailingChecks(t *testing.T) {
+	s := agent.Status{Identity: "father", State: agent.Idle}
+	for i := range 7 {
+		s.Checks = append(s.Checks, agent.CheckStatus{Address: fmt.Sprintf("vm.web-%d", i), Check: "web", State: agent.CheckFailing, Since: before(time.Minute), Error: "no\x1broute"})
+	}
+	s.Checks[1].Idle = "manifest web is suspended"
+	s.Checks = append(s.Checks, agent.CheckStatus{Address: "vm.db", Check: "up", State: agent.CheckPassing})
+	text := Status(s, noon, false)
+	require.Contains(t, text, `
+  failing     check web of vm.web-0 for 60 s: no?route
+              check web of vm.web-1 for 60 s: no?route (not run now: manifest web is suspended)
+`)
+	require.Contains(t, text, "  and 2 more: homestak-gitops status --json\n")
+	require.NotContains(t, text, "vm.db")
+}
+
 // A pass of a suspended agent reverts nothing, and says so.
 func TestN3ASuspendedPassRevertsNothing(t *testing.T) {
 	now := time.Now()

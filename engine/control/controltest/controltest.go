@@ -119,7 +119,7 @@ func (f *Agent) Last(n int, match func(*ledger.Receipt) bool) ([]ledger.Receipt,
 func (f *Agent) Verify() (int, []string, error) { return len(f.List), f.Broken, nil }
 
 // VerifyNodes has one check that fails, of node app.
-func (f *Agent) VerifyNodes(_ context.Context, by string, match func(*engine.Probe) bool) (engine.Verified, error) {
+func (*Agent) VerifyNodes(_ context.Context, by string, match func(*engine.Probe) bool) (engine.Verified, error) {
 	p := engine.Probe{Node: "app", Manifest: "web"}
 	p.Subject.Address = model.Address{Kind: "vm", Name: "app"}
 	v := engine.Verified{Host: "father", Commit: by}
