@@ -161,7 +161,7 @@ func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *lang.Scop
 		r.Guest = &model.Guest{VMID: n.VMID, Choose: l.ranges(n)}
 	}
 	if n.Type != typePVE {
-		if n.Hyper != nil && slices.ContainsFunc(r.Ranges, func(p model.AttrRange) bool { return p.Path == "hypervisor" }) {
+		if n.Hyper != nil && r.Declares("hypervisor") {
 			d.Invalid = true
 			l.ErrorAt(r.RangeOf("hypervisor"), "hypervisor on a node that is not of type pve", "It configures the children of a pve node: remove it, or set type = \"pve\".")
 		}

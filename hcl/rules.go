@@ -35,6 +35,7 @@ func (rs *rules) check() {
 	rs.checkAgents()
 	rs.checkVMIDs()
 	rs.checkRoom()
+	rs.checkPlaces()
 	rs.resolveAll()
 }
 
@@ -128,7 +129,7 @@ func (rs *rules) checkVMID(n *model.Node) {
 		}
 		ranges = ranges[i : i+1]
 	}
-	declared := n.VMID != 0 || !rs.invalid[r.Addr.String()] && slices.ContainsFunc(r.Ranges, func(p model.AttrRange) bool { return p.Path == "vmid" })
+	declared := n.VMID != 0 || !rs.invalid[r.Addr.String()] && r.Declares("vmid")
 	inside := len(ranges) == 0 || slices.ContainsFunc(ranges, func(v model.VMIDRange) bool { return v.From <= n.VMID && n.VMID <= v.To })
 	switch {
 	case !declared:

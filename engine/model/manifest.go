@@ -45,6 +45,9 @@ type Node struct {
 	VMID      int        `hcl:"vmid,optional" doc:"VMID; chosen from the site's range unless set."`
 	Adopt     string     `hcl:"adopt,optional" doc:"Identity of a guest that exists and becomes this node, unchanged: the SMBIOS UUID of a VM, the MAC address of a container's first nic. Requires vmid. Devices are named by their slots, such as disk \"scsi1\" and nic \"net0\"; root is the disk that it boots from. Without an image or template it cannot be replaced."`
 	VMIDRange string     `hcl:"vmid_range,optional" doc:"Name of the range that the VMID is chosen from."`
+	Nodes     []string   `hcl:"nodes,optional" doc:"PVE nodes of the host where it may live; all that the host lists unless set."`
+	Spread    string     `hcl:"spread,optional" doc:"A word. Guests with the same one are created on different PVE nodes, as far as these have room."`
+	Together  string     `hcl:"together,optional" doc:"A word. Guests with the same one are created on one PVE node."`
 	Execution *nodeMode  `hcl:"execution,block" doc:"Overrides the manifest's mode."`
 	Decomm    *Decomm    `hcl:"decommission,block" doc:"What happens before it is destroyed."`
 	Orphan    string     `hcl:"orphan,optional" doc:"refuse, destroy or abandon its children when it leaves."`

@@ -105,8 +105,8 @@ type Resource struct {
 type Guest struct {
 	VMID        int         // 0 in a wanted guest: to be chosen
 	Choose      []VMIDRange // where VMID may be chosen from, in order; empty: anywhere PVE allows
-	Node        string      // the PVE node it lives, or shall live, on
-	Nodes       []string    // the PVE nodes where it is in its place; wanted guests of a cluster only
+	Node        string      // the PVE node it lives, or shall live, on; of a wanted guest with Nodes the plan chooses it
+	Nodes       []string    // the PVE nodes where it may live; wanted guests of a cluster only
 	Running     bool        // observed
 	Starting    bool        // observed: it runs since minutes at most, and need not answer yet
 	Digest      string      // observed: of the configuration that was read
@@ -161,6 +161,11 @@ func (r *Resource) RangeOf(path string) diag.Range {
 		}
 		path = path[:cut]
 	}
+}
+
+// Declares reports whether the files have an attribute or block at a path.
+func (r *Resource) Declares(path string) bool {
+	return slices.ContainsFunc(r.Ranges, func(p AttrRange) bool { return p.Path == path })
 }
 
 // IsUnread reports whether an attribute could not be read.

@@ -108,7 +108,7 @@ type Host struct {
 	Parent      string    `hcl:"parent,optional" doc:"Host or node of type pve whose agent serves this one: host.NAME or node.NAME. Without one its agent follows the repository itself."`
 	API         string    `hcl:"api,optional" doc:"URL of the API without path, such as https://192.0.2.10:8006. Required without parent: the agent of a host with a parent knows that of its own machine."`
 	Node        string    `hcl:"node,optional" doc:"Name of the PVE node; the host's own name unless set."`
-	Nodes       []string  `hcl:"nodes,optional" doc:"Names of the PVE nodes of a cluster where guests may live."`
+	Nodes       []string  `hcl:"nodes,optional" doc:"Names of the PVE nodes of a cluster where guests may live. A new guest goes where there is most room."`
 	APIToken    string    `hcl:"api_token,optional" secret:"true" doc:"API token, user@realm!name=secret; secret.api_tokens[\"NAME\"] unless set."`
 	Fingerprint string    `hcl:"fingerprint,optional" doc:"SHA-256 of the host's certificate, in hex."`
 	CA          string    `hcl:"ca,optional" doc:"File of the site with the CA certificate (PEM) that signed the host's."`
@@ -119,6 +119,7 @@ type Host struct {
 	SSH         *HostSSH  `hcl:"ssh,block" doc:"How the host itself is reached."`
 	Spec        string    `hcl:"spec,optional" ref:"spec" doc:"What the machine of the host itself should become."`
 	Hardware    *Hardware `hcl:"hardware,block" doc:"Hardware of the machine; for policies."`
+	Capacity    *Capacity `hcl:"capacity,block" doc:"How much of each PVE node new guests may take. Applies to clusters, and to any host that has this block."`
 
 	At           diag.Range
 	Ranges       []AttrRange
@@ -179,6 +180,12 @@ type HostSSH struct {
 type Hardware struct {
 	CPUCores int `hcl:"cpu_cores,optional" doc:"Number of CPU cores."`
 	MemoryGB int `hcl:"memory_gb,optional" doc:"Memory in GiB."`
+}
+
+// Capacity bounds what the guests of a PVE node may have in total, as multiples of what the node has.
+type Capacity struct {
+	MemoryOvercommit float64 `hcl:"memory_overcommit,optional" doc:"Memory of its guests as a multiple of its own; 1 unless set."`
+	CoresOvercommit  float64 `hcl:"cores_overcommit,optional" doc:"Cores of its guests as a multiple of its own; 4 unless set."`
 }
 
 // Preset is a size.

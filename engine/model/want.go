@@ -348,14 +348,14 @@ func (s *Site) Resolve(r *Resource, h *Host, n *Node) (*Resource, diag.List) {
 	if r.Guest != nil {
 		g := *r.Guest
 		if h != nil {
-			g.Node, g.Nodes = h.PVENode(), h.Nodes
+			g.Node, g.Nodes = h.placesOf(n)
 		}
 		c.Guest = &g
 	}
 	kind := s.Kinds.Get(r.Addr.Kind)
 	if kind != nil && kind.VMID != nil && h != nil {
 		if id := kind.VMID(r.Spec); id != 0 {
-			c.Guest = &Guest{VMID: id, Node: h.PVENode(), Nodes: h.Nodes}
+			c.Guest = &Guest{VMID: id, Node: h.PVENode()}
 		}
 	}
 	if h != nil && h.Pool != "" && c.Guest != nil {
@@ -433,6 +433,23 @@ func (h *Host) AllNodes() []string {
 		}
 	}
 	return nodes
+}
+
+// placesOf returns the PVE nodes where the guest of a manifest node may live, none on a host that is only one, and
+// the one of them that it has until a plan chooses: the host's own if it may.
+func (h *Host) placesOf(n *Node) (first string, all []string) {
+	if all = h.AllNodes(); len(all) == 1 {
+		return all[0], nil
+	}
+	if n == nil || len(n.Nodes) == 0 || slices.Contains(n.Nodes, all[0]) {
+		first = all[0]
+	} else {
+		first = n.Nodes[0]
+	}
+	if n != nil && len(n.Nodes) > 0 {
+		all = n.Nodes
+	}
+	return first, all
 }
 
 // HostOf gives the host that a spec names in its attribute host, "" if none.
