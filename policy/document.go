@@ -306,7 +306,7 @@ func planDocument(p *plan.Plan) (any, error) {
 	for i, entry := range d["steps"].([]any) {
 		step := entry.(map[string]any)
 		step["protected"] = protected(&p.Steps[i])
-		fill(step, "at")
+		fill(step, "at", "place")
 	}
 	for _, finding := range d["findings"].([]any) {
 		fill(finding.(map[string]any), "at", "address", "code")

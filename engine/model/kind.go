@@ -50,6 +50,9 @@ type Kind struct {
 	// about a spec as declared. May be nil.
 	VMID func(spec any) int
 
+	// Size is what a guest takes of its PVE node, wanted or observed. Nil: nothing is known, and it counts as nothing.
+	Size func(r *Resource) Size
+
 	// Resolve completes a decoded spec by what stands around it (sizes, networks, keys): afterwards it says all
 	// that is wanted, in Spec and in Private. It is pure, is called once per host on a copy of its own, and returns
 	// what is wrong. In.Host is nil for a recipe. May be nil.

@@ -26,6 +26,9 @@ type Observed struct {
 	// Rest completes an observation with Only to that of the whole host. Nil: the host must be observed again.
 	Rest func(context.Context) (Observed, error)
 
+	// Places are the PVE nodes of the host, in any order; none with Only.
+	Places []Place
+
 	// Preflight lists what about the host would make a step fail.
 	Preflight []PreflightProblem
 
@@ -55,6 +58,7 @@ func Together(parts ...Observed) Observed {
 		all.Unknown = append(all.Unknown, p.Unknown...)
 		all.Findings = append(all.Findings, p.Findings...)
 		all.Preflight = append(all.Preflight, p.Preflight...)
+		all.Places = append(all.Places, p.Places...)
 		all.SweepHints = append(all.SweepHints, p.SweepHints...)
 		all.Reconnect = append(all.Reconnect, p.Reconnect...)
 		all.Only = all.Only || p.Only
@@ -81,6 +85,7 @@ func (o *Observed) NothingSeen() bool {
 // It is reported where the plan has a step that it concerns, and nowhere else.
 type PreflightProblem struct {
 	Address Address
+	Node    string // the PVE node where it is so, if the guest may be created on others; "" for all
 	// Path is the attribute that asks for what is amiss: steps that make or replace the resource, or change this
 	// attribute or a part of it, are concerned.
 	Path  string

@@ -18,7 +18,7 @@ import (
 func (p *Plan) listed() *Plan {
 	p.Steps, p.Unmanaged, p.Pending = list(p.Steps), list(p.Unmanaged), list(p.Pending)
 	p.Unknown, p.Deferred, p.Findings = list(p.Unknown), list(p.Deferred), list(p.Findings)
-	p.Undeclared = list(p.Undeclared)
+	p.Undeclared, p.Places = list(p.Undeclared), list(p.Places)
 	return p
 }
 
@@ -41,6 +41,7 @@ func (s Step) MarshalJSON() ([]byte, error) {
 		Address  model.Address   `json:"address"`
 		Node     string          `json:"node"`
 		Manifest string          `json:"manifest"`
+		Place    string          `json:"place,omitempty"`
 		VMID     *int            `json:"vmid"`
 		Action   Action          `json:"action"`
 		Class    model.Class     `json:"class"`
@@ -49,7 +50,7 @@ func (s Step) MarshalJSON() ([]byte, error) {
 		After    []model.Address `json:"after"`
 		At       diag.Range      `json:"at"`
 		Edits    []model.Edit    `json:"edits,omitempty"`
-	}{s.Address, s.Node, s.Manifest, nil, s.Action, s.Class, s.Reason, list(s.Changes), list(s.After), s.At, s.Edits}
+	}{s.Address, s.Node, s.Manifest, s.Place, nil, s.Action, s.Class, s.Reason, list(s.Changes), list(s.After), s.At, s.Edits}
 	if s.VMID != 0 {
 		doc.VMID = &s.VMID
 	}

@@ -20,6 +20,7 @@ func Make(in Input) *Plan {
 	if d.mayPlan() {
 		d.limit()
 		ids := d.chooseVMIDs()
+		d.place()
 		p.compare()
 		p.compareInside()
 		if len(d.steps) > 0 {
@@ -51,6 +52,9 @@ type draft struct {
 	scope map[model.Address]bool // what the plan is limited to; nil for everything
 	steps map[model.Address]*Step
 
+	placed   map[model.Address]string // why a guest is created where it is
+	homeless map[model.Address]string // why it can be created nowhere
+
 	undeclared []model.Setting
 	edits      map[model.Address][]model.Edit
 }
@@ -61,7 +65,7 @@ func newDraft(in Input) *draft {
 	})
 	in.Have.Unknown = slices.SortedStableFunc(slices.Values(in.Have.Unknown), byScope)
 	d := &draft{
-		in: in, kinds: make(map[string]*model.Kind, len(in.Kinds)), have: in.Have.State, steps: map[model.Address]*Step{}, edits: map[model.Address][]model.Edit{},
+		in: in, kinds: make(map[string]*model.Kind, len(in.Kinds)), have: in.Have.State, steps: map[model.Address]*Step{}, placed: map[model.Address]string{}, homeless: map[model.Address]string{}, edits: map[model.Address][]model.Edit{},
 		plan: &Plan{
 			FormatVersion: FormatVersion, Site: in.Site, Commit: in.Commit, Host: in.Host,
 			ObservedAt: in.Have.At.UTC().Truncate(time.Second),
@@ -248,6 +252,10 @@ func (p *proposal) create(want *model.Resource) {
 	}
 	if kind.Brief != nil {
 		s.Brief = kind.Brief(want)
+	}
+	if why := p.placed[want.Addr]; why != "" {
+		s.Place = want.Guest.Node
+		s.Reason += "; " + why
 	}
 	p.steps[want.Addr] = s
 }

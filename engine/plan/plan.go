@@ -4,6 +4,7 @@
 // Read in this order: Input, Plan and Step (the document of `plan --json`), Make (from one to the other):
 //
 //	vmid.go   assigns VMIDs
+//	place.go  chooses the PVE nodes of new guests
 //	diff.go   finds differences, and their cost
 //	adopt.go  takes over guests that exist, and finds renames
 //	guard.go  withholds steps for what may exist unmanaged, was not observed, or is still needed
@@ -94,6 +95,7 @@ type Step struct {
 	Address  model.Address   `json:"address"`
 	Node     string          `json:"node"`     // manifest node it comes from; "" for what is none
 	Manifest string          `json:"manifest"` // "" for what stands beside the manifests
+	Place    string          `json:"place"`    // PVE node that was chosen for a new guest; "" where there is no choice
 	VMID     int             `json:"vmid"`     // 0, in JSON null, if it is not a guest
 	Action   Action          `json:"action"`
 	Class    model.Class     `json:"class"` // what doing it now disrupts: the worst of its changes
@@ -186,6 +188,7 @@ type Plan struct {
 	Undeclared    []model.Setting   `json:"undeclared"` // set by hand, and named in no file: no drift
 	Unknown       []model.Unknown   `json:"unknown"`    // what could not be seen, and what is withheld for it
 	Deferred      []model.Deferred  `json:"deferred"`   // declared, but not done by this kind of pass
+	Places        []Place           `json:"places"`     // PVE nodes, by name, with what is left of them; none if they were not looked at
 	Findings      diag.List         `json:"findings"`
 	Summary       Summary           `json:"summary"`
 

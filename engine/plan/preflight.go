@@ -13,6 +13,11 @@ import (
 // asks for it, and takes out what is sure to fail: it would in every pass, and with
 // it its manifest would stop, or be made and taken back, again and again.
 func (g *guard) checkPreflight() {
+	g.each(func(s *Step) {
+		if why := g.homeless[s.Address]; why != "" && s.Action == Create {
+			g.refuseAt(s, "nodes", "no PVE node has room: "+why, "make room, add PVE nodes to nodes, or raise capacity of the host; the choice counts the memory of all declared guests, and of others that run")
+		}
+	})
 	type line struct {
 		at      diag.Range
 		by      model.Address // where no line is known
@@ -24,7 +29,7 @@ func (g *guard) checkPreflight() {
 	wrong := map[model.Address][]string{} // attributes that ask for what is amiss
 	for _, o := range g.in.Have.Preflight {
 		s := g.steps[o.Address]
-		if s == nil || s.Want == nil || !concerns(o, s) {
+		if s == nil || s.Want == nil || !concerns(o, s) || o.Node != "" && o.Node != s.Want.Guest.Node {
 			continue
 		}
 		if o.Withhold || o.Severity == diag.Error {

@@ -266,6 +266,9 @@ func (s Step) line() line {
 	case Create:
 		// The VMID is in the document; here it would look as if the guest were there.
 		l.color, l.vmid, why = green, 0, nil
+		if _, place, _ := strings.Cut(s.Reason, "; "); s.Place != "" {
+			l.notes = []string{diag.Escape(place)}
+		}
 		if s.Brief != "" {
 			l.detail, l.full = func(room int) string { return limited(diag.Escape(s.Brief), room) }, ""
 		}
@@ -320,7 +323,7 @@ func (s Step) details() []string {
 
 // declares reports whether a line of the files sets an attribute; never of a plan from a file.
 func (s Step) declares(path string) bool {
-	return s.Want != nil && slices.ContainsFunc(s.Want.Ranges, func(p model.AttrRange) bool { return p.Path == path })
+	return s.Want != nil && s.Want.Declares(path)
 }
 
 // cost is the right column: the class, or for a making what it is.
