@@ -112,6 +112,7 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 		return all, fmt.Errorf("observing host %s: %w", d.host.Model.Name, err)
 	}
 	all = model.Together(slices.Insert(parts, 0, all)...)
+	all.Places = inventory.Places(obs, all.State)
 	problems, err := inventory.Preflight(ctx, kindsByName(), obs, all)
 	if err != nil {
 		return all, fmt.Errorf("observing host %s: %w", d.host.Model.Name, err)

@@ -608,7 +608,7 @@ func TestMovedWithinItsCluster(t *testing.T) {
 		says  string
 	}{
 		{[]string{"father", "mother"}, ""},
-		{nil, "vm.web-1 is on node mother, which host father does not list (father): it stays managed there"},
+		{nil, "drift: vm.web-1 is on node mother, not on nodes of host father (father): it stays managed there"},
 	} {
 		inTime(t, pve.Config{Nodes: []string{"mother"}, TaskTime: time.Second}, func(t *testing.T, w *world) {
 			w.Site.Hosts["father"].Nodes = c.nodes

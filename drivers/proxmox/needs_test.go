@@ -119,7 +119,7 @@ func TestNeedsFollowTheSite(t *testing.T) {
 		{"where a state is saved", 9, option("vmstatestorage", "fast"), []string{"Datastore.AllocateSpace on /storage/fast"}},
 		{"a cluster", 9, func(w *world, _ *guest.VM, _ *model.Node) {
 			w.Site.Hosts["father"].Nodes = []string{"father", "uncle"}
-		}, []string{"(Sys.Audit on /)", "(Sys.Audit on /nodes/uncle)"}},
+		}, []string{"(Sys.Audit on /)", "(Sys.Audit on /nodes/uncle)", "Sys.AccessNetwork on /nodes/uncle"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, pve.Config{})

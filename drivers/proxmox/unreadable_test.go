@@ -110,12 +110,12 @@ func inFaultyWorld(t *testing.T, story func(*testing.T, *faultyWorld)) {
 		})
 		require.NoError(t, err)
 		w.Driver = d
-		w.Node("leaves", nil) // 10000
-		w.Node("stays", nil)  // 10001
+		w.Node("leaves", nil).Nodes = []string{"father"} // 10000
+		w.Node("stays", nil).Nodes = []string{"father"}  // 10001
 		w.Apply()
 		time.Sleep(time.Minute)
 		w.Drop("leaves")
-		w.Node("comes", nil)
+		w.Node("comes", nil).Nodes = []string{"father"}
 		story(t, b)
 	})
 }
@@ -459,8 +459,8 @@ func TestUnreadableObjectsDeferTheirSteps(t *testing.T) {
 				})
 				require.NoError(t, err)
 				w.Driver = d
-				w.Node("leaves", nil)
-				w.Node("stays", nil)
+				w.Node("leaves", nil).Nodes = []string{"father"}
+				w.Node("stays", nil).Nodes = []string{"father"}
 				w.Apply()
 				time.Sleep(time.Minute)
 				w.Drop("leaves")
@@ -478,6 +478,9 @@ func TestUnreadableObjectsDeferTheirSteps(t *testing.T) {
 				}
 				w.Node("nas", func(v *guest.VM) { v.Image = "nas" }).Resource.Needs = []model.Address{{Kind: "image", Name: "nas"}}
 				w.ct("new", nil)
+				for _, n := range w.Site.Manifests["web"].Nodes {
+					n.Nodes = []string{"father"}
+				}
 				if c.edit != nil {
 					c.edit(w)
 					time.Sleep(20 * time.Second)

@@ -20,17 +20,19 @@ import (
 // are fresh; name and status may be ten seconds old, and a new guest has no name
 // at all (pve-manager, API2Tools.pm).
 type ListedGuest struct {
-	VMID    int
-	Node    string
-	LXC     bool
-	Name    string // "" if not known
-	Tags    []string
-	Lock    string
-	Pool    string // that it is in, as far as the cluster's list shows it (Pool.Audit); "" for none
-	Running bool
-	QMP     string // of a VM whose processors do not run: what QEMU says; only the cluster's list has it
-	Uptime  int    // seconds since PVE started it; only fresh lists have it
-	HA      string // state in the HA manager, "" if not managed; as old as its last cycle
+	VMID     int
+	Node     string
+	LXC      bool
+	Name     string // "" if not known
+	Tags     []string
+	Lock     string
+	Pool     string // that it is in, as far as the cluster's list shows it (Pool.Audit); "" for none
+	Running  bool
+	QMP      string     // of a VM whose processors do not run: what QEMU says; only the cluster's list has it
+	Uptime   int        // seconds since PVE started it; only fresh lists have it
+	HA       string     // state in the HA manager, "" if not managed; as old as its last cycle
+	Size     model.Size // memory and cores; only the cluster's list has them
+	Template bool       // it never runs; only the cluster's list has it
 }
 
 // Kind returns PVE's name for such a guest: ct or vm.
@@ -51,8 +53,10 @@ func (g ListedGuest) Power() string {
 type View struct {
 	Nodes             map[string]bool // by name: online
 	Guests            map[int]ListedGuest
-	Storages          map[NodeStorage]string // storages that the token may see, by node: the content that each takes
-	Folders           []NodeStorage          // storages that are listed as a whole, see isFolder
+	Storages          map[NodeStorage]string     // storages that the token may see, by node: the content that each takes
+	Rooms             map[NodeStorage]model.Room // of these, as far as their figures are known
+	Places            map[string]model.Place     // nodes by name: what the list says of each
+	Folders           []NodeStorage              // storages that are listed as a whole, see isFolder
 	Unknown           []model.Unknown
 	LimitedVisibility bool            // the token sees the guests of some pools only: others may exist
 	SeesTasks         map[string]bool // by node: the token sees the tasks of others there
@@ -69,7 +73,7 @@ func (v *View) notObserved(scope, why string) {
 // trusted: quorum, the state of the nodes, and whether the token sees guests at all.
 // A list that may be short is not an error: what it cannot show is in Unknown.
 func ReadView(ctx context.Context, c *Client, h *model.Host) (*View, error) {
-	v := &View{Nodes: map[string]bool{}, Guests: map[int]ListedGuest{}, Storages: map[NodeStorage]string{}}
+	v := &View{Nodes: map[string]bool{}, Guests: map[int]ListedGuest{}, Storages: map[NodeStorage]string{}, Rooms: map[NodeStorage]model.Room{}, Places: map[string]model.Place{}}
 	var status []map[string]json.RawMessage
 	var rights map[string]privileges
 	var statusErr error
@@ -103,18 +107,30 @@ func ReadView(ctx context.Context, c *Client, h *model.Host) (*View, error) {
 func (v *View) readResource(e Row) {
 	switch kind := e.Text("type"); kind {
 	case "node":
-		v.Nodes[e.Text("node")] = IsOnline(e.Text("status"))
+		name := e.Text("node")
+		v.Nodes[name] = IsOnline(e.Text("status"))
+		p := model.Place{Name: name, Memory: e.Number("maxmem") >> 20, Cores: e.Number("maxcpu")}
+		if !v.Nodes[name] {
+			p.Closed = "offline"
+		} else if state := e.Text("hastate"); state == "maintenance" || state == "fence" || state == "gone" {
+			p.Closed = "the HA manager has it as " + state // (pve-ha-manager, PVE/HA/NodeStatus.pm)
+		}
+		v.Places[name] = p
 	case "pool":
 		v.HasPools = true
 	case "storage":
 		at := NodeStorage{e.Text("node"), e.Text("storage")}
 		v.Storages[at] = e.Text("content")
+		if total := e.Number("maxdisk"); total > 0 {
+			v.Rooms[at] = model.Room{Free: (total - e.Number("disk")) >> 30, Shared: e.Text("shared") == "1"}
+		}
 		if isFolder(e) {
 			v.Folders = append(v.Folders, at)
 		}
 	case "qemu", "lxc":
 		g := ReadListed(e, e.Text("node"), kind == "lxc")
 		g.HA, g.Pool = e.Text("hastate"), e.Text("pool")
+		g.Size, g.Template = model.Size{Memory: e.Number("maxmem") >> 20, Cores: e.Number("maxcpu")}, e.Text("template") == "1"
 		if e.Text("status") == "unknown" {
 			g.Name = "" // not sampled yet, or not any more; a name beside it would be a stale one
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -130,12 +131,19 @@ type Resolution struct {
 	TemplateVMID int       // the template to clone; 0 for none
 	TemplateMade bool      // that template is made here, from an image
 	Source       string    // the volume that a root disk is imported from, or that a container is unpacked from
+	Files        []File    // the site's images and downloads that the guest is created from or has in a drive
 	DriveStorage string    // the storage of the cloud-init drive
 	SeedStorage  string    // the storage of the seed image
 	SeedVolume   string    // the seed image; set only while the guest is created
 	Pulls        string    // the spec that the guest fetches and applies itself; "" for none
 	Adopted      bool      // it is, or was, a guest that existed; see model.Node.Adopt
 	RootKeys     []string  // SSH keys of root in a container; PVE writes them at creation only
+}
+
+// File is an image or a download of the site.
+type File struct {
+	Addr  model.Address
+	Image *objects.Image
 }
 
 // Resolved is the resolution itself, see Target.
@@ -186,6 +194,7 @@ func schemaOf[S any](name, doc string, absent map[string]string) model.Kind {
 	return model.Kind{
 		Name: name, Block: "node", Doc: doc, Guest: true, Absent: absent,
 		New:    func() any { return WithDefaults(new(S)) },
+		Size:   sizeOf,
 		Claims: func(s any) []model.Claim { return claims(s.(spec).Ports()) },
 		Align: func(want, have *model.Resource) {
 			have.Spec = stateFor(want, have).Spec()
@@ -199,6 +208,22 @@ func schemaOf[S any](name, doc string, absent map[string]string) model.Kind {
 		Note:   noteGuest, Remarks: Remarks,
 		Brief: func(want *model.Resource) string { return TargetOf(want).brief() },
 	}
+}
+
+// sizeOf is what a guest takes of its node, see model.Kind.Size. A root disk counts by its declared size alone: how much its
+// image has is not known.
+func sizeOf(r *model.Resource) model.Size {
+	out := model.Size{Disks: map[string]int{}}
+	switch s := r.Spec.(type) {
+	case *VM:
+		out.Memory, out.Cores = s.Memory, max(s.Cores, 1)*max(s.Sockets, 1)
+	case *CT:
+		out.Memory, out.Cores = s.Memory, s.Cores // none: all of the node, like any program on it
+	}
+	for _, v := range r.Spec.(spec).target(nil).Volumes().List {
+		out.Disks[v.Storage] += v.Size
+	}
+	return out
 }
 
 // refuseGuest lists the problems that keep a guest from becoming want, or from being removed where

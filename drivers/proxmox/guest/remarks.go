@@ -17,7 +17,7 @@ func Remarks(host *model.Host, want, have *model.Resource) model.Remarks {
 	if have.Guest == nil {
 		return model.Remarks{}
 	}
-	out := model.Remarks{Findings: slices.Concat(remarkNode(host, have), remarkLock(have))}
+	out := model.Remarks{Findings: slices.Concat(remarkNode(host, want, have), remarkLock(have))}
 	h := StateOf(have)
 	if h == nil {
 		return out
@@ -40,15 +40,23 @@ func Remarks(host *model.Host, want, have *model.Resource) model.Remarks {
 	return out
 }
 
-// remarkNode warns of a guest on a node of the cluster that the host does not name. It stays managed, and is not
-// moved.
-func remarkNode(host *model.Host, have *model.Resource) diag.List {
-	if host == nil || slices.Contains(host.AllNodes(), have.Guest.Node) {
+// remarkNode warns of a guest on a node where it may not live. It stays managed, and is not moved.
+func remarkNode(host *model.Host, want, have *model.Resource) diag.List {
+	if host == nil {
 		return nil
 	}
+	may, where := host.AllNodes(), "nodes of host "+host.Name
+	if want != nil && want.Guest != nil && len(want.Guest.Nodes) > 0 {
+		may, where = want.Guest.Nodes, "its nodes"
+	}
+	if slices.Contains(may, have.Guest.Node) {
+		return nil
+	}
+	at := api.RefOf(have)
+	how := pick(at.LXC, "--restart", "--online")
 	return diag.List{Finding(diag.Warning, have.Addr,
-		fmt.Sprintf("%s is on node %s, which host %s does not list (%s): it stays managed there", have.Addr, have.Guest.Node, host.Name, strings.Join(host.AllNodes(), ", ")),
-		"add the node to nodes of the host, or migrate the guest back")}
+		fmt.Sprintf("drift: %s is on node %s, not on %s (%s): it stays managed there", have.Addr, at.Node, where, strings.Join(may, ", ")),
+		fmt.Sprintf("add the node to nodes, or migrate the guest: `%s migrate %d %s` on node %s, with %s if it runs", at.Tool(), at.VMID, may[0], at.Node, how))}
 }
 
 // remarkLock reports a guest whose lock must be cleared by hand.

@@ -41,11 +41,13 @@ type check struct {
 	using    map[string]map[string]bool   // by node: bridges that guests of ours run on
 	bridges  map[string][]string          // by node; none where it did not say
 	sees     map[string]bool              // storages of which the token would see it if they were there
+
+	templates map[int][]string // by VMID, the storages of its disks
 }
 
 // Preflight finds what would make fail what is not as wanted yet. have is what was observed.
 func Preflight(ctx context.Context, kinds map[string]kind.Kind, obs *kind.Observation, have model.Observed) (Problems, error) {
-	s := &check{obs, have, Problems{Missing: map[string]bool{}}, map[string]map[string]string{}, map[string]map[string]bool{}, map[string][]string{}, map[string]bool{}}
+	s := &check{obs, have, Problems{Missing: map[string]bool{}}, map[string]map[string]string{}, map[string]map[string]bool{}, map[string][]string{}, map[string]bool{}, map[int][]string{}}
 	if have.NothingSeen() {
 		return s.found, nil // nothing is planned there
 	}
@@ -59,23 +61,19 @@ func Preflight(ctx context.Context, kinds map[string]kind.Kind, obs *kind.Observ
 		n := kind.NewNeeds(nil, obs.Want.Host, 9)
 		n.From = w
 		k.Needs(w.Spec, n)
-		node := obs.Host.Model.PVENode()
-		if is != nil && is.Guest != nil {
-			node = is.Guest.Node
-		} else if w.Guest != nil {
-			node = cmp.Or(w.Guest.Node, node)
+		nodes := []string{obs.Host.Model.PVENode()}
+		switch {
+		case is != nil && is.Guest != nil:
+			nodes[0] = is.Guest.Node
+		case w.Guest != nil && len(w.Guest.Nodes) > 1:
+			nodes = w.Guest.Nodes
+		case w.Guest != nil:
+			nodes[0] = cmp.Or(w.Guest.Node, nodes[0])
 		}
-		if !obs.View.Nodes[node] {
-			continue
-		}
-		if err := s.storagesFor(ctx, node, n.Uses); err != nil {
-			return s.found, err
-		}
-		if err := s.missingBridges(ctx, node, n.Bridges, is); err != nil {
-			return s.found, err
-		}
-		if err := s.media(ctx, node, w, is); err != nil {
-			return s.found, err
+		for _, node := range nodes {
+			if err := s.node(ctx, node, n, is, len(nodes) > 1); err != nil {
+				return s.found, err
+			}
 		}
 		for _, f := range n.Uploads {
 			s.file(f, w)
@@ -85,12 +83,96 @@ func Preflight(ctx context.Context, kinds map[string]kind.Kind, obs *kind.Observ
 	return s.found, err
 }
 
+// node checks what a resource needs on a node. One of several concerns the resource only if it is created there.
+func (s *check) node(ctx context.Context, node string, n *kind.Needs, is *model.Resource, oneOfSeveral bool) error {
+	if !s.obs.View.Nodes[node] {
+		return nil
+	}
+	before := len(s.found.Found)
+	if err := s.storagesFor(ctx, node, n.Uses); err != nil {
+		return err
+	}
+	if err := s.missingBridges(ctx, node, n.Bridges, is); err != nil {
+		return err
+	}
+	if err := s.media(ctx, node, n.From, is); err != nil {
+		return err
+	}
+	if oneOfSeveral {
+		if err := s.origin(ctx, node, n.From); err != nil {
+			return err
+		}
+		for i := range s.found.Found[before:] {
+			s.found.Found[before+i].Node = node
+		}
+	}
+	return nil
+}
+
+// origin checks whether a guest can be cloned to a node. Its template is cloned where it is. PVE clones to another node
+// only if the disks of both are on shared storages (qemu-server, API2/Qemu.pm, clone_vm; pve-container, API2/LXC.pm,
+// clone_vm).
+func (s *check) origin(ctx context.Context, node string, want *model.Resource) error {
+	t := guest.TargetOf(want)
+	if t == nil || t.Resolved().TemplateVMID == 0 {
+		return nil
+	}
+	at, storages, err := s.template(ctx, want, t.Resolved())
+	if err != nil || at == "" || at == node {
+		return err
+	}
+	if root, ok := guest.Find(t.Volumes().List, "root"); ok && root.Storage != "" {
+		storages = append(slices.Clone(storages), root.Storage)
+	}
+	for _, storage := range storages {
+		if r, known := s.obs.View.Rooms[api.NodeStorage{Node: at, Storage: storage}]; known && !r.Shared {
+			s.report(model.PreflightProblem{
+				Path: "template", Severity: diag.Error, Summary: fmt.Sprintf("template %d is on node %s, and storage %s is not shared", t.Resolved().TemplateVMID, at, storage),
+				Detail: "PVE clones to another node only from and to shared storages: use an image, which is fetched to every node that needs it, or a shared storage",
+			}, want, "template")
+			return nil
+		}
+	}
+	return nil
+}
+
+// template returns where the template of a guest is, or will be, and the storages of its disks; "" if that is not known.
+func (s *check) template(ctx context.Context, want *model.Resource, r *guest.Resolution) (node string, storages []string, err error) {
+	g, there := s.obs.View.Guests[r.TemplateVMID]
+	if !there {
+		for _, addr := range want.Needs {
+			if o := s.obs.Want.State[addr]; o != nil && o.Guest != nil && o.Guest.VMID == r.TemplateVMID {
+				return o.Guest.Node, []string{o.Spec.(*guest.Template).Storage}, nil
+			}
+		}
+		return "", nil, nil
+	}
+	if !s.obs.View.Nodes[g.Node] {
+		return "", nil, nil
+	}
+	if s.templates[g.VMID] == nil {
+		cfg, err := api.ReadConfig(ctx, s.obs.Host.API, g.Ref())
+		if api.EndsPass(ctx, err) {
+			return "", nil, err
+		}
+		s.templates[g.VMID] = []string{} // not a word, if it stays so
+		for key, val := range cfg.Now {
+			volume := api.VolumeOf(val)
+			holds := api.IsMount(key) || api.IsDrive(key) && !strings.HasPrefix(key, "unused") // CD drives count, too
+			if storage := api.StorageOf(volume); holds && storage != "" && !slices.Contains(s.templates[g.VMID], storage) {
+				s.templates[g.VMID] = append(s.templates[g.VMID], storage)
+			}
+		}
+	}
+	return g.Node, s.templates[g.VMID], nil
+}
+
 // report adds a problem, at the line that declares it: what the resource does not say
 // itself its host does.
 func (s *check) report(o model.PreflightProblem, r *model.Resource, declared string) {
 	o.Address = r.Addr
 	o.Any = r.Guest == nil || r.Addr.Kind == owner.TemplateType // these are recreated as a whole
-	if slices.ContainsFunc(r.Ranges, func(p model.AttrRange) bool { return p.Path == declared }) {
+	if r.Declares(declared) {
 		o.At = r.RangeOf(declared)
 	} else {
 		o.At = s.obs.Want.Host.At

@@ -30,7 +30,11 @@ func (d finder) seedUse(want *model.Want, found model.Observed) seedUse {
 			continue
 		}
 		u.storages[api.NodeStorage{Node: cmp.Or(r.Guest.Node, d.Model.PVENode()), Storage: v.SeedStorage}] = true
-		u.coming[addr.Name] = found.State[addr] == nil
+		if u.coming[addr.Name] = found.State[addr] == nil; u.coming[addr.Name] {
+			for _, node := range r.Guest.Nodes { // an attempt to create it elsewhere may have left one
+				u.storages[api.NodeStorage{Node: node, Storage: v.SeedStorage}] = true
+			}
+		}
 	}
 	for addr, r := range found.State {
 		v, ok := guest.StateOf(r).(guest.VMState)

@@ -23,7 +23,8 @@ type Host struct {
 	Parent   Parent                     // of nodes in mode pull; nil without a server
 	Delivers func(context.Context) bool // whether containers get to know it; nil: they do not
 
-	Copies turns
+	Copies  turns[int]    // of container templates, by VMID: PVE locks one as long as it is copied (PVE/API2/LXC.pm, clone_vm), and refuses another copy meanwhile
+	Fetches turns[string] // of images to nodes, by node and volume
 }
 
 // Parent serves nodes in mode pull their specs. Its methods may be called from any goroutine.
@@ -35,30 +36,29 @@ type Parent interface {
 	HasReported(node string) bool
 }
 
-// turns lets one at a time copy a container template: PVE locks it for as long as a
-// copy takes (PVE/API2/LXC.pm, clone_vm), and refuses another one meanwhile.
-type turns struct {
+// turns lets one at a time work on a thing.
+type turns[K comparable] struct {
 	mu sync.Mutex
-	of map[int]chan struct{} // by VMID; full while a copy is made
+	of map[K]chan struct{} // full while one works
 }
 
 // Take waits for the turn, which ends by the function that it returns. The error is that
 // of the context.
-func (t *turns) Take(ctx context.Context, vmid int) (done func(), err error) {
+func (t *turns[K]) Take(ctx context.Context, thing K) (done func(), err error) {
 	t.mu.Lock()
 	if t.of == nil {
-		t.of = map[int]chan struct{}{}
+		t.of = map[K]chan struct{}{}
 	}
-	turn := t.of[vmid]
+	turn := t.of[thing]
 	if turn == nil {
 		turn = make(chan struct{}, 1)
-		t.of[vmid] = turn
+		t.of[thing] = turn
 	}
 	t.mu.Unlock()
 	select {
 	case turn <- struct{}{}:
 		return func() { <-turn }, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("waiting for another copy of CT %d: %w", vmid, context.Cause(ctx))
+		return nil, fmt.Errorf("waiting for another step with %v: %w", thing, context.Cause(ctx))
 	}
 }

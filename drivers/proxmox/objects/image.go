@@ -55,16 +55,16 @@ var ImageKind = kind.Of[Image]{
 	More:       func(want, have *model.Resource) bool { return want.Spec.(*Image).Volume != have.Spec.(*Image).Volume },
 	Create:     CreateImage,
 	Update: func(ctx context.Context, h *kind.Host, s plan.Step, want, have *Image) error {
-		if err := EnsureImage(ctx, h, s, want); err != nil {
+		if err := EnsureImage(ctx, h, h.Model.PVENode(), s.Address, want); err != nil {
 			return err
 		}
-		return RemoveVolume(ctx, h, h.Model.PVENode(), have.Volume)
+		return RemoveImage(ctx, h, have.Volume)
 	},
 	Remove: func(ctx context.Context, h *kind.Host, s plan.Step) error {
 		if s.Have == nil {
-			return RemoveVolume(ctx, h, h.Model.PVENode(), s.Want.Spec.(*Image).Volume)
+			return RemoveImage(ctx, h, s.Want.Spec.(*Image).Volume)
 		}
-		return RemoveVolume(ctx, h, h.Model.PVENode(), s.Have.Spec.(*Image).Volume)
+		return RemoveImage(ctx, h, s.Have.Spec.(*Image).Volume)
 	},
 }
 
@@ -228,24 +228,36 @@ func ReportsFirst(volid, than, wanted string) bool {
 	return than == wanted || volid != wanted && volid < than
 }
 
-// EnsureImage fetches a file unless it exists: after an earlier attempt only the old one may be
-// left to remove.
-func EnsureImage(ctx context.Context, h *kind.Host, s plan.Step, want *Image) error {
-	there, err := hasVolume(ctx, h, h.Model.PVENode(), want)
+// An image is observed on the host's own node only, so that a pass costs the same in a cluster of any size. The copies on
+// other nodes follow it: each is made there before the first guest is created from it, and removed before the one on the
+// own node. On a shared storage all are one file.
+
+// EnsureImage fetches a file to a node unless it is there.
+func EnsureImage(ctx context.Context, h *kind.Host, node string, addr model.Address, want *Image) error {
+	done, err := h.Fetches.Take(ctx, node+" "+want.Volume)
+	if err != nil {
+		return err
+	}
+	defer done()
+	there, err := hasVolume(ctx, h, node, want)
 	switch {
 	case err != nil:
-		return attempt("looking for "+want.Volume, err)
+		return attempt("looking for "+want.Volume+" on node "+node, err)
 	case there:
 		return nil
 	default:
-		return CreateImage(ctx, h, s, want)
+		return fetch(ctx, h, node, addr, want)
 	}
 }
 
-// CreateImage has the host download the file, or uploads it; the host checks it
-// against the checksum and removes it when it does not agree.
+// CreateImage fetches a file to the host's own node.
 func CreateImage(ctx context.Context, h *kind.Host, s plan.Step, want *Image) error {
-	node := h.Model.PVENode()
+	return fetch(ctx, h, h.Model.PVENode(), s.Address, want)
+}
+
+// fetch has a node download the file, or uploads it; the node checks it against the checksum and removes it when it does
+// not agree.
+func fetch(ctx context.Context, h *kind.Host, node string, addr model.Address, want *Image) error {
 	name := path.Base(want.Volume)
 	p := api.Params{"content": want.Content(), "filename": name}
 	if want.Checksum != "" {
@@ -264,7 +276,11 @@ func CreateImage(ctx context.Context, h *kind.Host, s plan.Step, want *Image) er
 	if there, listErr := hasVolume(ctx, h, node, want); listErr == nil && there && (errors.Is(err, api.ErrOutcomeLost) || strings.Contains(err.Error(), "refusing to override")) {
 		return nil
 	}
-	return fmt.Errorf("getting %s %s onto storage %s: %w", s.Address.Kind, s.Address.Name, want.Storage, err)
+	on := "storage " + want.Storage
+	if node != h.Model.PVENode() {
+		on += " of node " + node
+	}
+	return fmt.Errorf("getting %s %s onto %s: %w", addr.Kind, addr.Name, on, err)
 }
 
 // hasVolume reports whether a whole file of that name lies there: PVE downloads
@@ -275,12 +291,29 @@ func hasVolume(ctx context.Context, h *kind.Host, node string, want *Image) (boo
 	return slices.ContainsFunc(list, func(e map[string]json.RawMessage) bool { return api.Text(e["volid"]) == want.Volume }), err
 }
 
-// RemoveVolume deletes a managed file; a missing one is success.
-func RemoveVolume(ctx context.Context, h *kind.Host, node, volid string) error {
+// RemoveImage deletes a managed file on all nodes of the host that are online; a missing one is success. On the own node it
+// is deleted last: as long as it is there, the next pass removes the others. A copy on a node that is offline then stays.
+func RemoveImage(ctx context.Context, h *kind.Host, volid string) error {
 	if _, _, _, ok := ParseFileName(volid); !ok {
 		return fmt.Errorf("volume %s does not have a managed name: not changed", volid)
 	}
-	return attempt("removing volume "+volid, api.FreeVolume(ctx, h.API, node, volid))
+	own := h.Model.PVENode()
+	if nodes := h.Model.AllNodes(); len(nodes) > 1 {
+		v, err := api.ReadView(ctx, h.API, h.Model)
+		if err != nil {
+			return attempt("finding the nodes that have volume "+volid, err)
+		}
+		for _, node := range nodes {
+			_, has := v.Storages[api.NodeStorage{Node: node, Storage: api.StorageOf(volid)}]
+			if node == own || !has || !v.Nodes[node] {
+				continue
+			}
+			if err := api.FreeVolume(ctx, h.API, node, volid); err != nil {
+				return attempt("removing volume "+volid+" on node "+node, err)
+			}
+		}
+	}
+	return attempt("removing volume "+volid, api.FreeVolume(ctx, h.API, own, volid))
 }
 
 // upload sends a file of the site. PVE wants the text fields first, in the order in
@@ -318,10 +351,12 @@ func UploadNeeds(n *kind.Needs, i *Image) {
 	n.Add(kind.Need{Grant: kind.Grant{Path: path, Priv: "Datastore.Audit"}, Role: kind.RoleImages, For: "reading it, and creating disks from it"}, "")
 	n.Add(kind.Need{Grant: kind.Grant{Path: path, Priv: "Datastore.Allocate"}, Role: kind.RoleImages, For: "removing what is no longer declared"}, "")
 	if i.URL != "" {
-		n.Add(kind.Need{
-			Grant: kind.Grant{Path: "/nodes/" + n.Host.PVENode(), Priv: "Sys.AccessNetwork"}, Role: kind.RoleNode, For: "download",
-			Or: [][]kind.Grant{{{Path: "/", Priv: "Sys.Audit"}, {Path: "/", Priv: "Sys.Modify"}}},
-		}, "url")
+		for _, node := range n.Host.AllNodes() {
+			n.Add(kind.Need{
+				Grant: kind.Grant{Path: "/nodes/" + node, Priv: "Sys.AccessNetwork"}, Role: kind.RoleNode, For: "download",
+				Or: [][]kind.Grant{{{Path: "/", Priv: "Sys.Audit"}, {Path: "/", Priv: "Sys.Modify"}}},
+			}, "url")
+		}
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -50,6 +51,13 @@ func Create(ctx context.Context, h *kind.Host, s plan.Step) error {
 	at := api.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID, LXC: c.LXC}
 	m := want.Resolved().OwnerTag
 	m.Owner, m.CreationVMID = d.ID.Owner, at.VMID
+	if at.Node != d.Model.PVENode() {
+		for _, f := range want.Resolved().Files {
+			if err := objects.EnsureImage(ctx, h, at.Node, f.Addr, f.Image); err != nil {
+				return err
+			}
+		}
+	}
 	if err := d.creatorOf(want).create(ctx, s, at, m); err != nil {
 		return d.withLeftVolumes(ctx, at, s.Want, err)
 	}

@@ -40,7 +40,7 @@ func UpdateTemplate(ctx context.Context, h *kind.Host, s plan.Step, want, have *
 		return CreateTemplate(ctx, h, s, want)
 	}
 	if want.File != "" {
-		if err := objects.EnsureImage(ctx, h, s, want.AsImage()); err != nil {
+		if err := objects.EnsureImage(ctx, h, h.Model.PVENode(), s.Address, want.AsImage()); err != nil {
 			return err
 		}
 	}
@@ -64,7 +64,7 @@ func removeDownload(ctx context.Context, h *kind.Host, t *guest.Template) error 
 	if t.File == "" {
 		return nil
 	}
-	return objects.RemoveVolume(ctx, h, h.Model.PVENode(), t.File)
+	return objects.RemoveImage(ctx, h, t.File)
 }
 
 // createFromImage creates a VM from the image and converts it.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -24,7 +25,7 @@ func Guest(kind string) func(*model.Resource, model.Scope) []model.Problem {
 	return func(r *model.Resource, in model.Scope) []model.Problem {
 		g := &resolver{in: in, kind: kind}
 		adopted := g.in.Node != nil && g.in.Node.Adopt != ""
-		r.Private = &guest.Resolution{Adopted: adopted}
+		r.Private = &guest.Resolution{Adopted: adopted, Files: filesOf(in)}
 		switch want := guest.TargetOf(r).(type) {
 		case guest.VMTarget:
 			g.bare = adopted && want.Image == "" && want.Template == "" && !want.Blank()
@@ -49,6 +50,28 @@ func Guest(kind string) func(*model.Resource, model.Scope) []model.Problem {
 		}
 		return g.problems
 	}
+}
+
+// filesOf are the images and downloads among what a guest needs; none on a host that is one node, where they are in
+// their place.
+func filesOf(in model.Scope) []guest.File {
+	var out []guest.File
+	if in.Host == nil || len(in.Host.AllNodes()) == 1 {
+		return nil
+	}
+	for _, addr := range in.Needs {
+		switch addr.Kind {
+		case "image":
+			if i := objects.ImageOf(in, addr.Name); i != nil {
+				out = append(out, guest.File{Addr: addr, Image: i})
+			}
+		case "template":
+			if t := templateOf(in, addr.Name); t.File != "" {
+				out = append(out, guest.File{Addr: addr, Image: t.AsImage()})
+			}
+		}
+	}
+	return out
 }
 
 // resolver has what VMs and containers share: the scope of the node, the rules for both, and the
