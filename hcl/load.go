@@ -18,7 +18,6 @@
 package hcl
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -26,7 +25,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
 	"github.com/zclconf/go-cty/cty"
@@ -114,7 +112,7 @@ func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List)
 		maps.Copy(all, r.Others)
 		now.site.SourceHash = hashFiles(all)
 	}
-	now.found = r.Finish(longSecrets(o.Secrets))
+	now.found = r.Finish(o.Secrets.Long())
 	if l.last = now; !whole {
 		l.last = nil // a file that cannot be read has no sum to compare
 	}
@@ -210,21 +208,4 @@ func hashFiles(files map[string]lang.Sum) string {
 		fmt.Fprintf(h, "%d %s %x\n", len(name), name, s)
 	}
 	return hex.EncodeToString(h.Sum(nil))
-}
-
-// longSecrets lists the values that no text may repeat, longest first. Short ones are omitted: they
-// would redact parts of ordinary words.
-func longSecrets(s *model.Secrets) []string {
-	if s == nil {
-		return nil
-	}
-	values := map[string]bool{}
-	for _, section := range s.Values {
-		for _, v := range section {
-			if len(v) >= 6 {
-				values[v] = true
-			}
-		}
-	}
-	return slices.SortedFunc(maps.Keys(values), func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 }

@@ -46,6 +46,7 @@ func endpoints() []endpoint {
 		{method: http.MethodGet, path: "/config/" + identity, access: checkedByHandler, do: serveConfig},
 		{method: http.MethodPost, path: joinEndpoint, body: wire.MaxJoin, access: checkedByHandler, do: join},
 		{method: http.MethodGet, path: "/status", early: true, access: readers, do: status},
+		{method: http.MethodGet, path: "/plan/" + identity, early: true, access: readers, do: planOf},
 		{method: http.MethodGet, path: "/events", early: true, access: readers, do: events},
 		{method: http.MethodGet, path: "/metrics", early: true, access: readers, do: metrics},
 		{method: http.MethodPost, path: "/reconcile", early: true, access: operators, do: reconcile},

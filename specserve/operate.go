@@ -45,15 +45,23 @@ func reconcile(x *request) error {
 func (x *request) checkAll() error {
 	x.waiting.askAll()
 	if x.o.Reconcile != nil && x.URL.Query().Has("wait") {
-		return x.awaitPass()
+		return x.awaitAgent("the pass was not completed: the agent stops", x.o.Reconcile)
 	}
 	x.o.Check()
 	return x.done(http.StatusAccepted, string(wire.AskedChecking))
 }
 
-// awaitPass responds when the requested pass has ended, as long as the client stays. The status is sent at once,
-// since a pass may take longer than clients wait: an error comes in the body, too.
-func (x *request) awaitPass() error {
+// planOf makes the agent of a host make its plan.
+func planOf(x *request) error {
+	if x.o.Plan == nil {
+		return &wire.Error{Code: wire.CodeNoEndpoint, Message: "this server is not that of an agent, and so it makes no plans"}
+	}
+	return x.awaitAgent("the plan was not made: the agent stops", func(ctx context.Context) (any, error) { return x.o.Plan(ctx, x.identity, x.RemoteAddr) })
+}
+
+// awaitAgent responds with a document of the agent, as long as the client stays. The status is sent at once,
+// since that may take longer than clients wait: an error comes in the body, too.
+func (x *request) awaitAgent(stopped string, do func(ctx context.Context) (any, error)) error {
 	select {
 	case x.streams <- struct{}{}:
 		defer func() { <-x.streams }()
@@ -78,14 +86,14 @@ func (x *request) awaitPass() error {
 		case <-ctx.Done():
 		}
 	}()
-	document, err := x.o.Reconcile(ctx)
+	document, err := do(ctx)
 	text := []byte(nil)
 	if err == nil {
 		text, err = json.Marshal(document)
 	}
 	if err != nil {
 		x.reason = err.Error()
-		text = (&wire.Error{Code: wire.CodeInternal, Message: "the pass was not completed: the agent stops", Hint: "run it again after its restart"}).Body()
+		text = (&wire.Error{Code: wire.CodeInternal, Message: stopped, Hint: "run it again after its restart"}).Body()
 	}
 	_, err = out.Write(append(text, '\n'))
 	return err

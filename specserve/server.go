@@ -40,6 +40,8 @@ type Options struct {
 	// Reconcile makes the agent check, and returns the result of that pass as JSON. It returns early when ctx ends.
 	// Nil: there are no passes.
 	Reconcile func(ctx context.Context) (any, error)
+	// Plan makes the plan of a host, this one or one below, and returns it as JSON; by is who asks. Nil: there are none.
+	Plan func(ctx context.Context, host, by string) (any, error)
 	// Reported is called when the report of a node changed. It returns immediately. May be nil.
 	Reported func(wire.Report)
 	Queue    *tasks.Queue // what the agent asks of its nodes; nil: nothing

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,8 +11,10 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/engine/view"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // planFlags are the flags of plan alone.
@@ -21,6 +24,8 @@ type planFlags struct {
 	targets     []string
 	refreshOnly bool
 	format      string
+	agent       session.AgentFlags // that makes the plan, in place of this program
+	remote      bool
 }
 
 func planVerb(a *app) *cobra.Command {
@@ -34,6 +39,9 @@ why, and what each costs. It changes nothing.
 With --observed it reads a file of "observe" in place of the host, which takes no access to
 the host and no token. Guests are not entered. It believes the ownership tags if the
 ownership key is not there.
+
+With --remote the agent of this machine, or the one at --server with its read key, has the
+plan made by the agent of the host itself: its own, or one below it.
 
 "apply FILE" applies a plan saved with --out exactly as shown, or refuses it if the site
 or the host has changed since.`,
@@ -50,6 +58,11 @@ or the host has changed since.`,
 	fs.StringVar(&f.Observed, "observed", "", "plan against the observation in `FILE`, in place of the host")
 	c.MarkFlagsMutuallyExclusive("observed", "sim")
 	c.MarkFlagsMutuallyExclusive("observed", "out") // apply plans against the host
+	fs.BoolVar(&o.remote, "remote", false, "let the agent of the host make the plan")
+	o.agent.Anywhere(a.ui, c)
+	c.MarkFlagsMutuallyExclusive("remote", "sim")
+	c.MarkFlagsMutuallyExclusive("remote", "observed")
+	c.MarkFlagsMutuallyExclusive("remote", "out") // apply plans here
 	fs.StringVar(&o.format, "format", "text", "`FORM` of the plan: text or markdown")
 	return c
 }
@@ -65,6 +78,9 @@ func runPlan(ctx context.Context, a *app, f *session.Flags, o *planFlags) error 
 		a.ui.Data = true
 	default:
 		return fmt.Errorf("--format %s: want text or markdown", o.format)
+	}
+	if o.remote {
+		return runPlanThere(ctx, a, f, o)
 	}
 	s, h, err := a.sites.ReachDeployed(ctx, f, "plan")
 	if err != nil {
@@ -85,6 +101,34 @@ func runPlan(ctx context.Context, a *app, f *session.Flags, o *planFlags) error 
 		return err
 	}
 	return ui.ExitOfPlan(r, o.detailed)
+}
+
+// runPlanThere shows the plan that the agent of a host makes.
+func runPlanThere(ctx context.Context, a *app, f *session.Flags, o *planFlags) error {
+	r, err := o.agent.Running(ctx)
+	if err != nil {
+		return err
+	}
+	host := cmp.Or(f.Host, r.Card.Identity)
+	if host == "" {
+		return errors.New("no host is named: add --host NAME")
+	}
+	got, err := r.Plan(ctx, host)
+	if err == nil && got.Outcome != wire.TaskDone {
+		err = fmt.Errorf("host %s has no plan: %s", host, diag.Clean(runOutcome(got.Outcome, 0, got.Error)))
+	}
+	if err != nil {
+		return err
+	}
+	doc, err := plan.Read(got.Plan)
+	if err != nil {
+		return fmt.Errorf("the plan of host %s cannot be read: %w", host, err)
+	}
+	made := engine.Report{Verb: "plan", Host: host, Plan: doc.Plan, Outcome: engine.Planned, Findings: doc.Plan.Findings}
+	if err := showPlan(a, made, doc.Scope, o); err != nil {
+		return err
+	}
+	return ui.ExitOfPlan(made, o.detailed)
 }
 
 // showPlan prints a plan in the form that was asked for, and keeps it if asked.

@@ -21,7 +21,7 @@ import (
 // files want something. A guest that cannot be entered is unknown, and nothing but what is inside
 // of it; one that was just started is not ready yet.
 func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, error) {
-	d.remember(w)
+	d.Enter(w)
 	if err := carryKeys(d.cfg.HostKeys, d.moved, d.alias); err != nil {
 		return model.Observed{}, err
 	}
@@ -132,9 +132,9 @@ func addUnknown(list []model.Unknown, u model.Unknown) []model.Unknown {
 	return list
 }
 
-// remember stores how the guests of this pass are entered. Several resources inside one guest share its connection:
+// Enter stores how the guests of this pass are entered. Several resources inside one guest share its connection:
 // each knows all addresses of its sshd, including those of a spec that the node no longer has.
-func (d *Driver) remember(w *model.Want) {
+func (d *Driver) Enter(w *model.Want) {
 	ways := map[model.Address]*way{}
 	shared := map[model.Address]*way{} // by SSH, of each guest
 	for _, addr := range w.State.Find(func(r *model.Resource) bool { return wayOf(r) != nil }) {

@@ -128,3 +128,39 @@ func (c *Client) CheckNode(ctx context.Context, node string) (a Asked, err error
 	err = c.post(ctx, "/reconcile/"+url.PathEscape(node), nil, &a)
 	return a, err
 }
+
+// Plan makes an agent make the plan of its host, or have it made by the agent of a host below.
+func (c *Client) Plan(ctx context.Context, host string) (r wire.TaskResult, err error) {
+	if c.remote {
+		err = c.get(ctx, "/plan/"+url.PathEscape(host), &r)
+		return r, err
+	}
+	a := wire.Asking{Kind: wire.TaskPlan, Nodes: []string{host}, Wait: 120, By: Whoami()}
+	err = c.Exec(ctx, a, func(got wire.TaskResult) error {
+		r = got
+		return nil
+	})
+	return r, err
+}
+
+// Exec asks the agent for commands or plans, and calls each with every result as it comes.
+func (c *Client) Exec(ctx context.Context, a wire.Asking, each func(wire.TaskResult) error) error {
+	res, err := c.send(ctx, http.MethodPost, "/tasks", a)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	d := json.NewDecoder(res.Body)
+	for {
+		var r wire.TaskResult
+		switch err := d.Decode(&r); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read the agent's answer: %w", causeOf(ctx, err))
+		}
+		if err := each(r); err != nil {
+			return err
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,6 +51,8 @@ type Server struct {
 
 	// Tree returns the agent with its nodes, and the reports of nodes and children.
 	Tree func() wire.Report
+	// Exec runs a command on nodes, or makes plans of hosts, and calls each with every result.
+	Exec func(ctx context.Context, a wire.Asking, each func(wire.TaskResult)) error
 	// Wake asks a node to check itself, or the child that manages it.
 	Wake func(node string) wire.Asked
 }
@@ -92,6 +95,12 @@ func (c *Server) Serve(ctx context.Context, ln net.Listener) error {
 		Handler: c.routes(ctx.Done()), BaseContext: func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: controlRead, ReadTimeout: controlRead, WriteTimeout: controlWrite, IdleTimeout: controlRead,
 		MaxHeaderBytes: controlBody, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
+	}
+	s.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		if uid, ok := peer(conn); ok {
+			ctx = context.WithValue(ctx, peerKey{}, uid)
+		}
+		return ctx
 	}
 	var silent wire.Silent
 	s.ConnState = silent.Track
@@ -144,6 +153,7 @@ func (c *Server) routes(ending <-chan struct{}) http.Handler {
 	handle("POST /reconcile", c.reconcile)            // check now; with ?wait the answer is the agent.PassStatus of that pass
 	handle("POST /reconcile/{node}", c.reconcileNode) // ask a node to check itself, or the child that manages it
 	handle("POST /verify", c.verifyNodes)             // run checks now: Selected
+	handle("POST /tasks", c.exec)                     // a wire.Asking; the answer is a wire.TaskResult for each node, as JSON lines
 	handle("POST /suspend", c.suspend)                // a ledger.Suspension, without since
 	handle("POST /resume", c.resume)                  // {"manifest": "…"}, "" for everything
 	handle("POST /hold", c.hold)                      // pause the agent: who=, verb=; granted when the headers come, until the connection ends
@@ -281,6 +291,40 @@ func (c *Server) verifyNodes(w http.ResponseWriter, r *http.Request) (any, error
 	out.Checks = append([]engine.CheckRun{}, out.Checks...)
 	out.Success = out.Failed() == 0
 	return out, err
+}
+
+// peerKey is the key of a connection's user in the context of its requests.
+type peerKey struct{}
+
+// commands reports whether a client may run commands on nodes: root, and the user of the agent. The group of the socket may
+// not: it would become root on every node.
+func commands(ctx context.Context) bool {
+	uid, known := ctx.Value(peerKey{}).(int)
+	return known && (uid == 0 || uid == os.Geteuid())
+}
+
+// exec runs commands for as long as the client stays.
+func (c *Server) exec(w http.ResponseWriter, r *http.Request) (any, error) {
+	var a wire.Asking
+	if err := readBody(r, &a); err != nil {
+		return nil, err
+	}
+	if a.Kind == wire.TaskRun && !commands(r.Context()) {
+		return nil, &ProblemError{Status: http.StatusForbidden, Code: "denied", Message: "only root, and the user of the agent, may run commands on nodes", Hint: "run this as root"}
+	}
+	patient(w)
+	begun := false
+	out := json.NewEncoder(w)
+	err := c.Exec(r.Context(), a, func(result wire.TaskResult) {
+		begun = true
+		if out.Encode(result) == nil {
+			_ = http.NewResponseController(w).Flush() // fails only if the client is gone
+		}
+	})
+	if err != nil && !begun {
+		return nil, badRequest(err.Error(), "")
+	}
+	return nil, nil //nolint:nilnil // the answer is written
 }
 
 func (c *Server) suspend(_ http.ResponseWriter, r *http.Request) (any, error) {

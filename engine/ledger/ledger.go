@@ -39,8 +39,22 @@ type Receipt struct {
 	Steps    []Step    `json:"steps"`
 	Findings diag.List `json:"findings"`
 
+	Run *Run `json:"run,omitempty"` // the command, for the verbs exec and job
+
 	Passes int        `json:"passes,omitempty"` // that failed in this way, one after the other; 0 for a single one
 	First  *time.Time `json:"first,omitempty"`  // when the first of them began; nil for a single one
+}
+
+// Run is a command on a node.
+type Run struct {
+	ID      string   `json:"id"`  // of its task
+	Job     string   `json:"job"` // of the site; "" if a person asked
+	Node    string   `json:"node"`
+	Command []string `json:"command"`
+	Code    int      `json:"exit_code"`     // -1: there is none
+	Output  string   `json:"output"`        // the end of it
+	Cut     bool     `json:"cut,omitempty"` // there was more before that
+	Error   string   `json:"error,omitempty"`
 }
 
 // Step is one step of a receipt.

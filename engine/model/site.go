@@ -1,6 +1,9 @@
 package model
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -369,4 +372,37 @@ type Command struct {
 type Run struct {
 	Trigger  string        `hcl:"trigger,optional" doc:"manual (when it boots only), schedule, webhook or git (when its parent notifies it)."`
 	Interval time.Duration `hcl:"interval,optional" doc:"Time between two runs, unless the trigger is manual; 1h unless set, at least 1m."`
+}
+
+// Long lists the values that no text may repeat, longest first. Short ones are omitted: they
+// would redact parts of ordinary words.
+func (s *Secrets) Long() []string {
+	if s == nil {
+		return nil
+	}
+	values := map[string]bool{}
+	for _, section := range s.Values {
+		for _, v := range section {
+			if len(v) >= 6 {
+				values[v] = true
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(values), func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
+}
+
+// Mask takes the values of secrets out of a text, and each of their lines, and of an API token the part that is secret.
+func (s *Secrets) Mask(text string) string {
+	for _, v := range s.Long() {
+		text = strings.ReplaceAll(text, v, Sensitive)
+		if name, half, ok := strings.Cut(v, "="); ok && strings.Contains(name, "!") && len(half) >= 6 {
+			text = strings.ReplaceAll(text, half, Sensitive)
+		}
+		for line := range strings.Lines(v) {
+			if line = strings.TrimSpace(line); len(line) >= 16 {
+				text = strings.ReplaceAll(text, line, Sensitive)
+			}
+		}
+	}
+	return text
 }

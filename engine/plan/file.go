@@ -1,9 +1,9 @@
 package plan
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 )
@@ -59,24 +59,28 @@ func (d Document) WriteFile(name string) error {
 
 // ReadFile reads a plan file.
 func ReadFile(name string) (Document, error) {
-	f, err := os.Open(name)
+	text, err := os.ReadFile(name)
 	if err != nil {
 		return Document{}, fmt.Errorf("open the plan: %w\na plan is kept in a file by: homestak-gitops plan --out FILE", err)
 	}
-	defer func() { _ = f.Close() }()
-	p, err := read(f)
+	d, err := Read(text)
 	if err != nil {
 		return Document{}, fmt.Errorf("%s: %w\na plan is kept in a file by: homestak-gitops plan --out FILE", name, err)
+	}
+	return d, nil
+}
+
+// Read reads a plan document.
+func Read(text []byte) (Document, error) {
+	p, err := read(bytes.NewReader(text))
+	if err != nil {
+		return Document{}, err
 	}
 	var doc struct {
 		Scope Scope `json:"scope"`
 	}
-	_, err = f.Seek(0, io.SeekStart)
-	if err == nil {
-		err = json.NewDecoder(f).Decode(&doc)
-	}
-	if err != nil {
-		return Document{}, fmt.Errorf("%s: %w", name, err)
+	if err := json.Unmarshal(text, &doc); err != nil {
+		return Document{}, err
 	}
 	return Document{p, doc.Scope}, nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/site"
@@ -41,6 +42,8 @@ type Options struct {
 	// NewKey makes a key pair for SSH: the private key as ssh-keygen writes it, and a line of authorized_keys. Nil:
 	// the agent of a child has none of its own.
 	NewKey func(comment string) (private, public string, err error)
+	// Machine is this machine, for commands on it. Nil: it is simulated, and runs none.
+	Machine guest.Machine
 	// Simulated takes the place of a network to the guests; see health.Prober. With it the
 	// host is not locked, since no other process can reach it. Nil: everything is real.
 	Simulated func(netip.Addr) error
@@ -91,6 +94,9 @@ type Service struct {
 	asked  chan struct{}      // requests a check
 	counts *counts
 
+	carrier *carrier
+	tasks   chan struct{} // the parent has tasks
+
 	private, public string // the key for the guests of a child; "": none
 
 	watch Watcher // nil: none
@@ -99,7 +105,7 @@ type Service struct {
 // New makes a service. It does nothing yet.
 func New(o Options) (*Service, error) {
 	c := o.Config
-	s := &Service{o: o, facts: control.NewFacts(c.Identity), events: control.NewEventLog(time.Now()), asked: make(chan struct{}, 1), counts: newCounts(), Notify: func(agent.Status) {}}
+	s := &Service{o: o, facts: control.NewFacts(c.Identity), events: control.NewEventLog(time.Now()), asked: make(chan struct{}, 1), tasks: make(chan struct{}, 1), counts: newCounts(), Notify: func(agent.Status) {}}
 	var err error
 	if s.Ledger, err = ledger.Open(filepath.Join(c.DataDir, control.LedgerDir)); err != nil {
 		return nil, fmt.Errorf("open the receipts: %w", err)
@@ -133,6 +139,12 @@ func New(o Options) (*Service, error) {
 	}
 	s.serveNodes()
 	way.make = o.Open(&way.tree, s.counts.sent, s.server)
+	if s.carrier, err = newCarrier(s, way.make); err != nil {
+		return nil, err
+	}
+	if s.server != nil {
+		s.server.Queue(s.carrier.queue)
+	}
 	if o.Watch != nil {
 		s.watch = o.Watch(s.changed)
 	}
@@ -159,8 +171,13 @@ func New(o Options) (*Service, error) {
 			s.Notify(st)
 		},
 	}
+	serve := func(context.Context, engine.Desired, agent.HostState) {}
+	options.InForce = func(ctx context.Context, d engine.Desired, host agent.HostState) {
+		s.carrier.inForce(d)
+		serve(ctx, d, host)
+	}
 	if s.server != nil {
-		options.InForce, options.Children, options.Forget = s.inForce(way, copied), s.children, s.server.Forget
+		serve, options.Children, options.Forget = s.inForce(way, copied), s.children, s.server.Forget
 		options.Revoke = s.server.Revoke
 		options.Health.Reported = s.server.Reported
 	}
@@ -259,7 +276,7 @@ func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, 
 	}
 	s.Notify = n.statuses.Put
 	c := &control.Server{
-		Tree: s.Tree, Wake: s.wake,
+		Tree: s.Tree, Wake: s.wake, Exec: s.Exec,
 		Agent: shown{s.Agent, s}, Receipts: s.Ledger, Facts: s.facts, Events: s.events, Log: log,
 		Card: control.Card{Version: 1, Program: s.o.Program, Identity: s.o.Config.Identity, DataDir: s.o.Config.DataDir, PID: os.Getpid()},
 	}
@@ -287,6 +304,7 @@ func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, 
 	if s.watch != nil {
 		group.Go(func() { s.watch.Run(around) })
 	}
+	group.Go(func() { s.carrier.run(around, s.tasks) })
 	group.Go(func() { n.run(around) })
 	group.Go(func() {
 		for {

@@ -35,6 +35,7 @@ func (s *Service) serveNodes() {
 		Options: specserve.Options{
 			Identity: c.Identity, Version: s.o.Program, Log: s.o.Log, Limits: limits(s.o.Pace),
 			Check: s.checkSoon, Status: func() any { return s.StatusAndTree() }, Events: s.events.Serve, Metrics: s.metrics(), Reported: s.childReported,
+			Plan:      func(ctx context.Context, host, by string) (any, error) { return s.carrier.planOf(ctx, host, by) },
 			Reconcile: func(ctx context.Context) (any, error) { return control.Await(ctx, s.Agent, s.Ledger) },
 		},
 		Above: c.Parent.URL, Listen: c.Serves(), ProgramFile: cmp.Or(s.o.File, ProgramFile()), Open: s.o.Network.Listen,

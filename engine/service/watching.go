@@ -10,6 +10,7 @@ import (
 // observed keeps what an observation of the host saw, for those who ask and for the watcher.
 func (s *Service) observed(have model.Observed) {
 	s.facts.Observed(have)
+	s.carrier.observed(have)
 	if s.watch == nil || have.NothingSeen() {
 		return
 	}

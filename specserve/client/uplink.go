@@ -27,6 +27,7 @@ type UplinkOptions struct {
 
 	Report func() ([]byte, error) // the document of now
 	Check  func()                 // makes the agent check repository and host; it returns immediately
+	Tasks  chan<- struct{}        // gets a value when there are tasks for the agent; it has room for one. Nil: it takes none
 	Wake   func(node string)      // asks a node below to check itself, likewise; nil: there is none
 
 	Between time.Duration // least time between two reports; 0: 5 s
@@ -113,8 +114,8 @@ func (u *Uplink) Run(ctx context.Context) {
 	u.transport.CloseIdleConnections()
 }
 
-// client asks the parent as it is known now.
-func (u *Uplink) client() *Client {
+// Client asks the parent as it is known now.
+func (u *Uplink) Client() *Client {
 	return &Client{Parent: u.Parent(), Agent: u.o.Agent, Dial: u.o.Dial}
 }
 
@@ -147,7 +148,7 @@ func (u *Uplink) report(ctx context.Context) {
 func (u *Uplink) reportOnce(ctx context.Context) error {
 	document, err := u.o.Report()
 	if err == nil {
-		err = u.client().Report(ctx, document)
+		err = u.Client().Report(ctx, document)
 	}
 	if ctx.Err() != nil {
 		return nil // the agent ends, and that is not a failure of the parent
@@ -186,7 +187,7 @@ func (u *Uplink) wait(ctx context.Context) {
 				return
 			}
 			polled = time.Now()
-			what, below, err = u.client().Wait(ctx, u.tag())
+			what, below, err = u.Client().Wait(ctx, u.tag())
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -196,6 +197,11 @@ func (u *Uplink) wait(ctx context.Context) {
 				return
 			}
 			continue
+		case what == "queue":
+			select {
+			case u.o.Tasks <- struct{}{}:
+			default: // it knows already
+			}
 		case what != "" && what != "config" && what != "token": // both are fetched anyway
 			u.o.Check()
 			for _, node := range below {
@@ -209,7 +215,7 @@ func (u *Uplink) wait(ctx context.Context) {
 // fetch asks for the configuration, and keeps what is new.
 func (u *Uplink) fetch(ctx context.Context) (changed bool, err error) {
 	tag := u.tag()
-	got, err := u.client().Config(ctx, tag)
+	got, err := u.Client().Config(ctx, tag)
 	if err != nil || got.NotModified {
 		return false, err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve"
+	"github.com/homestak/homestak-gitops/specserve/tasks"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -82,3 +83,25 @@ func has(s *model.Site, name string) bool {
 	}
 	return false
 }
+
+// Next is the child that a node is reached through; see specserve.Server.
+func (s *Server) Next(node string) (child string, pushed bool) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.server == nil {
+		return "", false
+	}
+	return s.server.Next(node)
+}
+
+// Announce tells a child of the tasks in its queue; see specserve.Server.
+func (s *Server) Announce(child string) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.server != nil {
+		s.server.Announce(child)
+	}
+}
+
+// Queue sets what the children are asked for, before Run.
+func (s *Server) Queue(q *tasks.Queue) { s.o.Queue = q }

@@ -50,7 +50,7 @@ func (w *Worker) Turn(ctx context.Context) error {
 	})
 	results, again := w.Once.Unanswered()
 	for _, t := range again {
-		w.start(ctx, t)
+		w.start(ctx, t, true)
 	}
 	for _, r := range results {
 		if err := w.answer(ctx, r); err != nil {
@@ -59,20 +59,24 @@ func (w *Worker) Turn(ctx context.Context) error {
 	}
 	list, errs := w.Parent.Tasks(ctx)
 	for _, t := range list {
-		begins, err := w.Once.Begin(t, w.Relayed != nil && w.Relayed(t))
+		relayed := w.Relayed != nil && w.Relayed(t)
+		begins, err := w.Once.Begin(t, relayed)
 		if errs = errors.Join(errs, err); begins {
-			w.start(ctx, t)
+			w.start(ctx, t, relayed)
 		}
 	}
 	return errs
 }
 
 // start carries out a task that was recorded.
-func (w *Worker) start(ctx context.Context, t wire.Task) {
+func (w *Worker) start(ctx context.Context, t wire.Task, relayed bool) {
 	w.begin(func() {
 		w.slots <- struct{}{}
 		defer func() { <-w.slots }()
 		r := w.Do(ctx, t)
+		if relayed && ctx.Err() != nil {
+			return // it goes on where it is, and the next process asks for its result
+		}
 		r.ID, r.Node = t.ID, t.Node
 		if err := w.Once.End(r); err != nil {
 			w.Note(err)

@@ -27,9 +27,9 @@ const (
 	maxTask       = 32 << 10                               // bytes of one, as JSON
 	MaxTasks      = 64                                     // that wait for one child
 	MaxTaskOutput = 64 << 10                               // bytes of the output that are kept: the last ones
-	maxTaskPlan   = 4 << 20                                // bytes of the document of a plan
-	MaxTaskResult = maxTaskPlan + 6*MaxTaskOutput + 16<<10 // of a result as JSON, in which a byte may take six
-	MaxLeafResult = MaxTaskResult - maxTaskPlan            // of one without a plan
+	MaxTaskPlan   = 4 << 20                                // bytes of the document of a plan
+	MaxTaskResult = MaxTaskPlan + 6*MaxTaskOutput + 16<<10 // of a result as JSON, in which a byte may take six
+	MaxLeafResult = MaxTaskResult - MaxTaskPlan            // of one without a plan
 	MaxTaskList   = MaxTasks * (2*maxTask + 4<<10)         // of the answer with all of them
 )
 
@@ -138,8 +138,8 @@ func (r *TaskResult) Check() error {
 		return fmt.Errorf("the result has the unknown outcome %.40q", r.Outcome)
 	case len(r.Output) > MaxTaskOutput || len(r.Error) > MaxTaskOutput:
 		return fmt.Errorf("the result has more than %d bytes of output", MaxTaskOutput)
-	case len(r.Plan) > maxTaskPlan:
-		return fmt.Errorf("the plan has more than %d bytes", maxTaskPlan)
+	case len(r.Plan) > MaxTaskPlan:
+		return fmt.Errorf("the plan has more than %d bytes", MaxTaskPlan)
 	}
 	return nil
 }
@@ -246,4 +246,17 @@ func ReadTasks(body []byte, pins []Pin, identity string) ([]Task, error) {
 		out = append(out, t)
 	}
 	return out, errors.Join(errs...)
+}
+
+// Asking is what a person asks an agent for: a command on nodes, or the plans of hosts.
+type Asking struct {
+	Kind     TaskKind `json:"kind"`
+	Nodes    []string `json:"nodes"`
+	Manifest string   `json:"manifest,omitempty"` // in place of names: nodes below the agent
+	Spec     string   `json:"spec,omitempty"`
+	Command  []string `json:"command"`
+	Timeout  int      `json:"timeout_seconds"`
+	Wait     int      `json:"wait_seconds"` // until nodes begin; then they are not asked any more
+	Parallel int      `json:"parallel"`
+	By       string   `json:"by"` // USER@HOST
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pmxcfs"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/sim/pve"
@@ -45,6 +46,8 @@ type Options struct {
 	Env        map[string]string // of all agents
 	Log        func(machine string) *slog.Logger
 	TaskTime   time.Duration // of the simulated hosts
+	// Machine is the inside of a machine, for commands on it. May be nil.
+	Machine func(name string) guest.Machine
 	// Watch lets the agents watch the files of their nodes.
 	Watch bool
 	// Fault is asked about each request to the host of a machine; see pve.Config. May be nil.
@@ -210,6 +213,9 @@ func (m *Machine) Start() error {
 		Open: func(files fs.FS, sent func(string, int), server *daemon.Server) func(engine.Desired, *model.Host) (engine.Driver, error) {
 			return drivers.Access{Files: files, Transport: m.transport, Sent: sent, Parent: server}.Open
 		},
+	}
+	if f.o.Machine != nil {
+		o.Machine = f.o.Machine(m.Name)
 	}
 	if f.o.Watch {
 		o.Watch = func(changed func([]int)) service.Watcher {

@@ -4,6 +4,7 @@ import (
 	"io/fs"
 
 	"github.com/homestak/homestak-gitops/drivers"
+	"github.com/homestak/homestak-gitops/drivers/local"
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine"
@@ -52,6 +53,9 @@ func (n Network) join(o service.Options, own push.Config, url string, made func(
 		guests.Children = func() push.Children { return made().Server() }
 	}
 	access := n.Access(guests)
+	if n.Reaches == nil {
+		o.Machine = local.New()
+	}
 	o.Kinds, o.Simulated, o.NewKey = access.Kinds(), n.Reaches, ssh.NewKey
 	o.Open = func(files fs.FS, sent func(string, int), server *daemon.Server) func(engine.Desired, *model.Host) (engine.Driver, error) {
 		hosts := access

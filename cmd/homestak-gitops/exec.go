@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
+	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/specserve/wire"
+)
+
+func execVerb(a *app) *cobra.Command {
+	f, ask := &session.AgentFlags{}, &wire.Asking{Kind: wire.TaskRun}
+	timeout, wait := 10*time.Minute, 2*time.Minute
+	c := &cobra.Command{
+		Use:   "exec [NODE…] -- COMMAND [ARG…]",
+		Short: "Run a command on nodes",
+		Long: `Asks the agent of this machine to run a command on nodes, as root, and prints what they
+write, each line with the name of its node. No shell comes in between: write
+-- sh -c '…' for one. The agent enters push nodes as their specs say. A node in mode pull,
+and a child, takes the command when it asks its parent next, at once if it waits.
+
+-M and --spec choose among the nodes below the agent. Ctrl-C ends the commands, but not
+those that another machine has taken. Each command has a receipt: see "jobs".
+
+Exits 0 if all commands did, 5 if some did, else 1. --json has the exit code of each.`,
+		Args: cobra.ArbitraryArgs,
+	}
+	c.RunE = a.soon(func(ctx context.Context, args []string) error {
+		at := c.ArgsLenAtDash()
+		if at < 0 || at == len(args) {
+			return errors.New("no command is given: write it behind --, such as: exec web-1 -- uptime")
+		}
+		ask.Nodes, ask.Command = args[:at], args[at:]
+		if len(ask.Nodes) == 0 && ask.Manifest == "" && ask.Spec == "" {
+			return errors.New("no node is named: name nodes, or choose them with -M or --spec")
+		}
+		ask.Timeout, ask.Wait = int(timeout.Seconds()), int(wait.Seconds())
+		if ask.Timeout < 1 || ask.Wait < 1 || ask.Parallel < 1 {
+			return errors.New("--timeout and --wait are at least 1s, --parallel at least 1")
+		}
+		return runExec(ctx, a, f, *ask)
+	})
+	f.Find(a.ui, c)
+	fs := c.Flags()
+	fs.StringVarP(&ask.Manifest, "manifest", "M", "", "nodes of the manifest `NAME`")
+	fs.StringVar(&ask.Spec, "spec", "", "nodes with the spec `NAME`")
+	fs.IntVar(&ask.Parallel, "parallel", 8, "run on `N` nodes at once")
+	fs.DurationVar(&timeout, "timeout", timeout, "`TIME` limit of the command on each node")
+	fs.DurationVar(&wait, "wait", wait, "`TIME` for a node to take the command from its queue")
+	fs.BoolVar(&a.ui.JSON, "json", false, "print a JSON line for each node on stdout")
+	return c
+}
+
+func runExec(ctx context.Context, a *app, f *session.AgentFlags, ask wire.Asking) error {
+	a.ui.Document = control.ProblemOf
+	r, err := f.Running(ctx)
+	if err != nil {
+		return err
+	}
+	ask.By = control.Whoami()
+	all, done := 0, 0
+	err = r.Exec(ctx, ask, func(got wire.TaskResult) error {
+		all++
+		if got.Outcome == wire.TaskDone {
+			done++
+		}
+		if a.ui.JSON {
+			return a.ui.Line(got)
+		}
+		showRun(a, got)
+		return nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case all == 0:
+		return errors.New("no node was chosen: tree shows the nodes")
+	case done == all:
+		return nil
+	}
+	code := ui.ExitFailed
+	if done > 0 {
+		code = ui.ExitPartly
+	}
+	return ui.WithExitCode(code, fmt.Errorf("the command did not succeed on %s of %d", diag.Count(all-done, "node"), all))
+}
+
+// showRun prints what a command wrote, and how it ended where that is not well.
+func showRun(a *app, r wire.TaskResult) {
+	for line := range strings.Lines(r.Output) {
+		a.ui.Printf("%s: %s\n", r.Node, strings.TrimSuffix(line, "\n"))
+	}
+	if text := runOutcome(r.Outcome, r.Code, r.Error); r.Outcome != wire.TaskDone {
+		a.ui.Notef("%s: %s", r.Node, diag.Clean(text))
+	}
+}
+
+// runOutcome says how a command ended.
+func runOutcome(outcome wire.TaskOutcome, code int, why string) string {
+	text := string(outcome)
+	if code > 0 {
+		text += fmt.Sprintf(", exit code %d", code)
+	}
+	if why != "" {
+		text += ": " + why
+	}
+	return text
+}

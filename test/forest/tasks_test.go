@@ -1,0 +1,125 @@
+package forest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/specserve/wire"
+)
+
+// shells are the insides of machines. A command runs until it is let go.
+type shells struct {
+	mu   sync.Mutex // machines run commands side by side
+	runs map[string]int
+	hold map[string]chan struct{} // of machines whose commands wait
+}
+
+// shell is one of them.
+type shell struct {
+	guest.Machine
+	name string
+	all  *shells
+}
+
+func (s shell) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
+	s.all.mu.Lock()
+	hold := s.all.hold[s.name]
+	if len(c.Args) > 6 { // else it ends the command
+		s.all.runs[s.name]++
+	}
+	s.all.mu.Unlock()
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return guest.Output{}, fmt.Errorf("%w: %w", guest.ErrOutcomeLost, context.Cause(ctx))
+		}
+	}
+	return guest.Output{Out: "here is " + s.name + ", not canary-of-" + s.name + "\n"}, nil
+}
+
+// asked is a command at an agent, and its results.
+func asked(t *testing.T, m *Machine, a wire.Asking) func() map[string]wire.TaskResult {
+	t.Helper()
+	out, ended := map[string]wire.TaskResult{}, make(chan error, 1)
+	a.Wait, a.Parallel, a.By = 120, 8, "ann@desk"
+	agent := m.Agent()
+	go func() {
+		ended <- agent.Exec(t.Context(), a, func(r wire.TaskResult) { out[r.Node] = r })
+	}()
+	synctest.Wait()
+	return func() map[string]wire.TaskResult {
+		require.NoError(t, <-ended)
+		return out
+	}
+}
+
+// A command or a plan reaches every depth of the tree through the queues, happens once, and its result comes back over
+// restarts of the agents in between.
+func TestTasksReachEveryDepth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := &shells{runs: map[string]int{}, hold: map[string]chan struct{}{}}
+		w, _ := grown(t, func(o *Options) {
+			o.Machine = func(name string) guest.Machine { return shell{name: name, all: all} }
+		})
+		defer w.end()
+		father := w.Machine("father")
+		run := wire.Asking{Kind: wire.TaskRun, Nodes: []string{"father", "inner", "leaf", "none"}, Command: []string{"uptime"}, Timeout: 600}
+		results := asked(t, father, run)
+		w.live(time.Minute)
+		got := results()
+		for _, name := range []string{"father", "inner", "leaf"} {
+			require.Equal(t, wire.TaskDone, got[name].Outcome, got[name].Error)
+			require.Contains(t, got[name].Output, "here is "+name+", not ")
+			require.NotContains(t, got[name].Output, "canary")
+			require.Equal(t, 1, all.runs[name])
+		}
+		require.Equal(t, wire.TaskFailed, got["none"].Outcome)
+
+		results = asked(t, father, wire.Asking{Kind: wire.TaskPlan, Nodes: []string{"leaf"}})
+		w.live(time.Minute)
+		doc, err := plan.Read(results()["leaf"].Plan)
+		require.NoError(t, err)
+		require.Equal(t, "leaf", doc.Plan.Host)
+		require.True(t, doc.Plan.InSync())
+
+		// The agent between them starts again while the command runs.
+		all.hold["leaf"] = make(chan struct{})
+		run.Nodes = []string{"leaf"}
+		results = asked(t, father, run)
+		w.live(20 * time.Second)
+		require.Equal(t, 2, all.runs["leaf"], "it runs")
+		w.Machine("inner").Kill()
+		w.live(time.Minute)
+		close(all.hold["leaf"])
+		delete(all.hold, "leaf")
+		w.live(5 * time.Minute)
+		require.Equal(t, wire.TaskDone, results()["leaf"].Outcome)
+		require.Equal(t, 2, all.runs["leaf"])
+
+		// The agent that runs it does: how it ended is not known, and it does not run again.
+		all.hold["leaf"] = make(chan struct{})
+		results = asked(t, father, run)
+		w.live(20 * time.Second)
+		w.Machine("leaf").Kill()
+		w.live(5 * time.Minute)
+		require.Equal(t, wire.TaskUnknown, results()["leaf"].Outcome)
+		require.Equal(t, 3, all.runs["leaf"])
+		delete(all.hold, "leaf")
+
+		// A request for a check reaches every depth, too.
+		before := w.Machine("leaf").Agent().Status().Last.Ended
+		require.NotEqual(t, wire.AskedUnknown, father.Agent().Server().Wake("leaf"))
+		w.live(time.Minute)
+		require.True(t, w.Machine("leaf").Agent().Status().Last.Ended.After(before))
+		require.Empty(t, w.broken)
+	})
+}
