@@ -142,6 +142,7 @@ func TestLeftBehind(t *testing.T) {
 	f, _ := aPast(t)
 	s := control.LastStatus(ledger.State{
 		Identity: "father", Head: ledger.CommitRef{ID: "55aa", Since: noon}, Good: ledger.CommitRef{ID: "3f2c1a9d00", Since: noon.Add(-time.Hour)},
+		FailingChecks: []ledger.FailingCheck{{Address: "vm.web-1", Check: "web", Since: noon, Error: "no route"}},
 	}, f.List[1:2])
 	require.Equal(t, noon.Add(12500*time.Millisecond), s.At)
 	require.Equal(t, control.Absent, s.State)
@@ -150,6 +151,7 @@ func TestLeftBehind(t *testing.T) {
 	text := view.Status(s, noon.Add(time.Hour), false)
 	require.True(t, strings.HasPrefix(text, "father  no agent is running here; this is its state at 2026-01-02 12:00:12\n"), text)
 	require.Contains(t, text, "last pass   partly 59 min ago in 12 s: 1 add, 1 destroy")
+	require.Contains(t, text, "failing     check web of vm.web-1 for 60 min: no route (not run now: no agent is running here)")
 }
 
 // load loads a site of one file.

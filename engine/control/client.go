@@ -220,7 +220,7 @@ func (c *Client) StepsSince(ctx context.Context, since time.Time) ([]ledger.Step
 }
 
 func stepsSince(h History, since time.Time) []ledger.Step {
-	if len(h.Receipts) == 0 {
+	if len(h.Receipts) == 0 || h.Receipts[0].Verb == ledger.VerbVerify {
 		return nil
 	}
 	last := h.Receipts[0]

@@ -155,6 +155,14 @@ func TestControlAnswers(t *testing.T) {
 	require.NoError(t, r.CheckNow(t.Context()))
 	require.Equal(t, 1, f.Checks())
 
+	f.Change(func(s *agent.Status) { s.Nodes = []engine.NodeStatus{{Address: "vm.app", Node: "app"}} })
+	v, err := r.VerifyNodes(t.Context(), control.Selected{Nodes: []string{"app"}, Manifest: "web", By: "ann"})
+	require.NoError(t, err)
+	require.Equal(t, engine.Verified{Host: "father", Commit: "ann", Checks: []engine.CheckRun{
+		{Address: "vm.app", Node: "app", Check: "up", Status: engine.RunFailed, Detail: "exit 1", Seconds: 2},
+	}}, v)
+	f.Change(func(s *agent.Status) { s.Nodes = nil })
+
 	said, err := r.Suspend(t.Context(), ledger.Suspension{Manifest: "web", Reason: "a test"}, time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, control.Whoami(), said.By)
@@ -185,6 +193,9 @@ func TestControlRefuses(t *testing.T) {
 		{http.MethodPost, "/suspend", map[string]string{"reasons": "x"}, 400, "bad_request", `unknown field "reasons"`},
 		{http.MethodPost, "/suspend", ledger.Suspension{Reason: strings.Repeat("x", 1<<20)}, 413, "too_large", "64 KiB"},
 		{http.MethodPost, "/resume", map[string]string{"manifest": "web"}, 404, "not_suspended", "manifest web is not suspended\nthe agent is not suspended"},
+		{http.MethodPost, "/verify", control.Selected{}, 400, "bad_request", "by is missing or too long"},
+		{http.MethodPost, "/verify", control.Selected{By: "ann", Manifest: "wep"}, 400, "bad_request", "did you mean \"web\"?"},
+		{http.MethodPost, "/verify", control.Selected{By: "ann", Nodes: []string{"a\x1b"}}, 404, "unknown_node", `the agent has no node "a?"`},
 		{http.MethodPost, "/hold", nil, 400, "bad_request", "who and verb are missing or too long"},
 	} {
 		err := r.Call(t.Context(), c.method, c.path, c.body, nil)

@@ -67,7 +67,7 @@ func ReadOffline(dataDir string) (*Offline, error) {
 	case err != nil:
 		return nil, fmt.Errorf("no agent is running here, and the state of the last one cannot be read: %w", err)
 	}
-	last, _ := l.Last(1, nil) // what cannot be read is for history to report
+	last, _ := l.Last(1, func(r *ledger.Receipt) bool { return r.Verb != ledger.VerbVerify }) // what cannot be read is for history to report
 	return &Offline{l, LastStatus(s, last)}, nil
 }
 
@@ -76,6 +76,11 @@ func LastStatus(s ledger.State, last []ledger.Receipt) agent.Status {
 	out := agent.Status{
 		Version: 1, Identity: s.Identity, State: Absent, Suspended: append([]ledger.Suspension{}, s.Suspended...),
 		Head: commitStatus(s.Head), InForce: commitStatus(s.Good), Converged: commitStatus(s.Converged), Nodes: []engine.NodeStatus{}, Checks: []agent.CheckStatus{},
+	}
+	for _, c := range s.FailingChecks {
+		out.Checks = append(out.Checks, agent.CheckStatus{
+			Address: c.Address, Check: c.Check, State: agent.CheckFailing, Since: c.Since, Error: c.Error, Idle: "no agent is running here",
+		})
 	}
 	latest := func(t time.Time) {
 		if t.After(out.At) {
