@@ -67,6 +67,9 @@ func (s *hosts) open(d engine.Desired, h *model.Host) (engine.Driver, error) {
 	}
 	if s.opened != nil {
 		s.log.Info("reconnecting to the host: its block, its token or the ownership key changed", "host", h.Name)
+		if r, ok := s.opened.driver.(engine.Releaser); ok {
+			r.Release() // no pass does it any more, and checks connect between passes
+		}
 	}
 	s.opened = &opened{h, d.Site.Name, keys, d.AwaitsSecrets, driver}
 	return driver, nil

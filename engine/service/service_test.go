@@ -34,10 +34,18 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
+// released is a driver that counts how often it was released.
+type released struct {
+	engine.Driver
+	times *int
+}
+
+func (r released) Release() { *r.times++ }
+
 // Between two passes connections are kept: the driver of the host stays the same one, and
 // reads the files of the commit at hand.
 func TestAHostIsOpenedOnce(t *testing.T) {
-	made := 0
+	made, closed := 0, 0
 	s := &hosts{
 		commits: site.Commits{Files: func(commit string) (fs.FS, error) {
 			return fstest.MapFS{"commit": {Data: []byte(commit)}}, nil
@@ -45,7 +53,7 @@ func TestAHostIsOpenedOnce(t *testing.T) {
 		facts: control.NewFacts("father"), log: slog.New(slog.DiscardHandler),
 		make: func(engine.Desired, *model.Host) (engine.Driver, error) {
 			made++
-			return nil, nil //nolint:nilnil // nothing is done with it
+			return released{times: &closed}, nil
 		},
 	}
 	open := func(h model.Host, commit string) {
@@ -69,6 +77,7 @@ func TestAHostIsOpenedOnce(t *testing.T) {
 	other.APIToken = "root@pam!x=1"
 	open(other, "d")
 	require.Equal(t, 3, made)
+	require.Equal(t, 2, closed, "those that no pass will release")
 }
 
 // A new key of ownership is in force in the next pass, without a restart; and so is the first one, which the parent gives.
