@@ -33,6 +33,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/source", may: []string{"engine/diag", "engine/model", "engine/source/objects", "engine/source/serve"}, tests: []string{"engine/source/sourcetest"}}, // for the demo: it needs pushes, and nothing else of ours
 	{pkg: "engine/source/serve", may: []string{"engine/source/objects"}, tests: []string{"engine/source", "engine/source/sourcetest"}},                                // git over http; who may ask is decided above it
 	{pkg: "engine/durable"},
+	{pkg: "engine/images"}, // contents by their checksum: the driver uploads them, a server serves them
 	{pkg: "engine/ledger", may: []string{"engine/diag", "engine/durable"}},
 	{pkg: "engine/guest/spec", may: []string{"engine/diag", "engine/model"}},
 	{pkg: "engine/guest", may: []string{"engine/diag"}},                                                                               // the way into a guest; drivers give it
@@ -64,7 +65,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "sim/pve/simtest", may: []string{"sim/machine", "sim/pve"}},     // serves a simulated host in a test
 	{pkg: "drivers/proxmox/owner", may: []string{"drivers/proxmox/api", "engine/diag", "engine/model"}},
 	{pkg: "drivers/proxmox/kind", may: []string{"drivers/proxmox/api", "drivers/proxmox/owner", "engine/diag", "engine/model", "engine/plan"}}, // what a kind is made of
-	{pkg: "drivers/proxmox/objects", may: []string{"drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/owner", "engine/diag", "engine/model", "engine/plan"}, tests: []string{"drivers/proxmox", "drivers/proxmox/guest", "drivers/proxmox/proxmoxtest", "sim/pve"}},
+	{pkg: "drivers/proxmox/objects", may: []string{"drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/owner", "engine/diag", "engine/images", "engine/model", "engine/plan"}, tests: []string{"drivers/proxmox", "drivers/proxmox/guest", "drivers/proxmox/proxmoxtest", "sim/pve"}},
 	{pkg: "drivers/proxmox/lifecycle", may: []string{"drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/owner", "engine/model", "engine/plan"}, tests: []string{"drivers/proxmox/objects"}},
 	{pkg: "drivers/proxmox/pmxcfs", tests: []string{"sim/pve"}},
 	{pkg: "drivers/proxmox/api", may: []string{"engine/model"}}, // requests, tasks and errors; what they are for is the driver's; what a host holds

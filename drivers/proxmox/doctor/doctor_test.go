@@ -204,6 +204,16 @@ func TestDoctorComparesFilesOfTheSite(t *testing.T) {
 	}
 }
 
+func TestDoctorAsksForParts(t *testing.T) {
+	for part, result := range map[string]doctor.Result{"/2": doctor.OK, "/3": doctor.Failed} {
+		w := proxmoxtest.New(t, pve.Config{})
+		w.Node("web", nil)
+		w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &objects.Image{Parts: []string{"https://a.test/1", "https://a.test" + part}, Checksum: "sha256:" + strings.Repeat("0", 64)}
+		got := proxmoxtest.CheckNamed(t, w.Examine(func(d *doctor.Doctor) { d.Web = proxmoxtest.Web{"/1": "a", "/2": "b"} }), "image debian-12")
+		require.Equal(t, result, got.Result, got.Seen)
+	}
+}
+
 func TestDoctorLetsTheHostTryDownloads(t *testing.T) {
 	w := proxmoxtest.New(t, pve.Config{})
 	w.Node("web", nil)

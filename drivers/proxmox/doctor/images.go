@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"net/url"
 	"strings"
 
@@ -23,7 +24,8 @@ import (
 type images struct {
 	*subject
 	guests *guests
-	files  fs.FS // the site's; nil if they are not available
+	files  fs.FS             // the site's; nil if they are not available
+	web    http.RoundTripper // of downloads by this machine
 }
 
 // check compares the files of the site with their checksums, and lets the host check the URLs of
@@ -39,6 +41,8 @@ func (i *images) check(ctx context.Context) {
 				i.ok(name, "on the host already: %s", s.Volume)
 			case s.File != "":
 				i.file(ctx, name, r, s)
+			case len(s.Parts) > 0:
+				i.parts(ctx, name, r, s)
 			default:
 				i.download(ctx, name, r, s)
 			}
@@ -87,6 +91,18 @@ func (i *images) download(ctx context.Context, name string, r *model.Resource, i
 	default:
 		i.fail(name, "the host cannot fetch "+image.URL+": "+messageOf(err), "the host downloads it when the first guest needs it; "+askedBy(r, "url"),
 			"on the host: curl -sSIL "+image.URL, "is there a proxy? Datacenter → Options → HTTP proxy")
+	}
+}
+
+// parts asks from this machine, which downloads them.
+func (i *images) parts(ctx context.Context, name string, r *model.Resource, image *objects.Image) {
+	switch all, err := image.Join(ctx, i.web); {
+	case err == nil:
+		i.ok(name, "this machine reaches its %d parts (%d MiB)", len(image.Parts), all.Size>>20)
+	case ctx.Err() != nil:
+		i.skip(name, "its servers do not answer; the download tries again")
+	default:
+		i.fail(name, "this machine cannot fetch the parts: "+err.Error(), "it joins and uploads them when the first guest needs the image; "+askedBy(r, "parts"), "curl -sSIL URL, for each of them")
 	}
 }
 

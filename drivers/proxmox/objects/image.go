@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/http"
 	"net/url"
 	"path"
 	"regexp"
@@ -20,6 +21,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/images"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -28,11 +30,12 @@ import (
 // hash of its content, so that new content is a new file, and both can exist while guests are
 // created.
 type Image struct {
-	URL      string `hcl:"url,optional" plan:"-" doc:"Where the host downloads it from (https)."`
-	File     string `hcl:"file,optional" plan:"-" doc:"File of the site that is uploaded instead."`
-	Checksum string `hcl:"checksum,optional" plan:"-" doc:"sha256:… of the file; checked by the host after download or upload."`
-	Storage  string `hcl:"storage,optional" plan:"-" doc:"Storage; the host's images storage (iso for ISO images) unless set."`
-	Format   string `hcl:"format,optional" plan:"-" doc:"qcow2, raw, vmdk or iso; by the file extension unless set, qcow2 for .img."`
+	URL      string   `hcl:"url,optional" plan:"-" doc:"Where the host downloads it from (https)."`
+	Parts    []string `hcl:"parts,optional" plan:"-" doc:"URLs whose contents, one after the other, are the file. They are joined while it is uploaded; needs a checksum."`
+	File     string   `hcl:"file,optional" plan:"-" doc:"File of the site that is uploaded instead."`
+	Checksum string   `hcl:"checksum,optional" plan:"-" doc:"sha256:… of the file; checked by the host after download or upload."`
+	Storage  string   `hcl:"storage,optional" plan:"-" doc:"Storage; the host's images storage (iso for ISO images) unless set."`
+	Format   string   `hcl:"format,optional" plan:"-" doc:"qcow2, raw, vmdk or iso; by the file extension unless set, qcow2 for .img."`
 
 	Volume string `plan:"volume"` // local:import/homestak.SITE.NAME.HASH.qcow2
 }
@@ -47,7 +50,7 @@ var ImageKind = kind.Of[Image]{
 		},
 		Brief: func(want *model.Resource) string {
 			i := want.Spec.(*Image)
-			return cmp.Or(i.URL, i.File) + " to " + i.Storage
+			return i.origin() + " to " + i.Storage
 		},
 	},
 	List:       listImages,
@@ -77,19 +80,37 @@ func (i *Image) Resolve(in model.Scope) []model.Problem {
 	errorf := func(path, summary, detail string) {
 		out = append(out, model.Problem{Path: path, Summary: summary, Detail: detail})
 	}
+	var ways []string
+	for _, w := range []struct {
+		name string
+		set  bool
+	}{{"url", i.URL != ""}, {"parts", len(i.Parts) > 0}, {"file", i.File != ""}} {
+		if w.set {
+			ways = append(ways, w.name)
+		}
+	}
 	switch {
-	case i.URL == "" && i.File == "":
-		errorf("", "image without url or file", "say where it comes from: url = \"https://…\", or file = \"images/…\" within the site")
-	case i.URL != "" && i.File != "":
-		errorf("file", "image with both url and file", "it comes from one of them: remove the other")
+	case len(ways) == 0:
+		errorf("", "image without url, parts or file", "say where it comes from: url = \"https://…\", parts = [\"https://…\", …], or file = \"images/…\" within the site")
+	case len(ways) > 1:
+		errorf(ways[1], "image with both "+ways[0]+" and "+ways[1], "it comes from one of them: remove the other")
+	case i.File != "":
+		if !fs.ValidPath(i.File) {
+			errorf("file", fmt.Sprintf("%q is not a path within the site", i.File), "write it relative to the site's folder, with / and without ..")
+		}
 	case i.URL != "":
-		if u, err := url.Parse(i.URL); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
+		if !isURL(i.URL) {
 			errorf("url", fmt.Sprintf("%q is not a URL", i.URL), "write a URL such as https://cloud.debian.org/images/…")
 		}
-	case !fs.ValidPath(i.File):
-		errorf("file", fmt.Sprintf("%q is not a path within the site", i.File), "write it relative to the site's folder, with / and without ..")
 	}
-	if i.Checksum == "" {
+	for _, part := range i.Parts {
+		if !isURL(part) {
+			errorf("parts", fmt.Sprintf("%q is not a URL", part), "write a list of URLs, in the order in which they are joined")
+		}
+	}
+	if i.Checksum == "" && len(i.Parts) > 0 {
+		errorf("parts", "parts without checksum", "the checksum verifies what was joined: add checksum = \"sha256:…\" of the whole file")
+	} else if i.Checksum == "" {
 		out = append(out, model.Problem{
 			Severity: diag.Warning, Summary: "image without checksum",
 			Detail: "whatever the server sends would be installed: add checksum = \"sha256:…\" from the publisher's list",
@@ -97,7 +118,7 @@ func (i *Image) Resolve(in model.Scope) []model.Problem {
 	} else if !ChecksumText.MatchString(i.Checksum) {
 		errorf("checksum", "checksum is not a sha256", "write sha256: and 64 hex digits")
 	}
-	i.Format = cmp.Or(i.Format, formatOf(cmp.Or(i.URL, i.File)))
+	i.Format = cmp.Or(i.Format, formatOf(i.origin()))
 	if !slices.Contains([]string{"qcow2", "raw", "vmdk", "iso"}, i.Format) {
 		errorf("format", fmt.Sprintf("format %q is not valid", i.Format), diag.DidYouMean(i.Format, []string{"qcow2", "raw", "vmdk", "iso"}))
 	}
@@ -114,16 +135,34 @@ func (i *Image) Resolve(in model.Scope) []model.Problem {
 	return out
 }
 
+// origin is where the image comes from: the first of its parts, as the whole.
+func (i *Image) origin() string {
+	if len(i.Parts) > 0 {
+		return i.Parts[0]
+	}
+	return cmp.Or(i.URL, i.File)
+}
+
+// isURL reports whether a text is the URL of a download.
+func isURL(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != ""
+}
+
+// formatOf is the format that a name has an ending of, perhaps before that of a part, as in debian.raw.001.
 func formatOf(name string) string {
 	if u, err := url.Parse(name); err == nil {
 		name = u.Path
 	}
-	switch ext := strings.TrimPrefix(path.Ext(name), "."); ext {
-	case "raw", "vmdk", "iso":
-		return ext
-	default:
-		return "qcow2" // also .img, as Ubuntu names its qcow2 images
+	for range 2 {
+		ext := path.Ext(name)
+		switch ext {
+		case ".raw", ".vmdk", ".iso":
+			return ext[1:]
+		}
+		name = strings.TrimSuffix(name, ext)
 	}
+	return "qcow2" // also .img, as Ubuntu names its qcow2 images
 }
 
 // Content is PVE's content type.
@@ -140,9 +179,9 @@ func (i *Image) Content() string {
 
 // FileName is homestak.SITE.NAME.HASH.EXT. Names are DNS labels and so have no dot.
 func (i *Image) FileName(site, name string) string {
-	hash := strings.ToLower(strings.TrimPrefix(i.Checksum, "sha256:"))
+	hash := i.sum()
 	if hash == "" {
-		sum := sha256.Sum256([]byte(i.URL + "\n" + i.File))
+		sum := sha256.Sum256([]byte(i.URL + "\n" + i.File)) // parts have a checksum
 		hash = hex.EncodeToString(sum[:])
 	}
 	return strings.Join([]string{owner.PVETag, site, name, hash[:min(12, len(hash))], i.Format}, ".")
@@ -258,17 +297,20 @@ func CreateImage(ctx context.Context, h *kind.Host, s plan.Step, want *Image) er
 // fetch has a node download the file, or uploads it; the node checks it against the checksum and removes it when it does
 // not agree.
 func fetch(ctx context.Context, h *kind.Host, node string, addr model.Address, want *Image) error {
-	name := path.Base(want.Volume)
-	p := api.Params{"content": want.Content(), "filename": name}
+	p := api.Params{"content": want.Content(), "filename": path.Base(want.Volume)}
 	if want.Checksum != "" {
-		p["checksum"], p["checksum-algorithm"] = strings.TrimPrefix(want.Checksum, "sha256:"), "sha256"
+		p["checksum"], p["checksum-algorithm"] = want.sum(), "sha256"
 	}
+	to := api.Path("nodes", node, "storage", want.Storage)
 	var err error
-	if want.File != "" {
-		err = upload(ctx, h, node, want, p)
-	} else {
+	switch {
+	case want.File != "":
+		err = upload(ctx, h, to, want, p)
+	case len(want.Parts) > 0:
+		err = join(ctx, h, to, want, p)
+	default:
 		p["url"] = want.URL
-		err = h.API.Do(ctx, api.Path("nodes", node, "storage", want.Storage, "download-url"), p)
+		err = h.API.Do(ctx, to+"/download-url", p)
 	}
 	if err == nil {
 		return nil
@@ -281,6 +323,24 @@ func fetch(ctx context.Context, h *kind.Host, node string, addr model.Address, w
 		on += " of node " + node
 	}
 	return fmt.Errorf("getting %s %s onto %s: %w", addr.Kind, addr.Name, on, err)
+}
+
+// sum is the SHA-256 of the content in hex.
+func (i *Image) sum() string { return strings.ToLower(strings.TrimPrefix(i.Checksum, "sha256:")) }
+
+// Join opens the parts as one. It is verified as it is read.
+func (i *Image) Join(ctx context.Context, web http.RoundTripper) (*images.Stream, error) {
+	return images.Download(ctx, web, images.Image{Sum: i.sum(), URLs: i.Parts})
+}
+
+// join uploads an image in parts while it downloads them: the host itself downloads one URL only.
+func join(ctx context.Context, h *kind.Host, to string, want *Image, fields api.Params) error {
+	all, err := want.Join(ctx, h.Web)
+	if err != nil {
+		return err
+	}
+	defer all.Close()
+	return h.API.Upload(ctx, to+"/upload", fields, all, all.Size)
 }
 
 // hasVolume reports whether a whole file of that name lies there: PVE downloads
@@ -320,7 +380,7 @@ func RemoveImage(ctx context.Context, h *kind.Host, volid string) error {
 // which it expects them, and the file last, under the name filename, and a length: it
 // takes no chunked bodies (pve-http-server, AnyEvent.pm, file_upload_multipart). It is
 // streamed and can be cancelled, which the client library's upload cannot.
-func upload(ctx context.Context, h *kind.Host, node string, want *Image, fields api.Params) error {
+func upload(ctx context.Context, h *kind.Host, to string, want *Image, fields api.Params) error {
 	if h.Files == nil {
 		return errors.New("the site's files are not available")
 	}
@@ -333,7 +393,7 @@ func upload(ctx context.Context, h *kind.Host, node string, want *Image, fields 
 	if err != nil {
 		return fmt.Errorf("reading the image: %w", err)
 	}
-	return h.API.Upload(ctx, api.Path("nodes", node, "storage", want.Storage, "upload"), fields, f, info.Size())
+	return h.API.Upload(ctx, to+"/upload", fields, f, info.Size())
 }
 
 func imageNeeds(i *Image, n *kind.Needs) {

@@ -91,6 +91,38 @@ func TestImageIsUploadedFromTheSite(t *testing.T) {
 	})
 }
 
+// TestImageIsJoinedFromItsParts: what comes is verified before the host has all of it.
+func TestImageIsJoinedFromItsParts(t *testing.T) {
+	content := "QFI\xfb\x00\x00\x00\x03" + strings.Repeat("\x00", 24) + strings.Repeat("qcow2 bytes ", 1000)
+	for name, c := range map[string]struct{ second, problem string }{
+		"good":  {content[5000:], ""},
+		"other": {content[5000:] + "!", "the checksum is wrong"},
+		"gone":  {"", "404"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			proxmoxtest.InTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *proxmoxtest.World) {
+				i := debian(w)
+				i.URL, i.Parts, i.Checksum = "", []string{"https://a.test/d.qcow2.1", "https://a.test/d.qcow2.2"}, fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(content)))
+				d, err := proxmox.Open(proxmox.Config{
+					Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: w.Host,
+					Web: proxmoxtest.Web{"/d.qcow2.1": content[:5000], "/d.qcow2.2": c.second},
+				})
+				require.NoError(t, err)
+				w.Driver = d
+				w.Node("web-1", nil)
+				if c.problem != "" {
+					require.ErrorContains(t, w.Run(w.Plan())[model.Address{Kind: "image", Name: "debian-12"}], c.problem)
+					require.Empty(t, volumes(w))
+					return
+				}
+				w.Apply()
+				require.Len(t, volumes(w), 1)
+				w.Converged()
+			})
+		})
+	}
+}
+
 func TestFailedDownloadLeavesNoGuest(t *testing.T) {
 	fault := func(r *http.Request) (int, bool) {
 		if strings.HasSuffix(r.URL.Path, "download-url") {
@@ -120,14 +152,18 @@ func TestFullStorageIsSaid(t *testing.T) {
 }
 
 func TestImageDeclarations(t *testing.T) {
-	site := &model.Site{Name: "home"}
+	site, zeros := &model.Site{Name: "home"}, "sha256:"+strings.Repeat("0", 64)
 	for name, c := range map[string]struct {
 		image   objects.Image
 		problem string
 		volume  string
 	}{
-		"nothing":     {objects.Image{}, "image without url or file", ""},
+		"nothing":     {objects.Image{}, "image without url, parts or file", ""},
 		"both":        {objects.Image{URL: "https://a.test/x.qcow2", File: "x"}, "image with both", ""},
+		"url, parts":  {objects.Image{URL: "https://a.test/x.iso", Parts: []string{"https://a.test/x.1"}, Checksum: zeros}, "image with both url and parts", ""},
+		"unchecked":   {objects.Image{Parts: []string{"https://a.test/x.1"}}, "parts without checksum", ""},
+		"part no URL": {objects.Image{Parts: []string{"https://a.test/x.1", "x.2"}, Checksum: zeros}, "\"x.2\" is not a URL", ""},
+		"parts":       {objects.Image{Parts: []string{"https://a.test/x.iso.001", "https://a.test/x.iso.002"}, Checksum: zeros}, "", "local:iso/homestak.home.i.000000000000.iso"},
 		"climbs":      {objects.Image{File: "../x.qcow2"}, "not a path within the site", ""},
 		"no URL":      {objects.Image{URL: "a.test/x"}, "is not a URL", ""},
 		"checksum":    {objects.Image{URL: "https://a.test/x.qcow2", Checksum: "md5:1"}, "checksum is not a sha256", ""},

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -350,4 +351,20 @@ func CheckNamed(t *testing.T, checks []doctor.Check, name string) doctor.Check {
 	}
 	t.Fatalf("nothing is said of %s: %v", name, checks)
 	return doctor.Check{}
+}
+
+// Web is a network of files, by the path of their URLs; "": there is none. It knows ranges.
+type Web map[string]string
+
+// RoundTrip implements http.RoundTripper.
+func (w Web) RoundTrip(r *http.Request) (*http.Response, error) {
+	out := httptest.NewRecorder()
+	if w[r.URL.Path] == "" {
+		http.NotFound(out, r)
+	} else {
+		http.ServeContent(out, r, "", time.Time{}, strings.NewReader(w[r.URL.Path]))
+	}
+	answer := out.Result()
+	answer.Request = r
+	return answer, nil
 }
