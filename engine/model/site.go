@@ -327,6 +327,7 @@ type Config struct {
 type PVEConfig struct {
 	NoSubscription        bool   `hcl:"no_subscription,optional" doc:"Use Proxmox's repository without subscription, and disable those that need one."`
 	RemoveSubscriptionNag bool   `hcl:"remove_subscription_nag,optional" doc:"Silence the reminder about subscriptions."`
+	Restart               string `hcl:"restart,optional" doc:"Time of day, such as 03:00-05:00 by the clock of the machine, in which it restarts if a kernel of Proxmox VE is installed and another one runs; never unless set."`
 	Bridge                string `hcl:"bridge,optional" doc:"Bridge, such as vmbr0, that takes the addresses of the network card with the default route; none unless set."`
 }
 

@@ -115,6 +115,7 @@ var valueRules = map[string]valueRule{
 	"spec.config.mount.fstype":          {oneOf: []string{"ext4", "xfs"}, def: "ext4"},
 	"spec.config.mount.options":         {check: mountOption},
 	"spec.config.pve.bridge":            {check: bridgeName},
+	"spec.config.pve.restart":           {check: window},
 	"spec.config.swap":                  {min: 16, max: 1 << 20},
 	"spec.access.via":                   {oneOf: []string{model.ViaSSH, model.ViaAgent, model.ViaExec}},
 	"spec.access.former_users":          {oneOf: []string{"lock", "remove"}},
@@ -291,6 +292,7 @@ func DefaultValue(rule string) any { return valueRules[rule].def }
 var (
 	wordText     = regexp.MustCompile(`^[^\s\x00-\x1f\x7f]+$`)
 	siteZoneText = regexp.MustCompile(`^(host|UTC|[A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$`)
+	windowText   = regexp.MustCompile(`^([01][0-9]|2[0-3]):[0-5][0-9]-([01][0-9]|2[0-3]):[0-5][0-9]$`)
 	timezoneText = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$`)
 	userText     = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`) })
 	ownerText    = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}(:[a-z_][a-z0-9_-]{0,31})?$`) })
@@ -317,6 +319,10 @@ func matches(re *regexp.Regexp, problem string) func(string) string {
 }
 
 func word(s string) string { return matches(wordText, "must be one word without spaces")(s) }
+func window(s string) string {
+	return matches(windowText, "must be two times of day, such as 03:00-05:00")(s)
+}
+
 func timezone(s string) string {
 	return matches(timezoneText, "must be a name such as Europe/Berlin")(s)
 }

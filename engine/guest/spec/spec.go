@@ -149,7 +149,12 @@ type PVE struct {
 	NoSubscription        bool   `json:"no_subscription,omitempty" hcl:"no_subscription,optional" doc:"Packages of Proxmox VE come from the repository without subscription, and none that needs one is asked."`
 	RemoveSubscriptionNag bool   `json:"remove_subscription_nag,omitempty" hcl:"remove_subscription_nag,optional" doc:"The reminder about subscriptions is silenced."`
 	Bridge                string `json:"bridge,omitempty" hcl:"bridge,optional" cost:"hot" doc:"Bridge with the card and the addresses of the default route."`
+	Restart               string `json:"restart,omitempty"` // time of day in which the machine may restart, such as 03:00-05:00; "" for never
+	Kernel                string `json:"-" plan:"kernel" doc:"The kernel that runs."`
 }
+
+// PVEKernel is the kernel that a host of Proxmox VE shall run.
+const PVEKernel = "that of Proxmox VE"
 
 // IsZero reports whether nothing is set, so that the document leaves it out.
 func (p *PVE) IsZero() bool { return p == nil || *p == PVE{} }
@@ -276,6 +281,9 @@ func (s *Spec) complete() {
 	}
 	if s.Config.PVE == nil {
 		s.Config.PVE = &PVE{}
+	}
+	if s.Config.PVE.Restart != "" {
+		s.Config.PVE.Kernel = PVEKernel
 	}
 	if s.Config.Swap > 0 {
 		s.Config.SwapFile = strconv.Itoa(s.Config.Swap)

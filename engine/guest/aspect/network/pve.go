@@ -1,7 +1,7 @@
 package network
 
-// A machine that is, or becomes, a host of Proxmox VE has three aspects more: the repository of its packages,
-// the reminder about subscriptions, and its bridge. The packages themselves are those of the spec.
+// A machine that is, or becomes, a host of Proxmox VE has four aspects more: the repository of its packages,
+// the reminder about subscriptions, its bridge, and its kernel. The packages themselves are those of the spec.
 
 import (
 	"strings"
@@ -13,7 +13,7 @@ import (
 
 // PVEAspects lists the aspects, in the order of the probe.
 func PVEAspects() []aspect.Aspect {
-	return []aspect.Aspect{repository.Aspect(), nag.Aspect(), bridge.Aspect()}
+	return []aspect.Aspect{repository.Aspect(), nag.Aspect(), bridge.Aspect(), kernel.Aspect()}
 }
 
 const (

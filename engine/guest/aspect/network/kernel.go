@@ -1,0 +1,63 @@
+package network
+
+import (
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/aspect"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+)
+
+// restartUnit restarts the machine, when the connection of the step has ended.
+const restartUnit = "homestak-gitops-restart"
+
+// kernel restarts a machine on which Proxmox VE was installed and another kernel still runs. That happens at most in the window
+// of the spec: at other times nothing differs. A newer kernel of Proxmox VE is left to whoever restarts the host.
+var kernel = aspect.Of[kernelFound]{
+	Name: "pvekernel", Doc: "The kernel of Proxmox VE.",
+	Paths: []string{"config.pve.kernel"},
+	Probe: func(q *aspect.Query) string {
+		if q.Want.Config.PVE.Restart == "" {
+			return ":"
+		}
+		return guest.Lines(
+			"uname -r | row running",
+			`for _f in /boot/vmlinuz-*-pve; do if [ -f "$_f" ]; then printf %s "${_f##*/vmlinuz-}" | row installed; fi; done`,
+			"date +%H:%M | row now",
+			"if systemctl is-active --quiet "+restartUnit+".timer; then row restarts </dev/null; fi")
+	},
+	Parse: func(_ *aspect.Query, rows [][]string) (kernelFound, error) {
+		f := kernelFound{}
+		for _, r := range rows {
+			f[r[0]] = strings.TrimSpace(strings.Join(r[1:], ""))
+		}
+		return f, nil
+	},
+	Fill: func(q *aspect.Query, f kernelFound, have *spec.Spec) {
+		if q.Want.Config.PVE.Restart == "" {
+			return
+		}
+		have.Config.PVE.Kernel = spec.PVEKernel
+		_, restarts := f["restarts"]
+		if f["installed"] != "" && !strings.HasSuffix(f["running"], "-pve") && !restarts && within(q.Want.Config.PVE.Restart, f["now"]) {
+			have.Config.PVE.Kernel = f["running"]
+		}
+	},
+	Steps: func(_ *aspect.Query, f kernelFound) []aspect.Step {
+		return []aspect.Step{{
+			Stage: aspect.StageWithdrawSources, Text: "restart the machine in ten seconds, for kernel " + f["installed"],
+			Script: "systemd-run --quiet --collect --on-active=10s --unit=" + restartUnit + " systemctl reboot\n",
+		}}
+	},
+}
+
+type kernelFound map[string]string
+
+// within reports whether a time of day is in a window, which may include midnight. All times have the form 03:00.
+func within(window, now string) bool {
+	from, to, _ := strings.Cut(window, "-")
+	if from <= to {
+		return from <= now && now < to
+	}
+	return now >= from || now < to
+}
