@@ -40,7 +40,7 @@ cat ` + joinKey + `
 	if err == nil {
 		err = ended(out)
 	}
-	return strings.TrimSpace(string(out.Out)), err
+	return strings.TrimSpace(out.Out), err
 }
 
 // joinWant is the agent of a host that joins a parent.
@@ -72,7 +72,7 @@ func (f *FoundAgent) joins(ctx context.Context, m machine, p wire.Parent, progra
 // guest. It may be repeated.
 type Join struct {
 	wire.JoinFile
-	Machine      guest.Machine
+	Machine      machine
 	System, Arch string                                                               // as Go names them
 	Program      []byte                                                               // this program, for a parent that has another one or none
 	Version      string                                                               // of it
