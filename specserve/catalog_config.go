@@ -21,7 +21,7 @@ func (c *Catalog) Config(n *Node, own Own) (document []byte, tag string, err err
 	if n.Removed {
 		keys := map[string]map[string]*string{}
 		addOwnershipKeys(c.in, n.Name, keys)
-		config, err = json.Marshal(configHead{Version: wire.ConfigVersion, Identity: n.Name, Commit: c.Commit, Way: c.way, Removed: true, Secrets: keys})
+		config, err = json.Marshal(configHead{Version: wire.ConfigVersion, Identity: n.Name, Commit: c.Commit, Parent: c.in.Agent, Way: c.way, Removed: true, Secrets: keys})
 		if err != nil {
 			return nil, "", err
 		}
@@ -34,6 +34,7 @@ type configHead struct {
 	Version  int                           `json:"version"`
 	Identity string                        `json:"identity"`
 	Commit   string                        `json:"commit"`
+	Parent   string                        `json:"parent,omitempty"`
 	Way      string                        `json:"way,omitempty"`
 	Removed  bool                          `json:"leaving"`
 	Defaults *wire.Defaults                `json:"defaults,omitempty"`
@@ -48,7 +49,7 @@ func makeConfig(in CatalogInput, child string) ([]byte, diag.List) {
 		way = "" // it is where it is
 	}
 	head := configHead{
-		Version: wire.ConfigVersion, Identity: child, Commit: in.Commit, Way: way,
+		Version: wire.ConfigVersion, Identity: child, Commit: in.Commit, Parent: in.Agent, Way: way,
 		Defaults: &wire.Defaults{
 			Site: s.Name, Domain: s.Domain, Timezone: s.Timezone, DNS: s.DNS, Gateway: s.Gateway, Packages: s.Packages,
 			Bridge: s.Bridge, VMUser: s.VMUser, ServerURL: s.ServerURL,

@@ -1,7 +1,7 @@
 package specserve
 
 import (
-	"cmp"
+	"crypto/hmac"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -19,9 +19,20 @@ const joinEndpoint = "/join/" + identity
 
 // join lets a machine join as a host, once for each token. What a machine of that name had before ends.
 func join(x *request) error {
+	var asked wire.Join
+	if err := json.NewDecoder(x.Body).Decode(&asked); err != nil {
+		return unreadable(err)
+	}
+	if err := asked.Check(); err != nil {
+		return &wire.Error{Code: wire.CodeSchema, Message: err.Error()}
+	}
+	hint := "mint one on the machine of the parent: homestak-gitops token mint " + x.identity + " --join"
 	text := wire.Token(x.Header)
-	if text == "" || len(x.Header.Values("Authorization")) > 1 {
-		return &wire.Error{Code: wire.CodeNoCredential, Message: "a token for joining is needed", Hint: "mint one on the machine of the parent: homestak-gitops token mint " + x.identity + " --join"}
+	switch {
+	case text == "" && asked.Proof != "":
+		return handOver(x, asked)
+	case text == "" || len(x.Header.Values("Authorization")) > 1:
+		return &wire.Error{Code: wire.CodeNoCredential, Message: "a token for joining is needed", Hint: hint}
 	}
 	x.shown.Kind = policy.Provisioning
 	c, err := x.view.Keys.Verify(text, x.identity, x.now)
@@ -29,14 +40,7 @@ func join(x *request) error {
 	case err != nil:
 		return err
 	case !c.Join:
-		return &wire.Error{Code: wire.CodeNotYours, Message: "the token is not for joining", Hint: "mint one on the machine of the parent: homestak-gitops token mint " + x.identity + " --join"}
-	}
-	var asked wire.Join
-	if err := json.NewDecoder(x.Body).Decode(&asked); err != nil {
-		return unreadable(err)
-	}
-	if err := asked.Check(); err != nil {
-		return &wire.Error{Code: wire.CodeSchema, Message: err.Error()}
+		return &wire.Error{Code: wire.CodeNotYours, Message: "the token is not for joining", Hint: hint}
 	}
 	n := x.view.node(x.identity)
 	if n != nil && (!n.Child || n.Removed) || x.view.Catalog.Suspended(x.identity) != "" {
@@ -47,8 +51,7 @@ func join(x *request) error {
 	}
 	x.shown.Valid, x.shown.Identity = true, c.Node
 	x.verified()
-	next := keys.Claims{Node: c.Node, Spec: cmp.Or(c.Spec, keys.ForAgent), Issued: x.now.Unix(), Expires: x.now.Add(keys.TokenLifetime).Unix(), Number: c.Number, Once: true}
-	token, err := keys.MintToken(x.view.Keys[0], x.view.Book.Next(next))
+	token, err := firstToken(x, c.Number)
 	if err != nil {
 		return err
 	}
@@ -57,6 +60,40 @@ func join(x *request) error {
 		x.waitingHosts.note(c.Node, x.RemoteAddr, x.now)
 	}
 	return x.json(http.StatusOK, wire.NewJoined(c.Node, token, x.view.Pins, n == nil, x.agentSums()))
+}
+
+// firstToken is the first token of a host, for one use.
+func firstToken(x *request, number int64) (string, error) {
+	next := keys.Claims{Node: x.identity, Spec: keys.ForAgent, Issued: x.now.Unix(), Expires: x.now.Add(keys.TokenLifetime).Unix(), Number: number, Once: true}
+	return keys.MintToken(x.view.Keys[0], x.view.Book.Next(next))
+}
+
+// handOver lets a host join that the commit in force has below this agent, and that had another parent before. Both prove that
+// they know the handover key of the host.
+func handOver(x *request, asked wire.Join) error {
+	site := x.view.Catalog.in.Site
+	var known [][]byte
+	if n := x.view.node(x.identity); n != nil && n.Host && !n.Moved {
+		known = site.Secrets.HandoverKeys(site.Name, x.identity)
+	}
+	for _, key := range known {
+		for _, text := range x.view.Pins {
+			pin, err := wire.ParsePin(text)
+			if err != nil || !hmac.Equal([]byte(wire.HandoverProof(key, wire.HandoverChild, x.identity, pin, asked.Key)), []byte(asked.Proof)) {
+				continue
+			}
+			x.verified()
+			token, err := firstToken(x, 0)
+			if err != nil {
+				return err
+			}
+			x.o.Log.Info("a host turns to this parent", "identity", x.identity, "remote", x.RemoteAddr)
+			answer := wire.NewJoined(x.identity, token, x.view.Pins, false, x.agentSums())
+			answer.Proof = wire.HandoverProof(key, wire.HandoverParent, x.identity, pin, asked.Key)
+			return x.json(http.StatusOK, answer)
+		}
+	}
+	return &wire.Error{Code: wire.CodeRefused, Message: "the proof is not that of a host below this parent", Hint: "wait until this parent has the commit that names it; else let the host join: homestak-gitops token mint " + x.identity + " --join"}
 }
 
 // WaitingHost is a machine that joined under a name that the site does not have.

@@ -81,6 +81,21 @@ func (s *Secrets) OwnershipKeys(site, owner string) [][]byte {
 	return out
 }
 
+// HandoverKeys are those by which a host and a new parent of it prove to each other that they belong to the site, derived from
+// the ownership keys of the host. The new parent gets these with the secrets of its part of the site, and the host has them
+// already. There are none without an ownership key.
+func (s *Secrets) HandoverKeys(site, host string) [][]byte {
+	var out [][]byte
+	for _, key := range s.OwnershipKeys(site, host) {
+		derived, err := hkdf.Key(sha256.New, key, []byte("homestak-gitops handover 1"), host, ownershipKeySize)
+		if err != nil {
+			panic(err) // as in deriveOwnershipKey
+		}
+		out = append(out, derived)
+	}
+	return out
+}
+
 // DerivedOwnershipKeys are the same as secrets of the section auth: they authenticate the guests of this owner, and
 // of no other.
 func (s *Secrets) DerivedOwnershipKeys(site, owner string) map[string]string {

@@ -110,6 +110,7 @@ type Host struct {
 	Name        string    `hcl:"name,label"`
 	Parent      string    `hcl:"parent,optional" doc:"Host or node of type pve whose agent serves this one: host.NAME or node.NAME. Without one its agent follows the repository itself."`
 	API         string    `hcl:"api,optional" doc:"URL of the API without path, such as https://192.0.2.10:8006. Required without parent: the agent of a host with a parent knows that of its own machine."`
+	Server      string    `hcl:"server,optional" doc:"URL where hosts below reach the server of its agent; port 44443 at the address of its api unless set."`
 	Node        string    `hcl:"node,optional" doc:"Name of the PVE node; the host's own name unless set."`
 	Nodes       []string  `hcl:"nodes,optional" doc:"Names of the PVE nodes of a cluster where guests may live. A new guest goes where there is most room."`
 	APIToken    string    `hcl:"api_token,optional" secret:"true" doc:"API token, user@realm!name=secret; secret.api_tokens[\"NAME\"] unless set."`

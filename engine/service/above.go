@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net"
 	"net/http"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -50,7 +52,7 @@ func (s *Service) toParent() wire.Report {
 // transport returns the way to the repository: with the pins and the token of the parent, if it is the parent's;
 // nil: as its own settings say.
 func (s *Service) transport() http.RoundTripper {
-	if s.above == nil || !strings.HasPrefix(s.o.Config.Repository.URL, s.above.Parent().Server+"/") {
+	if s.above == nil || !strings.HasPrefix(s.o.Config.Repository.URL, strings.TrimRight(s.o.Config.Parent.URL, "/")+"/") {
 		return nil
 	}
 	return s.above.Transport()
@@ -148,4 +150,40 @@ func (s *Service) way(site *model.Site) string {
 	default:
 		return ""
 	}
+}
+
+// next is the parent that a site gives this host, if it is another one than the agent has; see client.Uplink.
+func (s *Service) next(site *model.Site) *client.Next {
+	me, c := site.Hosts[s.o.Config.Identity], s.above.Config()
+	if me == nil || c == nil || c.Parent == "" || me.Parent == "" || me.Parent == c.Parent {
+		return nil
+	}
+	n := &client.Next{Server: serverOf(site, me.Parent), Keys: site.Secrets.HandoverKeys(site.Name, me.Name)}
+	why := ""
+	switch {
+	case len(n.Keys) == 0:
+		why = "the site has no ownership key, by which they could know each other"
+	case n.Server == "":
+		why = "the site does not say where its server is: set server in its host block"
+	default:
+		return n
+	}
+	s.o.Log.Warn("this host has another parent now, and has to join it by hand", "parent", me.Parent, "reason", why, "do", "homestak-gitops token mint "+me.Name+" --join, on the machine of the parent")
+	return nil
+}
+
+// serverOf is the URL where hosts below reach the server of a host; "" where the site does not say it.
+func serverOf(site *model.Site, host string) string {
+	h := site.Hosts[host]
+	if h == nil || h.Server == "" && h.Local {
+		return ""
+	}
+	if h.Server != "" {
+		return strings.TrimRight(h.Server, "/")
+	}
+	api, err := url.Parse(h.API)
+	if err != nil {
+		return ""
+	}
+	return "https://" + net.JoinHostPort(api.Hostname(), strings.TrimPrefix(standardListen, ":"))
 }

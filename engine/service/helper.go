@@ -177,7 +177,7 @@ func helperTransport(c *Config, uid int) (http.RoundTripper, error) {
 	if renewed, err := agentsParent(filepath.Join(c.DataDir, parentFile), uid); err == nil {
 		given.Token = renewed.Token
 	}
-	return client.NewTransport(func() wire.Parent { return given }, nil), nil
+	return client.NewTransport(func() wire.Parent { return given }, p.URL, nil), nil
 }
 
 // agentsParent reads what the agent knows of its parent. The file may be a link that the agent made, so it must be its own.

@@ -182,6 +182,13 @@ func New(o Options) (*Service, error) {
 		options.Health.Reported = s.server.Reported
 	}
 	if s.above != nil {
+		served := options.InForce
+		options.InForce = func(ctx context.Context, d engine.Desired, host agent.HostState) {
+			s.above.Turn(s.next(d.Site))
+			if served != nil {
+				served(ctx, d, host)
+			}
+		}
 		options.Parent = s.bundle
 	}
 	options.Health.Every = o.Pace

@@ -59,6 +59,7 @@ var valueRules = map[string]valueRule{
 	"site.naming.pattern":  {check: pattern},
 
 	"host.api":                {check: apiURL},
+	"host.server":             {check: apiURL},
 	"host.node":               {check: name},
 	"host.nodes":              {check: name},
 	"host.fingerprint":        {check: fingerprint},

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -20,6 +21,7 @@ import (
 type kept struct {
 	given  string // sums up what the administrator wrote: with that changed, what was renewed counts no more
 	token  string // sums up the token of that: as long as it is the same, its successor counts
+	server string // that was given
 	parent wire.Parent
 	tag    string       // of config
 	config *wire.Config // nil: none was fetched
@@ -35,6 +37,7 @@ type document struct {
 	OfToken string       `json:"of_token,omitempty"` // versions before 0.2 lack it
 	Pins    []string     `json:"pins"`
 	Token   string       `json:"token"`
+	Server  string       `json:"server,omitempty"` // URL of the parent, if it is not the one that was given
 	Tag     string       `json:"tag"`
 	Config  *wire.Config `json:"config"`
 }
@@ -44,7 +47,7 @@ const version = 1
 
 // load reads the file; without one, or with one of another parent, what is given counts.
 func load(file string, given wire.Parent) (kept, error) {
-	k := kept{given: ParentSum(given), token: ParentSum(wire.Parent{Token: given.Token}), parent: given}
+	k := kept{given: ParentSum(given), token: ParentSum(wire.Parent{Token: given.Token}), server: given.Server, parent: given}
 	data, err := durable.ReadPrivate(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return k, nil
@@ -65,6 +68,7 @@ func load(file string, given wire.Parent) (kept, error) {
 	}
 	if d.Given == k.given {
 		k.parent.Pins, k.parent.Token, k.tag, k.config = pins, d.Token, d.Tag, d.Config
+		k.parent.Server = cmp.Or(d.Server, k.parent.Server)
 	} else if d.Config != nil {
 		k.keys = map[string]map[string]*string{auth: ownershipKeys(d.Config.Secrets[auth])}
 	}
@@ -148,7 +152,11 @@ func ownershipKeys(of map[string]*string) map[string]*string {
 }
 
 func (k kept) save(file string) error {
-	text, err := json.Marshal(document{version, k.given, k.token, wire.PinTexts(k.parent.Pins), k.parent.Token, k.tag, k.config})
+	d := document{Version: version, Given: k.given, OfToken: k.token, Pins: wire.PinTexts(k.parent.Pins), Token: k.parent.Token, Tag: k.tag, Config: k.config}
+	if k.parent.Server != k.server {
+		d.Server = k.parent.Server
+	}
+	text, err := json.Marshal(d)
 	if err != nil {
 		return err
 	}

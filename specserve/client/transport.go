@@ -22,6 +22,7 @@ const longestPoll = 90 * time.Second
 // requests. Its methods may be called from any goroutine.
 type Transport struct {
 	known func() wire.Parent
+	given string // URL of the parent that was given: what is asked of it is asked of the one of now
 	dial  func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mutex sync.Mutex // for moments: requests find the connections of the pins of now
@@ -29,13 +30,14 @@ type Transport struct {
 	base  *http.Transport
 }
 
-// NewTransport makes a transport to the server that known gives at each request. Dial opens
+// NewTransport makes a transport to the server that known gives at each request. Requests to the one with the URL given go to
+// that, too. Dial opens
 // connections; nil for the network.
-func NewTransport(known func() wire.Parent, dial func(ctx context.Context, network, address string) (net.Conn, error)) *Transport {
+func NewTransport(known func() wire.Parent, given string, dial func(ctx context.Context, network, address string) (net.Conn, error)) *Transport {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: usual().Connect}).DialContext
 	}
-	return &Transport{known: known, dial: dial}
+	return &Transport{known: known, given: given, dial: dial}
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -45,10 +47,12 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil || server.Host == "" {
 		return nil, errors.New("the address of the server cannot be read")
 	}
-	if r.URL.Scheme != server.Scheme || r.URL.Host != server.Host {
+	given, err := url.Parse(t.given)
+	if err != nil || r.URL.Scheme != server.Scheme || r.URL.Host != server.Host && r.URL.Host != given.Host {
 		return nil, fmt.Errorf("%s is not the server that is asked, %s", r.URL.Host, server.Host)
 	}
 	out := r.Clone(r.Context())
+	out.URL.Host, out.Host = server.Host, ""
 	if p.Token != "" {
 		wire.SetToken(out.Header, p.Token)
 	}

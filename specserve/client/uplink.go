@@ -53,6 +53,8 @@ type Uplink struct {
 	mutex sync.Mutex // for moments: two goroutines ask the parent, and others read what it said
 	kept  kept
 	state State
+	next  *Next  // nil: there is none
+	tried string // why turning to it failed
 }
 
 // OpenUplink reads what the child kept.
@@ -68,8 +70,8 @@ func OpenUplink(o UplinkOptions) (*Uplink, error) {
 		return nil, err
 	}
 	o.Between = cmp.Or(o.Between, ReportInterval)
-	u := &Uplink{o: o, ended: make(chan struct{}, 1), kept: k, state: State{URL: o.Given.Server}}
-	u.transport = NewTransport(u.Parent, o.Dial)
+	u := &Uplink{o: o, ended: make(chan struct{}, 1), kept: k, state: State{URL: k.parent.Server}}
+	u.transport = NewTransport(u.Parent, o.Given.Server, o.Dial)
 	return u, nil
 }
 
@@ -95,6 +97,42 @@ func (u *Uplink) State() State {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()
 	return u.state
+}
+
+// Turn says which parent a commit gives this host, nil if it is the one that it has. It is turned to with the next question.
+func (u *Uplink) Turn(next *Next) {
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	u.next = next
+}
+
+// turn turns to the next parent, if there is one. The configuration and all secrets stay until that one gives others.
+func (u *Uplink) turn(ctx context.Context) {
+	u.mutex.Lock()
+	next, at := u.next, u.kept.parent
+	u.mutex.Unlock()
+	if next == nil || next.Server == at.Server {
+		return
+	}
+	ask := &Client{Parent: wire.Parent{Identity: at.Identity, Server: next.Server}, Agent: u.o.Agent, Dial: u.o.Dial}
+	known, err := ask.handOver(ctx, next.Keys)
+	if ctx.Err() != nil {
+		return
+	}
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	if err != nil {
+		if u.tried != err.Error() {
+			u.tried = err.Error()
+			u.o.Log.Warn("this host has another parent now, which does not accept it yet; the former one serves it until then", "parent", next.Server, "error", err)
+		}
+		return
+	}
+	u.tried, u.kept.parent, u.kept.tag, u.state.URL = "", known, "", known.Server
+	u.o.Log.Info("the parent is another one now", "parent", known.Server, "before", at.Server)
+	if err := u.kept.save(u.o.File); err != nil {
+		u.o.Log.Error("the new parent cannot be stored, so it is asked again after a restart", "error", err)
+	}
 }
 
 // PassEnded makes a report due: a pass ended, a check turned, or a child of its own said something new.
@@ -161,11 +199,11 @@ func (u *Uplink) reportOnce(ctx context.Context) error {
 	case err == nil:
 		u.state.Reported, u.state.Since = time.Now(), time.Time{}
 		if before != nil {
-			u.o.Log.Info("the parent accepts reports again", "parent", u.o.Given.Server)
+			u.o.Log.Info("the parent accepts reports again", "parent", u.kept.parent.Server)
 		}
 	case before == nil:
 		u.state.Since = time.Now()
-		u.o.Log.Warn("the parent did not accept a report; the agent continues", "parent", u.o.Given.Server, "error", err)
+		u.o.Log.Warn("the parent did not accept a report; the agent continues", "parent", u.kept.parent.Server, "error", err)
 	}
 	return err
 }
@@ -176,6 +214,7 @@ func (u *Uplink) wait(ctx context.Context) {
 	pause := wire.Backoff{Most: mostPause}
 	var polled time.Time // when the last poll began; zero: none did
 	for {
+		u.turn(ctx)
 		changed, err := u.fetch(ctx)
 		if changed {
 			u.o.Check()

@@ -59,6 +59,18 @@ func (s *Server) Known() (wire.Parent, error) {
 	return wire.Parent{Server: address, Pins: pins}, err
 }
 
+// URL is where hosts below reach this server: as the site says, else where nodes do; "" where neither is known.
+func (s *Server) URL() string {
+	s.mutex.Lock()
+	site := s.commit.Site
+	s.mutex.Unlock()
+	if site != nil && site.Hosts[s.o.Identity] != nil && site.Hosts[s.o.Identity].Server != "" {
+		return strings.TrimRight(site.Hosts[s.o.Identity].Server, "/")
+	}
+	p, _ := s.Known() // it may become known
+	return p.Server
+}
+
 // Forget drops what a child reported: it came from another machine, or from another state of this one.
 func (s *Server) Forget(child string) {
 	s.o.Reports.Keep(func(identity string) bool { return identity != child })

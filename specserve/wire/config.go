@@ -15,8 +15,9 @@ const ConfigVersion = 1
 type Config struct {
 	Version  int    `json:"version"`
 	Identity string `json:"identity"`
-	Commit   string `json:"commit"`        // that the parent works from
-	Way      string `json:"way,omitempty"` // what the child lives on, down to the parent: father/inner
+	Commit   string `json:"commit"`           // that the parent works from
+	Parent   string `json:"parent,omitempty"` // identity of the parent; "" for one without an agent
+	Way      string `json:"way,omitempty"`    // what the child lives on, down to the parent: father/inner
 	// Removed says that the child has left the site: it empties its subtree. Then there are no Defaults and
 	// Secrets, and those that the child has stay.
 	Removed  bool      `json:"leaving"`

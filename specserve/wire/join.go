@@ -1,7 +1,10 @@
 package wire
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,10 +30,26 @@ type Join struct {
 	// Key is a random secret of the machine, 64 hexadecimal digits: an answer that got lost is repeated for the same
 	// one, and for no other.
 	Key string `json:"key"`
+	// Proof takes the place of a token where a host of the site turns to another parent; see HandoverProof.
+	Proof string `json:"proof,omitempty"`
+}
+
+// Sides of a handover.
+const (
+	HandoverChild  = "child"
+	HandoverParent = "parent"
+)
+
+// HandoverProof is what one side of a handover shows to prove that it knows the handover key of the host. It is bound to the key of
+// the server, so that it is worth nothing to whoever is in between, and to that of the request.
+func HandoverProof(handover []byte, side, host string, server Pin, key string) string {
+	mac := hmac.New(sha256.New, handover)
+	fmt.Fprintf(mac, "%s\n%s\n%s\n%s\n", side, host, server, key)
+	return hex.EncodeToString(mac.Sum(nil))
 }
 
 // NewJoin is a request with the key of a machine.
-func NewJoin(key string) Join { return Join{joinVersion, key} }
+func NewJoin(key string) Join { return Join{Version: joinVersion, Key: key} }
 
 // Check validates it.
 func (j Join) Check() error {
@@ -51,11 +70,12 @@ type Joined struct {
 	Token    string            `json:"token"`
 	Waiting  bool              `json:"waiting"`         // the site has no host of this name yet
 	Agent    map[string]string `json:"agent,omitempty"` // as in Spec
+	Proof    string            `json:"proof,omitempty"` // of the parent, if the host showed one
 }
 
 // NewJoined is an answer.
 func NewJoined(identity, token string, pins []string, waiting bool, agent map[string]string) Joined {
-	return Joined{joinVersion, identity, pins, token, waiting, agent}
+	return Joined{Version: joinVersion, Identity: identity, Pins: pins, Token: token, Waiting: waiting, Agent: agent}
 }
 
 // ReadJoined reads the answer for a host, and checks it. No error shows the token.

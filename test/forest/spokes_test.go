@@ -25,6 +25,7 @@ type hub struct {
 	parent map[string]string // of a spoke; father unless set
 	deep   int               // so many of them have three levels: a node of type pve, one in that, and a VM
 	rev    int
+	server map[string]string // URLs of hosts, for those that move there
 }
 
 func newHub(spokes, deep int) *hub {
@@ -56,7 +57,11 @@ func (h *hub) files() map[string]string {
 		if h.parent[name] != "" {
 			parent = h.parent[name]
 		}
-		fmt.Fprintf(&b, "host %q {\n  parent = host.%s\n}\nmanifest \"of-%s\" {\n  pattern = \"tiered\"\n  host = host.%s\n", name, parent, name, name)
+		server := ""
+		if h.server[name] != "" {
+			server = fmt.Sprintf("  server = %q\n", h.server[name])
+		}
+		fmt.Fprintf(&b, "host %q {\n  parent = host.%s\n%s}\nmanifest \"of-%s\" {\n  pattern = \"tiered\"\n  host = host.%s\n", name, parent, server, name, name)
 		node("vm-of-"+name, "vm", "")
 		if i < h.deep {
 			node("inner-"+name, "pve", "")
@@ -281,6 +286,51 @@ func TestJoin(t *testing.T) {
 		require.ErrorIs(t, father.Agent().Server().Accepts("branch-1", first), wire.ErrReplaced)
 		_, err = m.Join(token, own, pins)
 		require.Error(t, err, "an earlier token is of no use any more")
+		require.Empty(t, w.broken)
+	})
+}
+
+// A host with what is below it moves to another parent by one commit, and back again. Nothing of it changes but where it reports.
+func TestHostMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(2, 1)
+		w := newFleet(t, h)
+		defer w.end()
+		w.pushHub(h, "begin")
+		w.until(2*time.Hour, "all are there", func() bool { return w.follows(h) == "" })
+		guests := w.guests()
+		father, other := w.Machine("father"), w.Machine("branch-2")
+
+		h.parent["branch-1"], h.server = "branch-2", map[string]string{"branch-2": "https://" + other.At.String()}
+		w.pushHub(h, "branch-1 moves")
+		w.until(20*time.Minute, "it reports to its new parent", func() bool {
+			return w.follows(h) == "" && len(other.Agent().StatusAndTree().Hosts) == 1 && other.Agent().StatusAndTree().Hosts[0].Ready
+		})
+		require.Equal(t, "https://"+other.At.String(), w.status("branch-1").Parent.URL)
+		require.Len(t, father.Agent().StatusAndTree().Hosts, 1)
+		w.until(10*time.Minute, "the hub sees it below that one", func() bool {
+			n := w.line("app-branch-1")
+			return n != nil && n.Ready && w.line("branch-1") != nil && w.line("branch-1").Parent == "branch-2"
+		})
+
+		// It does not need the former one any more, also after a restart.
+		w.Machine("branch-1").Kill()
+		w.kill(father, 24*time.Hour)
+		w.live(time.Minute)
+		require.NoError(t, w.Machine("branch-1").Start())
+		w.live(10 * time.Minute)
+		require.Empty(t, w.status("branch-1").Parent.Error)
+		require.Empty(t, w.status("branch-1").Repository.Error)
+		clear(w.down)
+
+		delete(h.parent, "branch-1")
+		files := h.files()
+		files["site.hcl"] = strings.Replace(files["site.hcl"], "https://192.0.2.10:8006\"\n", "https://192.0.2.10:8006\"\n  server = \"https://"+father.At.String()+"\"\n", 1)
+		w.pushFiles(newSite(), files, "and back")
+		w.until(20*time.Minute, "it is back", func() bool {
+			return w.follows(h) == "" && len(father.Agent().StatusAndTree().Hosts) == 2 && w.line("branch-1") != nil && w.line("branch-1").Parent == "father" && w.line("branch-1").Ready
+		})
+		require.Equal(t, guests, w.guests())
 		require.Empty(t, w.broken)
 	})
 }
