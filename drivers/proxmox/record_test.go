@@ -145,6 +145,15 @@ func TestTwin(t *testing.T) {
 			for _, s := range made.Steps {
 				edited += len(s.EditedBy())
 			}
+			for _, places := range [][]plan.Place{live.Places, made.Places} {
+				for i := range places {
+					p := &places[i]
+					clear(p.Storages)   // what else is on a storage is not in a recording
+					if p.Closed != "" { // nor what ran on a node that is offline
+						p.Memory, p.Cores = plan.Amount{}, plan.Amount{}
+					}
+				}
+			}
 			require.Equal(t, document(t, live), document(t, made), "seed %d", seed)
 			again := observe(t, w)
 			require.Equal(t, withoutTimes(t, o), withoutTimes(t, again), "seed %d", seed)

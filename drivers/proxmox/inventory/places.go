@@ -31,7 +31,14 @@ func Places(obs *kind.Observation, have model.State) []model.Place {
 		others[name] = &model.Size{}
 	}
 	for id, g := range obs.View.Guests {
-		if of := others[g.Node]; of != nil && !managed[id] && !g.Template && (g.Running || g.QMP != "") {
+		runs := g.Running
+		if now, listed := obs.Guests[id]; listed {
+			runs = now.Running
+		}
+		if g.LXC && g.Size.Cores >= obs.View.Places[g.Node].Cores {
+			g.Size.Cores = 0 // PVE shows all of the node for a container without a limit (PVE/LXC.pm, vmstatus)
+		}
+		if of := others[g.Node]; of != nil && !managed[id] && !g.Template && (runs || g.QMP != "") {
 			of.Add(g.Size)
 		}
 	}

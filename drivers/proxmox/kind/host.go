@@ -45,8 +45,8 @@ type turns[K comparable] struct {
 }
 
 // Take waits for the turn, which ends by the function that it returns. The error is that
-// of the context.
-func (t *turns[K]) Take(ctx context.Context, thing K) (done func(), err error) {
+// of the context, with what was waited for.
+func (t *turns[K]) Take(ctx context.Context, thing K, what string) (done func(), err error) {
 	t.mu.Lock()
 	if t.of == nil {
 		t.of = map[K]chan struct{}{}
@@ -61,6 +61,6 @@ func (t *turns[K]) Take(ctx context.Context, thing K) (done func(), err error) {
 	case turn <- struct{}{}:
 		return func() { <-turn }, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("waiting for another step with %v: %w", thing, context.Cause(ctx))
+		return nil, fmt.Errorf("waiting for %s: %w", what, context.Cause(ctx))
 	}
 }

@@ -273,7 +273,7 @@ func ReportsFirst(volid, than, wanted string) bool {
 
 // EnsureImage fetches a file to a node unless it is there.
 func EnsureImage(ctx context.Context, h *kind.Host, node string, addr model.Address, want *Image) error {
-	done, err := h.Fetches.Take(ctx, node+" "+want.Volume)
+	done, err := h.Fetches.Take(ctx, node+" "+want.Volume, "the same download to node "+node)
 	if err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func (d ctCreator) clone(ctx context.Context, at api.GuestRef, m owner.Tag) erro
 	if from.Node != at.Node {
 		p["target"] = at.Node // only the node that has the template can copy it
 	}
-	done, err := d.Copies.Take(ctx, from.VMID)
+	done, err := d.Copies.Take(ctx, from.VMID, "another copy of "+from.String())
 	if err != nil {
 		return err
 	}
