@@ -2,6 +2,7 @@ package session
 
 import (
 	"io/fs"
+	"os"
 
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/drivers/local"
@@ -60,7 +61,7 @@ func (n Network) join(o service.Options, own push.Config, url string, made func(
 	o.Open = func(files fs.FS, sent func(string, int), server *daemon.Server) func(engine.Desired, *model.Host) (engine.Driver, error) {
 		hosts := access
 		hosts.Files, hosts.Sent = files, sent
-		if of, ok := files.(interface{ Commit() string }); ok && n.Guests == nil {
+		if of, ok := files.(interface{ Commit() string }); ok && n.Guests == nil && os.Geteuid() != 0 { // root needs none
 			hosts.Guests.Helper = &asroot.Client{Socket: asroot.Socket, Commit: of.Commit}
 		}
 		if server != nil {

@@ -91,7 +91,7 @@ func (c *Client) ask(ctx context.Context, want *spec.Spec, dry bool, o converge.
 }
 
 // stopOn asks the helper to end before its next step when stop is closed.
-func stopOn(stop <-chan struct{}, ended <-chan struct{}, conn net.Conn) {
+func stopOn(stop, ended <-chan struct{}, conn net.Conn) {
 	select {
 	case <-stop:
 		_, _ = conn.Write([]byte("stop\n")) // it may have ended
