@@ -121,7 +121,7 @@ func (s *Service) Status() agent.Status {
 			since := is.Since.UTC()
 			out.Server.Error, out.Server.Failing = err.Error(), &since
 		}
-		out.Server.URL = s.server.URL()
+		out.Server.URL = daemon.URLForHosts(s.server)
 		out.Server.Waiting = []agent.WaitingHost{}
 		for _, h := range s.server.Waiting() {
 			out.Server.Waiting = append(out.Server.Waiting, agent.WaitingHost{Name: h.Name, From: h.From, Since: h.Since})

@@ -59,8 +59,8 @@ func (s *Server) Known() (wire.Parent, error) {
 	return wire.Parent{Server: address, Pins: pins}, err
 }
 
-// URL is where hosts below reach this server: as the site says, else where nodes do; "" where neither is known.
-func (s *Server) URL() string {
+// URLForHosts is where hosts below reach a server: as the site says, else where nodes do; "" where neither is known.
+func URLForHosts(s *Server) string {
 	s.mutex.Lock()
 	site := s.commit.Site
 	s.mutex.Unlock()
