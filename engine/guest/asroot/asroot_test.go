@@ -121,7 +121,8 @@ func (h *host) listen() (socket string, end func()) {
 	require.NoError(h.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- h.Serve(ctx, ln, time.Hour) }()
+	serve := h.Serve // a restart replaces it
+	go func() { done <- serve(ctx, ln, time.Hour) }()
 	ended := false
 	end = func() {
 		if !ended {
