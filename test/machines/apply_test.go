@@ -249,6 +249,8 @@ var noEffect = map[string]string{
 	"posture.name": "it only names where the settings are from",
 	"config.drift": "it decides what happens to a difference, see drivers/push",
 
+	"config.pve.restart": "it decides when the machine restarts, see engine/guest/aspect/network",
+
 	"access.first_user": "it decides which accounts are reported as unmanaged, see engine/guest/converge",
 }
 
@@ -775,7 +777,7 @@ func TestST13WhatCannotBeDone(t *testing.T) {
 		{"a full disk for packages", "mkdir -p /usr/share/hs-big && " + fmt.Sprintf(mount, "64k", "/usr/share/hs-big"), `"platform": {"packages": ["hs-big"]}`, "No space left on device", "umount /usr/share/hs-big"},
 		{"a full disk for the archives of apt", mirror + fmt.Sprintf(mount, "64k", "/var/cache/apt/archives") + " && mkdir /var/cache/apt/archives/partial && { head -c 70000 /dev/zero >/var/cache/apt/archives/x 2>/dev/null || :; }", `"platform": {"packages": ["hs-big"]}`, "installing hs-big failed", "umount /var/cache/apt/archives"},
 		{"a full disk for the record", "mkdir -p /var/lib/homestak-gitops-spec && " + fmt.Sprintf(mount, "4k", "/var/lib/homestak-gitops-spec") + " && head -c 4096 /dev/zero >/var/lib/homestak-gitops-spec/x", user("ann", ""), "/var/lib/homestak-gitops-spec/owned.json could not be written", "umount /var/lib/homestak-gitops-spec"},
-		{"a record that cannot be written", "mkdir -p /var/lib/homestak-gitops && " + fmt.Sprintf(mount, "1m", "/var/lib/homestak-gitops") + " && mount -o remount,ro /var/lib/homestak-gitops", user("ann", ""), "Read-only file system", "umount /var/lib/homestak-gitops"},
+		{"a record that cannot be written", "mkdir -p /var/lib/homestak-gitops-spec && " + fmt.Sprintf(mount, "1m", "/var/lib/homestak-gitops-spec") + " && mount -o remount,ro /var/lib/homestak-gitops-spec", user("ann", ""), "Read-only file system", "umount /var/lib/homestak-gitops-spec"},
 		{"a full disk for /etc", "cp -a /etc /run/etc && " + fmt.Sprintf(mount, "8m", "/etc") + " && cp -a /run/etc/. /etc && { head -c 16m /dev/zero >/etc/fill 2>/dev/null || :; }", strings.Replace(big, "/srv/small/file", "/etc/file", 1), "could not be written", "rm /etc/fill"},
 		{"a read-only /etc", "mount --bind /etc /etc && mount -o remount,ro,bind /etc", strings.Replace(file, "/srv/small/file", "/etc/file", 1), "Read-only file system", "umount /etc"},
 		{"a broken sshd_config", "echo 'Nonsense yes' >>/etc/ssh/sshd_config", lockout, "Bad configuration option: Nonsense", "sed -i /^Nonsense/d /etc/ssh/sshd_config"},
@@ -816,7 +818,7 @@ func TestST13WhatCannotBeDone(t *testing.T) {
 			_, err := converge.Apply(context.Background(), way{w}, s, o)
 			require.ErrorContains(t, err, c.says)
 			require.Equal(t, c.name == "the lock of apt", waited > 0)
-			require.Empty(t, w.Run0("find / /etc /srv /var/lib/homestak-gitops -xdev -name '*homestak-new*' 2>/dev/null; ls /srv/small 2>/dev/null; ls /etc/file 2>/dev/null || :"))
+			require.Empty(t, w.Run0("find / /etc /srv /var/lib/homestak-gitops-spec -xdev -name '*homestak-new*' 2>/dev/null; ls /srv/small 2>/dev/null; ls /etc/file 2>/dev/null || :"))
 			if c.document == file || c.document == big || strings.Contains(c.name, "value") || strings.Contains(c.name, "lock") {
 				same(t, before, regexp.MustCompile(`(?m)^.*/var/lib/homestak-gitops.*\n`).ReplaceAllString(w.snapshot(), ""), "after the error")
 			}

@@ -431,7 +431,7 @@ func TestS7HostileFolderOfAFile(t *testing.T) {
 		}
 		stop()
 	}
-	require.Empty(t, b.Run0("grep -rl root: /var/lib/homestak-gitops || :"), "nor kept")
+	require.Empty(t, b.Run0("grep -rl root: /var/lib/homestak-gitops-spec || :"), "nor kept")
 }
 
 // A file in a folder of a user goes there, and not where a link of that user leads: neither when it is written, nor
@@ -506,7 +506,7 @@ func TestST02AFileThatDecidesWhoGetsIn(t *testing.T) {
 		require.NotEmpty(t, changes(w.observe(s)))
 	}
 	w.listensSoon("22")
-	w.Run0("rm -r /var/lib/homestak-gitops; apt-get clean")
+	w.Run0("rm -r /var/lib/homestak-gitops-spec; apt-get clean")
 	same(t, before, w.snapshot(), "after what was refused, or nobody confirmed")
 
 	// One that is confirmed by nobody is applied again, and goes back to the state before all that.

@@ -225,7 +225,7 @@ func TestST14KilledAtEveryStep(t *testing.T) {
 	t.Run("config apply", func(t *testing.T) {
 		t.Parallel()
 		w := quiet.sibling(t, nspawn.Boot, nspawn.Bind{From: program(t), To: "/mnt/homestak"})
-		w.Run0("mkdir -p /var/lib/homestak-gitops") // so that it is there in all snapshots
+		w.Run0("mkdir -p /var/lib/homestak-gitops /var/lib/homestak-gitops-spec") // so that it is there in all snapshots
 		for _, c := range []struct {
 			spec *spec.Spec
 			want string
@@ -521,7 +521,7 @@ func TestST14KilledWhileAChildIsMade(t *testing.T) {
 	}}
 	r.Write("/usr/bin/pveum", 0o755, drivertest.PVEum)
 	r.Run0("chmod 755 /usr/bin/pveum")
-	const clean = "systemctl disable --now homestak-gitops 2>/dev/null; rm -rf /etc/homestak-gitops /etc/pve /usr/local/bin/* /usr/local/bin/.homestak* /usr/local/lib/systemd /usr/local/lib/sysusers.d /etc/systemd/system/homestak* /var/lib/homestak-gitops; " +
+	const clean = "systemctl disable --now homestak-gitops 2>/dev/null; rm -rf /etc/homestak-gitops /etc/pve /usr/local/bin/* /usr/local/bin/.homestak* /usr/local/lib/systemd /usr/local/lib/sysusers.d /etc/systemd/system/homestak* /var/lib/homestak-gitops /var/lib/homestak-gitops-spec; " +
 		"if getent passwd homestak-gitops >/dev/null; then userdel homestak-gitops; fi; systemctl daemon-reload"
 	type cut struct{ run, command int } // a script, and the command in it
 	for what, cuts := range map[string][]cut{"install": {{1, 5}, {1, 60}, {1, 150}, {2, 3}}, "upgrade": {{1, 20}, {1, 120}, {2, 6}, {3, 4}}} {
