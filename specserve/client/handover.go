@@ -89,7 +89,7 @@ func (c *Client) shownPin(ctx context.Context) (wire.Pin, error) {
 		return wire.Pin{}, err
 	}
 	secure := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}) //nolint:gosec // nothing is sent over it
-	defer secure.Close()
+	defer func() { _ = secure.Close() }()
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return wire.Pin{}, err
 	}

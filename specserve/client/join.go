@@ -26,11 +26,12 @@ func (c *Client) Join(ctx context.Context, key string) (wire.Joined, wire.Parent
 		err = &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
 	default:
 		got, pins, invalid := wire.ReadJoined(body, c.Parent.Identity)
-		if invalid != nil {
+		switch {
+		case invalid != nil:
 			err = wire.Errorf(wire.CodeSchema, "%w", invalid)
-		} else if !slices.ContainsFunc(pins, func(p wire.Pin) bool { return slices.Contains(c.Parent.Pins, p) }) {
+		case !slices.ContainsFunc(pins, func(p wire.Pin) bool { return slices.Contains(c.Parent.Pins, p) }):
 			err = wire.Errorf(wire.CodeSchema, "the answer has none of the pins that were given")
-		} else {
+		default:
 			known := c.Parent
 			known.Pins, known.Token = pins, got.Token
 			return got, known, nil

@@ -59,16 +59,26 @@ func (s *Server) Known() (wire.Parent, error) {
 	return wire.Parent{Server: address, Pins: pins}, err
 }
 
-// URLForHosts is where hosts below reach a server: as the site says, else where nodes do; "" where neither is known.
+// URLForHosts is where hosts below reach a server: as the site says, else at the address of the host's API; "" where neither is
+// known.
 func URLForHosts(s *Server) string {
 	s.mutex.Lock()
-	site := s.commit.Site
+	site, listens := s.commit.Site, s.state.Address
 	s.mutex.Unlock()
-	if site != nil && site.Hosts[s.o.Identity] != nil && site.Hosts[s.o.Identity].Server != "" {
-		return strings.TrimRight(site.Hosts[s.o.Identity].Server, "/")
+	if site == nil || site.Hosts[s.o.Identity] == nil {
+		return ""
 	}
-	p, _ := s.Known() // it may become known
-	return p.Server
+	h := site.Hosts[s.o.Identity]
+	api, err := url.Parse(h.API)
+	_, port, errPort := net.SplitHostPort(listens)
+	switch {
+	case h.Server != "":
+		return strings.TrimRight(h.Server, "/")
+	case h.Local || err != nil || errPort != nil:
+		return ""
+	default:
+		return "https://" + net.JoinHostPort(api.Hostname(), port)
+	}
 }
 
 // Forget drops what a child reported: it came from another machine, or from another state of this one.
