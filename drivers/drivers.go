@@ -13,6 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/images"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/specserve/client"
@@ -24,9 +25,10 @@ func Kinds() model.Kinds { return proxmox.Kinds() }
 
 // Access says how the hosts of a site are opened.
 type Access struct {
-	Owner     string    // in ownership tags; "" for the name of the host
-	Files     fs.FS     // of the site, for images that are uploaded
-	Transport Transport // nil: TLS to the API of the host
+	Owner     string       // in ownership tags; "" for the name of the host
+	Files     fs.FS        // of the site, for images that are uploaded
+	Transport Transport    // nil: TLS to the API of the host
+	Near      *images.Near // images that need not come from the internet; nil: there are none
 
 	// Parent serves nodes in mode pull their specs. Nil: there is no server, and none is created.
 	Parent Parent
@@ -145,7 +147,7 @@ func (a Access) guests() push.Config {
 
 // Proxmox is the configuration of the driver for Proxmox VE.
 func (a Access) Proxmox(site *model.Site, h *model.Host) proxmox.Config {
-	cfg := proxmox.Config{Host: h, Site: site.Name, Owner: a.Owner, Moved: site.Moved, Files: a.Files, Sent: a.Sent}
+	cfg := proxmox.Config{Host: h, Site: site.Name, Owner: a.Owner, Moved: site.Moved, Files: a.Files, Near: a.Near, Sent: a.Sent}
 	if cfg.Owner == "" {
 		cfg.Owner = h.Name
 	}

@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/hex"
 	"errors"
 	"net/http"
+	"os"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/images"
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -114,12 +117,70 @@ func serveAgent(x *request) error {
 		}
 		return &wire.Error{Code: wire.CodeNotFound, Message: message, Hint: "install the program of the same version on the node by hand, as /usr/local/bin/homestak-gitops"}
 	}
-	err := x.o.Program.Serve(recorder{x.w, x}, x.Request)
+	return tooBusy(x.w, x.o.Program.Serve(recorder{x.w, x}, x.Request))
+}
+
+// tooBusy makes the answer of a download that did not get its turn.
+func tooBusy(w http.ResponseWriter, err error) error {
 	if errors.Is(err, errBusy) {
-		x.w.Header().Set("Retry-After", "10")
+		w.Header().Set("Retry-After", "10")
 		return &wire.Error{Code: wire.CodeTooMany, Message: err.Error()}
 	}
 	return err
+}
+
+// Images are those that children may get. Open opens one that is here; images.ErrLoading: it is being downloaded.
+type Images interface {
+	Open(i images.Image) (*os.File, error)
+}
+
+// serveImage sends an image that something in the subtree of the child needs.
+func serveImage(x *request) error {
+	if err := x.identify(); err != nil {
+		return err
+	}
+	if err := x.holder(); err != nil {
+		return err
+	}
+	child := x.view.node(x.shown.Identity)
+	if child == nil || !child.Child {
+		x.reason = "the node is not a child"
+		return &wire.Error{Code: wire.CodeNotYours, Message: "these credentials do not give access to images", Hint: "use the token of a host below, or of a node of type pve"}
+	}
+	i, needed := x.view.Catalog.image(child.Name, strings.TrimPrefix(x.URL.EscapedPath(), wire.ImagePrefix))
+	if x.o.Images == nil || !needed {
+		return &wire.Error{Code: wire.CodeNotFound, Message: "this server does not have the image for this child", Hint: "set serve_images in agent.hcl; an image without a checksum, or one that no guest of the child needs, is not served"}
+	}
+	file, err := x.o.Images.Open(i)
+	switch {
+	case errors.Is(err, images.ErrLoading):
+		x.w.Header().Set("Retry-After", unavailable)
+		return x.send(http.StatusAccepted, "application/json", []byte("{}\n"))
+	case err != nil:
+		x.reason = err.Error()
+		return &wire.Error{Code: wire.CodeNotFound, Message: "this server could not download the image", Hint: "download it from its URL"}
+	}
+	defer file.Close()
+	return tooBusy(x.w, x.images.send(recorder{x.w, x}, x.Request, i.Sum, file))
+}
+
+// published is a resource that is downloaded.
+type published interface{ Published() images.Image }
+
+// image finds an image that a child or what is below it needs, by its checksum.
+func (c *Catalog) image(child, sum string) (images.Image, bool) {
+	if len(sum) != hex.EncodedLen(sha256.Size) || c.Node(child) == nil {
+		return images.Image{}, false
+	}
+	for _, name := range c.in.Site.OwnersFrom(child) {
+		want, _ := c.in.Site.Want(name) // the commit has been checked
+		for _, r := range want.State {
+			if p, is := r.Spec.(published); is && p.Published().Sum == sum && len(p.Published().URLs) > 0 {
+				return p.Published(), true
+			}
+		}
+	}
+	return images.Image{}, false
 }
 
 // agentSums are the checksums of what serveAgent sends.

@@ -36,6 +36,7 @@ func endpoints() []endpoint {
 		{method: http.MethodGet, path: "/specs", access: checkedByHandler, do: listSpecs},
 		{method: http.MethodGet, path: "/spec/" + identity, access: checkedByHandler, do: serveSpec},
 		{method: http.MethodGet, path: "/agent/{os}-{arch}", under: agentPrefix, access: checkedByHandler, do: serveAgent},
+		{method: http.MethodGet, path: wire.ImagePrefix + "{sha256}", under: wire.ImagePrefix, access: checkedByHandler, do: serveImage},
 		{method: http.MethodGet, path: serve.RepositoryPrefix + "info/refs", access: checkedByHandler, do: serveRepository},
 		{method: http.MethodPost, path: serve.RepositoryPrefix + "git-upload-pack", body: serve.MostRequest, access: checkedByHandler, do: serveRepository},
 		{method: http.MethodGet, path: serve.RepositoryPrefix + "raw/{ref}/{path}", under: serve.RepositoryPrefix + "raw/", access: checkedByHandler, do: serveRepository},

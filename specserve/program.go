@@ -25,16 +25,25 @@ const (
 )
 
 // errBusy is of a download that did not get its turn: too many others are under way.
-var errBusy = errors.New("too many downloads of the program are under way")
+var errBusy = errors.New("too many downloads are under way")
 
 // Program is a file that is served. Its methods may be called from any goroutine.
 type Program struct {
-	file  *os.File
-	size  int64
-	sum   string // SHA-256 in hex
-	slots chan struct{}
+	file *os.File
+	size int64
+	sum  string // SHA-256 in hex
 
+	downloads
+}
+
+// downloads bound those of files that are under way at once, and how slow they may be.
+type downloads struct {
+	slots          chan struct{}
 	patient, quiet time.Duration
+}
+
+func newDownloads() downloads {
+	return downloads{slots: make(chan struct{}, most), patient: patient, quiet: quiet}
 }
 
 // OpenProgram opens a file, and computes its checksum.
@@ -48,7 +57,7 @@ func OpenProgram(name string) (*Program, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("read the program to serve it: %w", err), f.Close())
 	}
-	return &Program{file: f, size: size, sum: hex.EncodeToString(sum.Sum(nil)), slots: make(chan struct{}, most), patient: patient, quiet: quiet}, nil
+	return &Program{file: f, size: size, sum: hex.EncodeToString(sum.Sum(nil)), downloads: newDownloads()}, nil
 }
 
 // Close closes the file. No download may be under way.
@@ -68,6 +77,11 @@ func (p *Program) Sums() map[string]string { return map[string]string{ProgramSys
 
 // Serve sends the file, or the part of it that is asked for. errBusy means that nothing was written.
 func (p *Program) Serve(w http.ResponseWriter, r *http.Request) error {
+	return p.send(w, r, p.sum, io.NewSectionReader(p.file, 0, p.size))
+}
+
+// send sends a content with a checksum, or the part of it that is asked for. errBusy means that nothing was written.
+func (p *downloads) send(w http.ResponseWriter, r *http.Request, sum string, content io.ReadSeeker) error {
 	turn := time.NewTimer(p.patient)
 	defer turn.Stop()
 	select {
@@ -81,11 +95,11 @@ func (p *Program) Serve(w http.ResponseWriter, r *http.Request) error {
 	h := w.Header()
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("Cache-Control", "private, no-cache")
-	h.Set("Etag", `"`+p.sum+`"`)
+	h.Set("Etag", `"`+sum+`"`)
 	out := &paced{ResponseWriter: w, control: http.NewResponseController(w), quiet: p.quiet, end: time.Now().Add(total)}
 	// The deadline for reading the request would end the answer, too. Writers of tests have none.
 	_ = out.control.SetReadDeadline(time.Time{})
-	http.ServeContent(out, r, "", time.Time{}, io.NewSectionReader(p.file, 0, p.size))
+	http.ServeContent(out, r, "", time.Time{}, content)
 	return nil
 }
 

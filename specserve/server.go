@@ -30,6 +30,8 @@ type Options struct {
 	Log     *slog.Logger
 	Now     func() time.Time // nil: time.Now
 
+	Images Images // that children may get; nil: none
+
 	// Check is called on a request for a check of what is served. It returns immediately. May be nil.
 	Check func()
 
@@ -94,6 +96,7 @@ type Server struct {
 	noted             *rates        // lines of the log about a client
 	listing           chan struct{} // one slot for listing all specs
 	repository        *serve.Handler
+	images            downloads
 	underWay          sync.WaitGroup // requests
 
 	counts       *counts // of what was answered
@@ -128,6 +131,7 @@ func New(o Options) *Server {
 	s := &Server{
 		o: o, table: endpoints(), started: o.Now(), listing: make(chan struct{}, 1),
 		repository: serve.NewHandler(serve.HandlerOptions{Bounds: serve.Options{Dir: o.Spool}, Log: o.Log}),
+		images:     newDownloads(),
 		refusals:   newRates(l.Refusals, l.Remembered),
 		perNode:    newRates(l.RefusalsPerNode, l.Remembered),
 		noted:      newRates(Rate{Every: time.Minute, Burst: 1}, 1024),

@@ -25,6 +25,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	engineguest "github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/images"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -40,7 +41,7 @@ type Config struct {
 	Token       string            // user@realm!name=secret; Host.APIToken if empty
 	Transport   http.RoundTripper // nil: TLS to Host.API; a simulator in process otherwise
 	Files       fs.FS             // the site's files, for images that are uploaded; may be nil
-	Web         http.RoundTripper // of downloads that do not run on the host; nil: the network
+	Near        *images.Near      // what downloads that do not run on the host come from; nil: the network alone
 	Concurrency int               // DefaultConcurrency if 0
 	Parent      kind.Parent       // serves nodes in mode pull their specs; nil: no server
 
@@ -73,7 +74,7 @@ func Open(cfg Config) (*Driver, error) {
 		return nil, err
 	}
 	id := owner.Identity{Site: cfg.Site, Owner: cfg.Owner, Host: cfg.Host.Name, Keys: cfg.Keys, KeyMissing: cfg.KeyMissing, Believes: cfg.Believes, Moved: cfg.Moved}
-	return &Driver{&kind.Host{API: c, Model: cfg.Host, ID: id, Width: c.Width, Files: cfg.Files, Web: cfg.Web, Parent: cfg.Parent, Delivers: cfg.Delivers}}, nil
+	return &Driver{&kind.Host{API: c, Model: cfg.Host, ID: id, Width: c.Width, Files: cfg.Files, Near: cfg.Near, Parent: cfg.Parent, Delivers: cfg.Delivers}}, nil
 }
 
 // Client is the client of the host's API, for packages that only read.

@@ -2,6 +2,7 @@
 // machine that serves the agents below.
 //
 //	stream.go  one download, which goes on after a cut, and is verified
+//	folder.go  images that are near: in a folder, or at the agent above
 package images
 
 import (
@@ -46,11 +47,12 @@ type Stream struct {
 	sum    hash.Hash
 	body   io.ReadCloser // at at; nil: to be opened
 	failed int           // attempts since it got further
+	err    error         // why Read failed
 }
 
-// Download opens an image at its URLs. It asks for the sizes only. Transport nil is that of the network, with the proxy
+// download opens an image at its URLs. It asks for the sizes only. Transport nil is that of the network, with the proxy
 // of the environment.
-func Download(ctx context.Context, transport http.RoundTripper, i Image) (*Stream, error) {
+func download(ctx context.Context, transport http.RoundTripper, i Image) (*Stream, error) {
 	s := &Stream{ctx: ctx, client: &http.Client{Transport: transport}, image: i, sum: sha256.New()}
 	for _, from := range i.URLs {
 		size, err := s.sizeOf(from)
@@ -70,7 +72,10 @@ func Download(ctx context.Context, transport http.RoundTripper, i Image) (*Strea
 }
 
 // refusedError is an answer that another attempt would not change.
-type refusedError struct{ text string }
+type refusedError struct {
+	text   string
+	status int // of HTTP
+}
 
 func (e refusedError) Error() string { return e.text }
 
@@ -103,7 +108,7 @@ func (s *Stream) get(ctx context.Context, from string, first, last int64) (*http
 	case code >= http.StatusInternalServerError, code == http.StatusTooManyRequests, code == http.StatusRequestTimeout:
 		err = fmt.Errorf("%s: the server answers %s", r.URL.Redacted(), answer.Status)
 	default:
-		err = refusedError{fmt.Sprintf("%s: the server answers %s", r.URL.Redacted(), answer.Status)}
+		err = refusedError{fmt.Sprintf("%s: the server answers %s", r.URL.Redacted(), answer.Status), code}
 	}
 	return nil, errors.Join(err, answer.Body.Close())
 }
@@ -125,7 +130,7 @@ func (s *Stream) sizeOf(from string) (int64, error) {
 		}
 	}
 	if size < 0 {
-		return 0, refusedError{answer.Request.URL.Redacted() + ": the server does not say how large it is"}
+		return 0, refusedError{answer.Request.URL.Redacted() + ": the server does not say how large it is", answer.StatusCode}
 	}
 	return size, nil
 }
@@ -147,7 +152,8 @@ func (s *Stream) Read(b []byte) (int, error) {
 	for {
 		if s.at == s.Size {
 			if got := hex.EncodeToString(s.sum.Sum(nil)); got != s.image.Sum {
-				return 0, fmt.Errorf("%w: got sha256:%s, want sha256:%s", errChecksum, got, s.image.Sum)
+				s.err = fmt.Errorf("%w: got sha256:%s, want sha256:%s", errChecksum, got, s.image.Sum)
+				return 0, s.err
 			}
 			return 0, io.EOF
 		}
@@ -167,9 +173,19 @@ func (s *Stream) Read(b []byte) (int, error) {
 			return n, nil // the next call finds an error again
 		}
 		if s.failed++; err != nil && (final(err) || s.failed >= attempts) || !sleep(s.ctx, time.Second<<s.failed) {
-			return 0, fmt.Errorf("at byte %d of %d: %w", s.at, s.Size, errors.Join(err, context.Cause(s.ctx)))
+			s.err = fmt.Errorf("at byte %d of %d: %w", s.at, s.Size, errors.Join(err, context.Cause(s.ctx)))
+			return 0, s.err
 		}
 	}
+}
+
+// resume begins after what an earlier download left.
+func (s *Stream) resume(left io.Reader) error {
+	n, err := io.Copy(s.sum, left)
+	if s.at = n; err == nil && n > s.Size {
+		err = fmt.Errorf("%d bytes were downloaded before, and it has %d", n, s.Size)
+	}
+	return err
 }
 
 // open continues the download of a part at an offset.

@@ -103,7 +103,7 @@ func TestDownload(t *testing.T) {
 					i.URLs = append(i.URLs, "https://o.test/"+u)
 				}
 				var got []byte
-				s, err := images.Download(t.Context(), &c.origin, i)
+				s, err := newNear(&c.origin).Download(t.Context(), i)
 				if err == nil {
 					require.EqualValues(t, len(all), s.Size)
 					got, err = io.ReadAll(s)

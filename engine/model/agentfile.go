@@ -16,6 +16,8 @@ type AgentFile struct {
 	Identity    string           `hcl:"identity,optional" doc:"The host of the site that it converges; the short name of the machine unless set."`
 	DataDir     string           `hcl:"data_dir,optional" doc:"Folder of the clone, keys, receipts, locks and suspensions; /var/lib/homestak-gitops unless set, for others than root ~/.local/state/homestak-gitops."`
 	Listen      string           `hcl:"listen,optional" doc:"Address of the server for nodes and children; \"\" for none. :44443 unless set."`
+	ServeImages bool             `hcl:"serve_images,optional" doc:"Downloads each image with a checksum once, into images of the data folder, for its own host and for the children."`
+	ImagesMax   int              `hcl:"images_max,optional" doc:"Most that serve_images stores, in GiB. What was used longest ago goes first."`
 	Repository  *AgentRepository `hcl:"repository,block" doc:"The repository of the site."`
 	Parent      *AgentParent     `hcl:"parent,block" doc:"The agent above, for the agent of a child."`
 	API         *AgentAPI        `hcl:"api,block" doc:"The API of the host, for the agent of a child: what the site does not define."`

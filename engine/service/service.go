@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/images"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/site"
@@ -38,7 +40,7 @@ type Options struct {
 	// Open returns how hosts are opened. Files are those of the site that is converged to. A driver calls sent after each
 	// request to the API of the host, from any goroutine, with the status of the answer, 0 for none. Server is that of
 	// nodes and children, nil if there is none.
-	Open func(files fs.FS, sent func(method string, status int), server *specdaemon.Server) open
+	Open func(files fs.FS, sent func(method string, status int), server *specdaemon.Server, near *images.Near) open
 	// NewKey makes a key pair for SSH: the private key as ssh-keygen writes it, and a line of authorized_keys. Nil:
 	// the agent of a child has none of its own.
 	NewKey func(comment string) (private, public string, err error)
@@ -71,6 +73,7 @@ func (o Options) loader() *site.Loader {
 type Network struct {
 	Listen func(ctx context.Context, address string) (net.Listener, error)
 	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
+	Web    http.RoundTripper // of images
 }
 
 // Watcher notices changes of guests between two checks. Its methods may be called from any goroutine.
@@ -91,7 +94,8 @@ type Service struct {
 	events *control.EventLog
 	server *specdaemon.Server // for nodes and children; nil: none
 	above  *client.Uplink     // the agent above; nil: there is none
-	asked  chan struct{}      // requests a check
+	near   *images.Near
+	asked  chan struct{} // requests a check
 	counts *counts
 
 	carrier *carrier
@@ -137,8 +141,9 @@ func New(o Options) (*Service, error) {
 		},
 		log: o.Log, facts: s.facts,
 	}
+	s.near = near(c, s.above, o)
 	s.serveNodes()
-	way.make = o.Open(&way.tree, s.counts.sent, s.server)
+	way.make = o.Open(&way.tree, s.counts.sent, s.server, s.near)
 	if s.carrier, err = newCarrier(s, way.make); err != nil {
 		return nil, err
 	}
@@ -291,6 +296,9 @@ func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, 
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer end()
+	if f := s.near.Folder; f != nil {
+		defer f.Close()
+	}
 	if socket != control.NoSocket {
 		ln, err := control.Listen(ctx, socket)
 		if err != nil {

@@ -13,9 +13,11 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/images"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/specserve"
+	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -30,10 +32,14 @@ func (s *Service) serveNodes() {
 	if c.Serves() == "" {
 		return
 	}
+	var serve specserve.Images // a nil *Folder in it would not be nil
+	if s.near.Folder != nil {
+		serve = s.near.Folder
+	}
 	a := c.Access
 	s.server = daemon.NewServer(daemon.ServerOptions{
 		Options: specserve.Options{
-			Identity: c.Identity, Version: s.o.Program, Log: s.o.Log, Limits: limits(s.o.Pace),
+			Identity: c.Identity, Version: s.o.Program, Log: s.o.Log, Images: serve, Limits: limits(s.o.Pace),
 			Check: s.checkSoon, Status: func() any { return s.StatusAndTree() }, Events: s.events.Serve, Metrics: s.metrics(), Reported: s.childReported,
 			Plan:      func(ctx context.Context, host, by string) (any, error) { return s.carrier.planOf(ctx, host, by) },
 			Reconcile: func(ctx context.Context) (any, error) { return control.Await(ctx, s.Agent, s.Ledger) },
@@ -41,6 +47,19 @@ func (s *Service) serveNodes() {
 		Above: c.Parent.URL, Listen: c.Serves(), ProgramFile: cmp.Or(s.o.File, ProgramFile()), Open: s.o.Network.Listen,
 		Access: keys.Files{Dir: filepath.Join(c.DataDir, daemon.Folder), Read: a.ReadKeyFile, Operator: a.OperatorKeyFile, Repository: a.RepositoryKeyFile, Hook: a.HookKeyFile},
 	})
+}
+
+// near makes what images come from before their URLs: the folder of this agent, and the agent above, nil for none.
+func near(c *Config, above *client.Uplink, o Options) *images.Near {
+	n := &images.Near{Web: o.Network.Web, Log: o.Log}
+	if above != nil {
+		n.Transport = above.Transport()
+		n.URL = func(sum string) string { return above.Parent().Server + wire.ImagePath(sum) }
+	}
+	if c.ServeImages {
+		n.Folder = images.OpenFolder(filepath.Join(c.DataDir, "images"), int64(c.ImagesMax)<<30, n)
+	}
+	return n
 }
 
 // ProgramFile is the file of this program. Linux names the one that runs also after another one was

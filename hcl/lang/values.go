@@ -153,6 +153,7 @@ var valueRules = map[string]valueRule{
 	"agent.identity":            {check: name},
 	"agent.drift_every":         {least: time.Second, def: 5 * time.Minute},
 	"agent.concurrency":         {min: 1, max: 64, def: 8},
+	"agent.images_max":          {min: 1, max: 65536, def: 20},
 	"agent.repository.url":      {check: repositoryURL},
 	"agent.repository.branch":   {check: word, def: "main"},
 	"agent.repository.path":     {check: inside},

@@ -36,6 +36,12 @@ func ConfigPath(identity string) string { return "/config/" + url.PathEscape(ide
 // WaitPath is the path of a child's long poll.
 func WaitPath(identity string) string { return "/wait/" + url.PathEscape(identity) }
 
+// ImagePath is the path of an image with a checksum, SHA-256 in hex.
+func ImagePath(sum string) string { return ImagePrefix + sum }
+
+// ImagePrefix is before the checksum of an image.
+const ImagePrefix = "/image/"
+
 // RepositoryPath is the path of the site's repository.
 const RepositoryPath = "/site.git"
 

@@ -60,7 +60,6 @@ var smallPackages = map[string]string{
 	"engine/durable":                 "imports the standard library only, so that everything may store files",
 	"engine/enginetest":              "for tests: a host in memory",
 	"engine/guest/aspect/aspecttest": "for tests: runs the golden cases of aspects",
-	"engine/images":                  "between driver and server, which share nothing else",
 	"engine/source/sourcetest":       "for tests: repositories and git servers",
 	"examples":                       "files only",
 	"hcl/lang":                       "the tests of hcl read whole files through it",

@@ -29,6 +29,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/images"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/sim/pve"
@@ -50,6 +51,7 @@ type Options struct {
 	Machine func(name string) guest.Machine
 	// Watch lets the agents watch the files of their nodes.
 	Watch bool
+	Web   http.RoundTripper // where agents get images
 	// Fault is asked about each request to the host of a machine; see pve.Config. May be nil.
 	Fault func(machine string, r *http.Request) (status int, apply bool)
 	// Event is called with what happened that a law is about. May be nil.
@@ -209,9 +211,9 @@ func (m *Machine) Start() error {
 	access := drivers.Access{Transport: m.transport}
 	o := service.Options{
 		Config: c, Program: "1.0", Kinds: access.Kinds(), Log: log, Simulated: func(netip.Addr) error { return nil },
-		Network: service.Network{Listen: f.Network.listen(m.At), Dial: f.Network.dial(m)}, File: f.file,
-		Open: func(files fs.FS, sent func(string, int), server *daemon.Server) func(engine.Desired, *model.Host) (engine.Driver, error) {
-			return drivers.Access{Files: files, Transport: m.transport, Sent: sent, Parent: server}.Open
+		Network: service.Network{Listen: f.Network.listen(m.At), Dial: f.Network.dial(m), Web: f.o.Web}, File: f.file,
+		Open: func(files fs.FS, sent func(string, int), server *daemon.Server, near *images.Near) func(engine.Desired, *model.Host) (engine.Driver, error) {
+			return drivers.Access{Files: files, Transport: m.transport, Near: near, Sent: sent, Parent: server}.Open
 		},
 	}
 	if f.o.Machine != nil {

@@ -33,6 +33,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/images"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/engine/service"
@@ -779,7 +780,7 @@ func TestST03PushByTheAgentOfTheHost(t *testing.T) {
 	cfg := push.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Children: func() push.Children { return handedDown{father.Server(), s.program, s.version} }}
 	father = startTierWith(t, "father", secrets, func(c *service.Config) { c.Repository.URL = repo.URL() }, func(o *service.Options) {
 		o.Kinds, o.Program = append(proxmox.Kinds(), cfg.Kinds()...), s.version
-		o.Open = func(fs.FS, func(string, int), *daemon.Server) func(engine.Desired, *model.Host) (engine.Driver, error) {
+		o.Open = func(fs.FS, func(string, int), *daemon.Server, *images.Near) func(engine.Desired, *model.Host) (engine.Driver, error) {
 			return s.over(cfg)
 		}
 	})

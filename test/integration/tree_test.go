@@ -25,6 +25,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
+	"github.com/homestak/homestak-gitops/engine/images"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
@@ -101,7 +102,7 @@ func (x *tier) start() {
 	o := service.Options{
 		Config: x.config, Program: "1.2.3", Kinds: access.Kinds(), Log: slog.New(slog.NewTextHandler(x.t.Output(), nil)),
 		Simulated: func(netip.Addr) error { return nil },
-		Open: func(files fs.FS, sent func(string, int), _ *daemon.Server) func(engine.Desired, *model.Host) (engine.Driver, error) {
+		Open: func(files fs.FS, sent func(string, int), _ *daemon.Server, _ *images.Near) func(engine.Desired, *model.Host) (engine.Driver, error) {
 			return drivers.Access{Files: files, Transport: hosts.Transport, Sent: sent}.Open
 		},
 	}

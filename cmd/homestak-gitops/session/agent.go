@@ -10,6 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/guest/asroot"
+	"github.com/homestak/homestak-gitops/engine/images"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
@@ -58,9 +59,9 @@ func (n Network) join(o service.Options, own push.Config, url string, made func(
 		o.Machine = local.New()
 	}
 	o.Kinds, o.Simulated, o.NewKey = access.Kinds(), n.Reaches, ssh.NewKey
-	o.Open = func(files fs.FS, sent func(string, int), server *daemon.Server) func(engine.Desired, *model.Host) (engine.Driver, error) {
+	o.Open = func(files fs.FS, sent func(string, int), server *daemon.Server, near *images.Near) func(engine.Desired, *model.Host) (engine.Driver, error) {
 		hosts := access
-		hosts.Files, hosts.Sent = files, sent
+		hosts.Files, hosts.Sent, hosts.Near = files, sent, near
 		if of, ok := files.(interface{ Commit() string }); ok && n.Guests == nil && os.Geteuid() != 0 { // root needs none
 			hosts.Guests.Helper = &asroot.Client{Socket: asroot.Socket, Commit: of.Commit}
 		}

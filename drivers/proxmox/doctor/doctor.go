@@ -63,7 +63,7 @@ func (d *Doctor) areas(found *findings) []area {
 	guests := &guests{subject: s, token: token, nodes: nodes}
 	storages := &storages{subject: s, session: session, token: token, nodes: nodes, guests: guests}
 	network := &network{subject: s, session: session, token: token, nodes: nodes}
-	images := &images{subject: s, guests: guests, files: d.Files, web: d.Web}
+	images := &images{subject: s, guests: guests, files: d.Files, near: d.Near}
 	templates := &templates{subject: s, token: token}
 	reached, loggedIn := []string{"certificate"}, []string{"login"}
 	return []area{

@@ -24,6 +24,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
+	"github.com/homestak/homestak-gitops/engine/images"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/sim/pve/simtest"
@@ -209,7 +210,7 @@ func TestDoctorAsksForParts(t *testing.T) {
 		w := proxmoxtest.New(t, pve.Config{})
 		w.Node("web", nil)
 		w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &objects.Image{Parts: []string{"https://a.test/1", "https://a.test" + part}, Checksum: "sha256:" + strings.Repeat("0", 64)}
-		got := proxmoxtest.CheckNamed(t, w.Examine(func(d *doctor.Doctor) { d.Web = proxmoxtest.Web{"/1": "a", "/2": "b"} }), "image debian-12")
+		got := proxmoxtest.CheckNamed(t, w.Examine(func(d *doctor.Doctor) { d.Near = &images.Near{Web: proxmoxtest.Web{"/1": "a", "/2": "b"}} }), "image debian-12")
 		require.Equal(t, result, got.Result, got.Seen)
 	}
 }

@@ -9,13 +9,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"net/url"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
+	imagefiles "github.com/homestak/homestak-gitops/engine/images"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -24,8 +24,8 @@ import (
 type images struct {
 	*subject
 	guests *guests
-	files  fs.FS             // the site's; nil if they are not available
-	web    http.RoundTripper // of downloads by this machine
+	files  fs.FS            // the site's; nil if they are not available
+	near   *imagefiles.Near // of downloads by this machine
 }
 
 // check compares the files of the site with their checksums, and lets the host check the URLs of
@@ -96,7 +96,7 @@ func (i *images) download(ctx context.Context, name string, r *model.Resource, i
 
 // parts asks from this machine, which downloads them.
 func (i *images) parts(ctx context.Context, name string, r *model.Resource, image *objects.Image) {
-	switch all, err := image.Join(ctx, i.web); {
+	switch all, err := i.near.Download(ctx, image.Published()); {
 	case err == nil:
 		i.ok(name, "this machine reaches its %d parts (%d MiB)", len(image.Parts), all.Size>>20)
 	case ctx.Err() != nil:

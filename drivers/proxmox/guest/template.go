@@ -11,6 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/images"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -151,6 +152,9 @@ func (t *Template) download(in model.Scope) []model.Problem {
 func (t *Template) AsImage() *objects.Image {
 	return &objects.Image{URL: t.URL, Checksum: t.Checksum, Storage: t.Storage, Format: archiveEnding(t.File), Volume: t.File}
 }
+
+// Published is the content of a download, and where it is published.
+func (t *Template) Published() images.Image { return t.AsImage().Published() }
 
 // Archive is the volume that a container is unpacked from; "" for a guest to clone.
 func (t *Template) Archive() string { return cmp.Or(t.Volume, t.File) }

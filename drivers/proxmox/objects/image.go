@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"net/http"
 	"net/url"
 	"path"
 	"regexp"
@@ -306,11 +305,8 @@ func fetch(ctx context.Context, h *kind.Host, node string, addr model.Address, w
 	switch {
 	case want.File != "":
 		err = upload(ctx, h, to, want, p)
-	case len(want.Parts) > 0:
-		err = join(ctx, h, to, want, p)
 	default:
-		p["url"] = want.URL
-		err = h.API.Do(ctx, to+"/download-url", p)
+		err = download(ctx, h, to, want, p)
 	}
 	if err == nil {
 		return nil
@@ -328,14 +324,28 @@ func fetch(ctx context.Context, h *kind.Host, node string, addr model.Address, w
 // sum is the SHA-256 of the content in hex.
 func (i *Image) sum() string { return strings.ToLower(strings.TrimPrefix(i.Checksum, "sha256:")) }
 
-// Join opens the parts as one. It is verified as it is read.
-func (i *Image) Join(ctx context.Context, web http.RoundTripper) (*images.Stream, error) {
-	return images.Download(ctx, web, images.Image{Sum: i.sum(), URLs: i.Parts})
+// Published is the content, and where it is published.
+func (i *Image) Published() images.Image {
+	if i.URL != "" {
+		return images.Image{Sum: i.sum(), URLs: []string{i.URL}}
+	}
+	return images.Image{Sum: i.sum(), URLs: i.Parts}
 }
 
-// join uploads an image in parts while it downloads them: the host itself downloads one URL only.
-func join(ctx context.Context, h *kind.Host, to string, want *Image, fields api.Params) error {
-	all, err := want.Join(ctx, h.Web)
+// download uploads an image that is near. Else the host downloads it itself, but for one in parts: it downloads one URL only.
+func download(ctx context.Context, h *kind.Host, to string, want *Image, fields api.Params) error {
+	if f := h.Near.Open(ctx, want.Published()); f != nil {
+		err := h.API.Upload(ctx, to+"/upload", fields, f, f.Size)
+		_ = f.Close() // only read
+		if err == nil || ctx.Err() != nil || f.Err() == nil && errors.Is(err, api.ErrOutcomeLost) {
+			return err
+		}
+	}
+	if len(want.Parts) == 0 {
+		fields["url"] = want.URL
+		return h.API.Do(ctx, to+"/download-url", fields)
+	}
+	all, err := h.Near.Download(ctx, want.Published())
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
+	"github.com/homestak/homestak-gitops/engine/images"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/sim/pve"
@@ -105,7 +106,7 @@ func TestImageIsJoinedFromItsParts(t *testing.T) {
 				i.URL, i.Parts, i.Checksum = "", []string{"https://a.test/d.qcow2.1", "https://a.test/d.qcow2.2"}, fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(content)))
 				d, err := proxmox.Open(proxmox.Config{
 					Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: w.Host,
-					Web: proxmoxtest.Web{"/d.qcow2.1": content[:5000], "/d.qcow2.2": c.second},
+					Near: &images.Near{Web: proxmoxtest.Web{"/d.qcow2.1": content[:5000], "/d.qcow2.2": c.second}},
 				})
 				require.NoError(t, err)
 				w.Driver = d
