@@ -28,8 +28,7 @@ program, units, user, agent.hcl, token and SSH key, on a Proxmox VE node also th
 homestak@pve with its token. From then on the agent gets everything from its parent.
 
 Without URL it reads url, pin and token from ` + wire.JoinFileName + `, a
-JSON object, which it removes when it is done. homestak-gitops-join.service does that at the
-first boot.
+JSON object, which it removes when it is done: so a script of the first boot can run it.
 
 It may be repeated. To replace a parent that is lost, run it with the values of another one.`,
 		Args: ui.TakesArgs(0, 1),
