@@ -58,6 +58,10 @@ type Parent interface {
 	HasReported(node string) bool
 	// Accepts says why a token is not one of this node, nil if it is. The error does not show it.
 	Accepts(node, token string) error
+	// Revoke revokes the tokens of a node, and drops what it reported. Revoked reports whether that was done, and the
+	// node has used no new one since.
+	Revoke(node string) error
+	Revoked(node string) bool
 	// Reported returns the node's last report: that it is ready, or an error. Pass it to health.Prober, so that
 	// passes wait for new nodes.
 	Reported(node string) (saw string, err error)

@@ -856,20 +856,27 @@ func TestAContainerInModePullIsNotCreated(t *testing.T) {
 	})
 }
 
-// A guest that was created to be pushed does not know a parent, and nobody configures it from then on.
-func TestALateModePullIsPending(t *testing.T) {
+// How a guest was created tells who leads it to its parent when its mode changes: its first boot, or the agent of its host.
+func TestHowAGuestWasCreated(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		n, _ := w.pulling("web-1", nil)
 		n.Mode = model.ModePush
+		pulls := func() bool {
+			want, _ := w.Site.Want("father")
+			have, err := w.Driver.Observe(t.Context(), want)
+			require.NoError(t, err)
+			return have.State[n.Resource.Addr].Guest.Pulls
+		}
 		w.Apply()
 		w.Converged()
 		require.Empty(t, w.Plan().Pending)
+		require.False(t, pulls())
 		n.Mode = model.ModePull
 		w.Converged()
-		pending := w.Plan().Pending
-		require.Len(t, pending, 1)
-		require.Equal(t, "mode", pending[0].Path)
-		require.Contains(t, pending[0].Why, "recreate")
+		require.Empty(t, w.Plan().Pending, "nothing waits for the machine to be recreated")
+		w.Host.Edit(func(e *pve.Edit) { e.Delete(10000) })
+		w.Apply()
+		require.True(t, pulls())
 	})
 }
 

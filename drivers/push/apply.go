@@ -40,8 +40,11 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 	if s.Address.Kind == kindName {
 		return outcome(d.applyAgent(ctx, m, s))
 	}
-	if d.isDelivery(s.Address) {
-		return d.deliver(ctx, s, m)
+	if d.wayOf(s.Address).delivers {
+		return delivery{d}.apply(ctx, s, m)
+	}
+	if err := (delivery{d}).takeOver(s); err != nil {
+		return err
 	}
 	if err := applySpec(ctx, d.cfg.Inside, m, s, converge.Options{Confirm: confirm(m), ConfirmWithin: d.cfg.Confirm}); err != nil {
 		return err

@@ -149,9 +149,7 @@ func (d *Driver) Machine(addr model.Address, at model.Guest, near []netip.Addr) 
 	if !isInside(addr) {
 		return d.Driver.Machine(addr, at, near)
 	}
-	d.mu.Lock()
-	w := d.ways[addr]
-	d.mu.Unlock()
+	w := d.wayOf(addr)
 	if w == nil {
 		return nil
 	}

@@ -5,19 +5,28 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
+	"slices"
+	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/local"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// A container has no cloud-init that could name its parent. If this program runs on its node, it installs the
-// program, a unit for the first run, and node.json by pct; from then on it is a node like any other in mode pull.
-// Only that delivery is wanted inside: the container applies its spec itself.
+// A node in mode pull has to get to know its parent: it needs node.json, the program, and a unit for the first run. The
+// creation of a VM sees to that. A VM that was created otherwise, such as one that was in mode push, is entered as its
+// spec says, and gets the script of the first boot, which fetches the program. A container has no cloud-init: if this
+// program runs on its node, it gets the program by pct. From then on the node applies its spec itself.
+//
+// The other direction needs no delivery: a push removes the units and node.json, see package aspect. Before that the
+// tokens of the node are revoked here.
 
 // parent serves nodes in mode pull their specs. Its methods may be called from any goroutine.
 type parent interface {
@@ -28,6 +37,10 @@ type parent interface {
 	HasReported(node string) bool
 	// Accepts says why a token is not one of this node, nil if it is. The error does not show it.
 	Accepts(node, token string) error
+	// Revoke revokes the tokens of a node, and drops what it reported. Revoked reports whether that was done, and the
+	// node has used no new one since.
+	Revoke(node string) error
+	Revoked(node string) bool
 }
 
 // viaDelivery is the way into a container in mode pull: once, by pct.
@@ -42,9 +55,16 @@ const (
 	firstFile    = "/etc/systemd/system/" + firstUnit
 )
 
-// firstText is the unit of the first run. It waits for node.json, is tried until it succeeds, and then removes itself: the
-// spec has the timer.
-const firstText = `[Unit]
+// The commands of the first run. Each removes the unit when it succeeded: the spec has the timer.
+const (
+	firstApply  = nodeProgram + ` config apply --fetch && { systemctl disable ` + firstUnit + `; rm -f ` + firstFile + `; systemctl daemon-reload; }`
+	firstScript = `exec ` + python + ` ` + client.FirstBootScript
+	python      = "/usr/bin/python3"
+)
+
+// firstText is the unit of the first run. It waits for node.json, and is tried until it succeeds.
+func firstText(command string) string {
+	return `[Unit]
 Description=homestak-gitops: apply the spec of this node for the first time
 Documentation=https://github.com/homestak/homestak-gitops/blob/main/docs/inside.md
 Wants=network-online.target
@@ -53,7 +73,7 @@ StartLimitIntervalSec=0
 
 [Service]
 Type=exec
-ExecStart=/bin/sh -c 'until [ -s ` + nodeFile + ` ]; do sleep 1; done; ` + nodeProgram + ` config apply --fetch && { systemctl disable ` + firstUnit + `; rm -f ` + firstFile + `; systemctl daemon-reload; }'
+ExecStart=/bin/sh -c 'until [ -s ` + nodeFile + ` ]; do sleep 1; done; ` + command + `'
 Restart=on-failure
 RestartSec=15s
 KillMode=mixed
@@ -63,6 +83,7 @@ LimitCORE=0
 [Install]
 WantedBy=multi-user.target
 `
+}
 
 // Delivers reports whether containers of this machine can get to know their parent.
 func (c Config) Delivers(ctx context.Context) bool {
@@ -72,42 +93,120 @@ func (c Config) Delivers(ctx context.Context) bool {
 	return c.Parent != nil && local.MayEnter(ctx, c.Locally) == nil
 }
 
-// pulled returns the desired state inside a node in mode pull: that a container got to know its parent.
+// delivery is the driver as it leads nodes to their parent, and takes them over.
+type delivery struct{ *Driver }
+
+// pulled returns the desired state inside a node in mode pull: that it got to know its parent.
 func (c Config) pulled(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
-	if of.Addr.Kind != lxc || c.Parent == nil || in.Node.Spec == "" || text(of.Spec, "power") == "stopped" {
+	declared := in.Site.Specs[in.Node.Spec]
+	if declared == nil || text(of.Spec, "power") == "stopped" {
 		return nil, nil
 	}
 	want := spec.Empty(in.Node.Name)
 	want.Name = in.Node.Spec
-	return &model.Resource{Spec: want, Private: &way{guest: of.Addr, via: viaDelivery}, At: in.Node.At}, nil
+	r := &model.Resource{Spec: want, At: in.Node.At}
+	if of.Addr.Kind == lxc {
+		if c.Parent == nil {
+			return nil, nil
+		}
+		r.Private = &way{guest: of.Addr, via: viaDelivery, delivers: true}
+		return r, nil
+	}
+	w := wayInto(of, in.Site, declared)
+	w.delivers = true
+	switch {
+	case w.via == model.ViaExec:
+		w.barred = `via = "exec" in access of its spec is for containers`
+	case w.via == model.ViaSSH && isByDefault(declared):
+		w.barred = c.cannotLogIn(of, in)
+	}
+	own, _ := spec.Resolve(in.Site, in.Node) // what is wrong with it is found where it is served
+	w.listens(own)
+	r.Private, r.Inborn = w, true
+	return r, nil
 }
 
-// observeDelivery finds out whether a container got to know its parent: it reported, or it has all that it gets, and its token is not revoked.
-// The server forgets the report of a node whose tokens are revoked.
-func (d *Driver) observeDelivery(ctx context.Context, want *model.Resource, at model.Guest) (model.Observed, error) {
-	none := model.Observed{}
+// observe finds out whether a node got to know its parent: it reported, or it has all that it gets, and its token is not revoked.
+// The server forgets the report of a node whose tokens are revoked. A node that cannot be entered, or has no server to
+// be led to, is left as it is, with a finding.
+func (d delivery) observe(ctx context.Context, want *model.Resource, at model.Guest) (model.Observed, error) {
+	none, parent, w := model.Observed{}, d.cfg.Parent, d.wayOf(want.Addr)
 	there := model.Observed{State: model.State{want.Addr: {Addr: want.Addr, Spec: model.Clone(want.Spec), Node: want.Node}}}
-	if d.cfg.Parent.HasReported(want.Node) {
+	left := func(why string) (model.Observed, error) {
+		out := there
+		out.Findings = diag.List{{
+			Severity: diag.Warning, Source: diag.FromHost, Address: want.Inside.String(),
+			Summary: want.Inside.String() + " was not created in mode pull, and is not led to its parent", Detail: why,
+		}}
+		return out, nil
+	}
+	switch {
+	case parent != nil && parent.HasReported(want.Node), at.Pulls && (parent == nil || !parent.Revoked(want.Node)):
 		return there, nil
+	case !at.Running:
+		return none, nil // the plan decides whether it starts, and is entered then
+	case w.barred != "":
+		return left("It cannot be entered: " + w.barred + ".")
 	}
-	if err := local.IsHere(ctx, d.cfg.Locally, at.VMID, at.Node, want.Inside.Name); err != nil {
+	m := d.Machine(want.Addr, at, nil)
+	if m == nil {
+		return none, errors.New("no access to the guests of this host is configured")
+	}
+	has := "[ -x " + nodeProgram + " ]"
+	if w.via == viaDelivery {
+		if err := local.IsHere(ctx, d.cfg.Locally, at.VMID, at.Node, want.Inside.Name); err != nil {
+			return none, err
+		}
+	} else {
+		has = "{ " + has + " || [ -f " + client.FirstBootScript + " ]; }"
+	}
+	out, err := m.Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", has + ` && [ -f "$1" ] && head -c 65536 -- "$1"`, "sh", nodeFile}})
+	if err != nil {
 		return none, err
 	}
-	out, err := local.Container(d.cfg.Locally, at.VMID).Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", `[ -x "$2" ] && [ -f "$1" ] && head -c 65536 -- "$1"`, "sh", nodeFile, nodeProgram}})
-	if err != nil || out.Code != 0 {
-		return none, err
+	known := false
+	if p, err := wire.ReadParent([]byte(out.Out)); out.Code == 0 && err == nil {
+		known = parent == nil || !errors.Is(parent.Accepts(want.Node, p.Token), wire.ErrReplaced)
 	}
-	if p, err := wire.ReadParent([]byte(out.Out)); err != nil || errors.Is(d.cfg.Parent.Accepts(want.Node, p.Token), wire.ErrReplaced) {
-		return none, nil //nolint:nilerr // it gets the file again
+	switch {
+	case known:
+		return there, nil
+	case parent == nil:
+		return left(fmt.Sprintf("The agent of host %s does that, if its agent.hcl has listen: then a later pass of it makes the change.", d.host.Name))
 	}
-	return there, nil
+	return none, nil // it gets the file, also again
 }
 
-// deliver gives a container its parent. An old node.json is removed first, since its token is revoked. The unit
+// apply gives a node its parent. An old node.json is removed first, since its token is revoked. The unit
 // starts before the new one exists, and waits for it, so an interrupted attempt is either repeated or completes on
 // its own.
-func (d *Driver) deliver(ctx context.Context, s plan.Step, m guest.Machine) error {
+func (d delivery) apply(ctx context.Context, s plan.Step, m guest.Machine) error {
 	want := s.Want.Spec.(*spec.Spec)
+	program, first := []string{
+		"[ -x " + python + " ] || die '" + python + " is missing, which fetches the program: install python3 on this machine'",
+		"[ -d " + path.Dir(client.FirstBootScript) + " ] || mkdir -m 0755 " + path.Dir(client.FirstBootScript),
+		guest.PutFile(client.FirstBootScript, client.FirstBootProgram(), "0700", "root", "root"),
+	}, firstScript
+	if d.wayOf(s.Address).via == viaDelivery {
+		if err := d.pushProgram(ctx, s, m); err != nil {
+			return err
+		}
+		program, first = []string{"chown root:root " + programParts, "sync " + programParts, "mv -fT " + programParts + " " + nodeProgram}, firstApply
+	}
+	file, err := d.cfg.Parent.NodeFile(want.Node, want.Name)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.Address, err)
+	}
+	return run(ctx, m, guest.Lines(
+		"[ -d /run/systemd/system ] || die 'systemd does not run on this machine, and a node in mode pull needs its timers: use mode = \"push\"'",
+		guest.Lines(program...),
+		guest.PutFile(firstFile, firstText(first), "0644", "root", "root"),
+		"rm -f -- "+nodeFile, "systemctl daemon-reload", "systemctl enable -- "+firstUnit+" >/dev/null 2>&1 || die '"+firstUnit+" cannot be enabled'", "systemctl start --no-block -- "+firstUnit,
+		"[ -d /etc/homestak-gitops ] || mkdir -m 0755 /etc/homestak-gitops", guest.PutFile(nodeFile, file, "0600", "root", "root")))
+}
+
+// pushProgram copies the program into a container of this machine.
+func (d delivery) pushProgram(ctx context.Context, s plan.Step, m guest.Machine) error {
 	if err := local.IsHere(ctx, d.cfg.Locally, s.Inside.VMID, s.Inside.Node, s.Want.Inside.Name); err != nil {
 		return err
 	}
@@ -121,19 +220,41 @@ func (d *Driver) deliver(ctx context.Context, s plan.Step, m guest.Machine) erro
 	if err := run(ctx, m, "mkdir -p /usr/local/bin\n"); err != nil {
 		return err
 	}
-	if err := local.Push(ctx, d.cfg.Locally, s.Inside.VMID, program, programParts, "0755"); err != nil {
-		return err
+	return local.Push(ctx, d.cfg.Locally, s.Inside.VMID, program, programParts, "0755")
+}
+
+// follows reports whether a node that is pushed still follows its parent, as far as that knows: it reported.
+func (d delivery) follows(r *model.Resource) bool {
+	return d.cfg.Parent != nil && r.Inside.Kind != model.PVEType && r.Inside.Kind != model.HostKind && d.cfg.Parent.HasReported(r.Node)
+}
+
+// takeOver revokes the tokens of a node before a push removes the units by which it pulls.
+func (d delivery) takeOver(s plan.Step) error {
+	runs := func(c plan.Change) bool { return c.Path == "run" || strings.HasPrefix(c.Path, "run.") }
+	if d.cfg.Parent == nil || !d.follows(s.Want) && !slices.ContainsFunc(s.Changes, runs) {
+		return nil
 	}
-	file, err := d.cfg.Parent.NodeFile(want.Node, want.Name)
-	if err != nil {
-		return fmt.Errorf("%s: %w", s.Address, err)
+	if err := d.cfg.Parent.Revoke(s.Want.Node); err != nil {
+		return fmt.Errorf("%s: revoke its token: %w", s.Address, err)
 	}
-	return run(ctx, m, guest.Lines(
-		"[ -d /run/systemd/system ] || die 'systemd does not run in this container, and a node in mode pull needs its timers: use mode = \"push\"'",
-		"chown root:root "+programParts, "sync "+programParts, "mv -fT "+programParts+" "+nodeProgram,
-		guest.PutFile(firstFile, firstText, "0644", "root", "root"),
-		"rm -f -- "+nodeFile, "systemctl daemon-reload", "systemctl enable -- "+firstUnit+" >/dev/null 2>&1 || die '"+firstUnit+" cannot be enabled'", "systemctl start --no-block -- "+firstUnit,
-		"[ -d /etc/homestak-gitops ] || mkdir -m 0755 /etc/homestak-gitops", guest.PutFile(nodeFile, file, "0600", "root", "root")))
+	return nil
+}
+
+// stillPull warns of nodes in mode push that still follow their parent, since they cannot be entered.
+func (d delivery) stillPull(w *model.Want, have model.State) (found diag.List) {
+	for _, addr := range w.State.Addresses() {
+		n, at := w.Nodes[addr], have[addr]
+		if n == nil || n.Mode != model.ModePush || n.Spec == "" || at == nil || at.Guest == nil || w.State[converge.Address(n.Name)] != nil {
+			continue
+		}
+		if d.follows(&model.Resource{Inside: addr, Node: n.Name}) {
+			found = append(found, diag.Finding{
+				Severity: diag.Warning, Source: diag.FromHost, Address: addr.String(), Summary: addr.String() + " still pulls, since it cannot be entered",
+				Detail: "It applies its spec itself until a push can take over. The line about spec says what is missing.",
+			})
+		}
+	}
+	return found
 }
 
 // run runs a script in a machine.

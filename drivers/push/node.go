@@ -24,6 +24,9 @@ type way struct {
 	near  []netip.Addr // gateways that the files name for it
 	agent bool         // the files say that its guest agent answers
 	gone  bool         // the node no longer has a spec: the guest is not entered again once nothing is left of it
+
+	delivers bool   // the node applies its spec itself, and only has to get to know its parent
+	barred   string // why it cannot be entered for that, and what to do; "" if it can
 }
 
 const (
@@ -49,19 +52,11 @@ func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, dia
 	if declared == nil || text(of.Spec, "power") == "stopped" {
 		return nil, nil
 	}
-	via := model.ViaSSH
-	if declared.Access != nil {
-		via = cmp.Or(declared.Access.Via, via)
-	}
 	known, missing := withoutMissing(in.Site, declared)
-	if declared.Access == nil || declared.Access.Via == "" { // the default leaves out what cannot work
-		switch {
-		case !c.hasKey(in.Host):
-			return &model.Resource{Deferred: fmt.Sprintf("not applied, no SSH key to log in with: set key in ssh of host %s, or via in access of the spec", in.Host.Name)}, nil
-		case c.Unsimulated(in.Site, of) != "":
-			return &model.Resource{Deferred: "not applied, since " + c.Unsimulated(in.Site, of)}, nil
-		case !hasAddress(of):
-			return &model.Resource{Deferred: "not applied, no address is known: set ip in the first nic, or agent = true"}, nil
+	if isByDefault(declared) { // the default leaves out what cannot work
+		switch why := c.cannotLogIn(of, in); {
+		case why != "":
+			return &model.Resource{Deferred: "not applied, " + why}, nil
 		case len(missing) > 0:
 			return &model.Resource{Deferred: fmt.Sprintf("not applied, since the value of %s is not known here: provide it with --secrets FILE", strings.Join(missing, ", "))}, nil
 		}
@@ -69,7 +64,7 @@ func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, dia
 			return &model.Resource{Deferred: fmt.Sprintf("not applied, since secret.ssh_keys[%q] is not a public key: put in the one line of the .pub file", name)}, nil
 		}
 	}
-	w := &way{guest: of.Addr, via: via, user: cmp.Or(text(of.Spec, "ci_user"), root), near: near(in.Site, declared), agent: hasAgent(of)}
+	w := wayInto(of, in.Site, declared)
 	want, found := spec.Resolve(known, in.Node)
 	found = append(found, w.problems(declared)...)
 	found = append(found, w.lockout(declared, want)...)
@@ -78,6 +73,33 @@ func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, dia
 		Spec: want, Private: w, At: declared.At, Sensitive: want.Sensitive, Missing: missing,
 		Report: declared.Config != nil && declared.Config.Drift == "report",
 	}, found
+}
+
+// wayInto is the way into a guest by its spec.
+func wayInto(of *model.Resource, site *model.Site, declared *model.Spec) *way {
+	via := model.ViaSSH
+	if declared.Access != nil {
+		via = cmp.Or(declared.Access.Via, via)
+	}
+	return &way{guest: of.Addr, via: via, user: cmp.Or(text(of.Spec, "ci_user"), root), near: near(site, declared), agent: hasAgent(of)}
+}
+
+// isByDefault reports whether a spec leaves open how its guests are entered.
+func isByDefault(declared *model.Spec) bool {
+	return declared.Access == nil || declared.Access.Via == ""
+}
+
+// cannotLogIn says why a login by SSH to a guest cannot work, and what to do; "" if it can.
+func (c Config) cannotLogIn(of *model.Resource, in model.Scope) string {
+	switch {
+	case !c.hasKey(in.Host):
+		return fmt.Sprintf("no SSH key to log in with: set key in ssh of host %s, or via in access of the spec", in.Host.Name)
+	case c.Unsimulated(in.Site, of) != "":
+		return "since " + c.Unsimulated(in.Site, of)
+	case !hasAddress(of):
+		return "no address is known: set ip in the first nic, or agent = true"
+	}
+	return ""
 }
 
 // listens takes from a spec where the machine answers.

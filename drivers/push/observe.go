@@ -83,7 +83,7 @@ func (d *Driver) enter(ctx context.Context, w *model.Want, have model.Observed) 
 		have.Findings = append(have.Findings, o.Findings...)
 	}
 	stays, err := d.stay(w, have.State)
-	have.Findings = append(have.Findings, stays...)
+	have.Findings = append(append(have.Findings, stays...), delivery{d}.stillPull(w, have.State)...)
 	return have, err
 }
 
@@ -199,29 +199,29 @@ func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at mod
 	if at.Unproven.Why != "" && !at.Unproven.MayChange { // it may be an unmanaged guest, which would get secrets
 		return unknown(at.Unproven.Why)
 	}
-	if !at.Running {
+	delivers := d.wayOf(want.Addr) != nil && d.wayOf(want.Addr).delivers
+	if !at.Running && !delivers {
 		return model.Observed{} // the plan decides whether it starts, and is entered then
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, d.cfg.Observe, fmt.Errorf("not finished after %s", d.cfg.Observe))
 	defer cancel()
-	m := d.Machine(want.Addr, at, nil)
-	if m == nil {
-		return unknown("no access to the guests of this host is configured")
-	}
-	if d.isDelivery(want.Addr) {
-		have, err := d.observeDelivery(ctx, want, at)
-		if hidden.Starting = err != nil && at.Starting && !guest.Hopeless(err); err != nil {
-			return unknown(err.Error())
+	var out model.Observed
+	var err error
+	if delivers {
+		out, err = delivery{d}.observe(ctx, want, at)
+	} else {
+		m := d.Machine(want.Addr, at, nil)
+		if m == nil {
+			return unknown("no access to the guests of this host is configured")
 		}
-		return have
+		out, err = d.observeIt(ctx, m, want)
 	}
-	out, err := d.observeIt(ctx, m, want)
 	hidden.Denied = denied(err)
 	if via, is := errors.AsType[*ssh.ViaError](err); is { // nothing is known of the guest
 		hidden.Scope = "inside of guests of host " + d.host.Name
 		return unknown(fmt.Sprintf("they are entered through the host (jump), and it cannot be entered: %v", via))
 	}
-	switch hidden.Starting = err != nil && at.Starting && !otherGuest(err) && !hidden.Denied; {
+	switch hidden.Starting = err != nil && at.Starting && !otherGuest(err) && !hidden.Denied && !guest.Hopeless(err); {
 	case hidden.Starting:
 		return unknown("not ready yet, since it was just started: " + err.Error())
 	case err != nil:
@@ -244,7 +244,13 @@ func (d *Driver) observeIt(ctx context.Context, m guest.Machine, want *model.Res
 			return model.Observed{}, err
 		}
 	}
-	return s.Observed(), nil
+	out := s.Observed()
+	if r := out.State[want.Addr]; r != nil && (delivery{d}).follows(want) {
+		if is := r.Spec.(*spec.Spec); is.Run == nil {
+			is.Run = &spec.Run{Timer: "as its parent says, which knows its token"}
+		}
+	}
+	return out, nil
 }
 
 // join adds where another way to the same guest may lead. The port that every machine begins with stays the last one.
@@ -268,11 +274,11 @@ func union[T comparable](a, b []T) []T {
 	return out
 }
 
-// isDelivery reports whether a node applies its spec itself, and only has to get to know its parent.
-func (d *Driver) isDelivery(addr model.Address) bool {
+// wayOf returns how a guest is entered for what is inside of it, as in the last observation; nil if that is not known.
+func (d *Driver) wayOf(addr model.Address) *way {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.ways[addr] != nil && d.ways[addr].via == viaDelivery
+	return d.ways[addr]
 }
 
 // denied reports whether an error says that the token of the host lacks a privilege, which no waiting gives it.

@@ -89,6 +89,7 @@ type Resource struct {
 	Guest    *Guest    // set for guests only
 	Inside   Address   // the guest that it is inside of, which is among Needs; zero for what is on the host. Only on wanted resources
 	Deferred string    // why nothing is done to what is inside of a guest, and what to do about it; only between Kind.Inside and Want
+	Inborn   bool      // the creation of its guest makes it, so that a step is about a guest that is there without it; only on what is wanted inside of a guest
 	Reports  bool      // the node reports to the agent of its host as soon as it is as wanted; only on wanted guests, and on what is wanted inside of them
 	Report   bool      // a difference of what is there already is reported, and no step made of it; only on what is wanted inside a guest
 	Unread   []string  // paths of attributes that could not be read, so that no change follows from them; only on observed resources
@@ -109,6 +110,7 @@ type Guest struct {
 	Nodes       []string    // the PVE nodes where it may live; wanted guests of a cluster only
 	Running     bool        // observed
 	Starting    bool        // observed: it runs since minutes at most, and need not answer yet
+	Pulls       bool        // observed: it was created in mode pull, so its first boot leads it to its parent
 	Digest      string      // observed: of the configuration that was read
 	Lock        string      // observed: PVE's lock on the configuration, "" if free
 	LockLeft    bool        // observed: it is locked, and no task works on it that would end that

@@ -173,6 +173,7 @@ func (p *proposal) compare() {
 			if have != nil && have.Guest != nil {
 				p.remove(have, fmt.Sprintf("manifest %s is destroyed", p.in.Manifest))
 			}
+		case have == nil && want.Inborn && p.have[want.Inside] == nil: // it comes with its guest
 		case have == nil:
 			p.create(want)
 		case want != nil:
@@ -193,7 +194,7 @@ func (p *proposal) compareInside() {
 		if want == nil || want.Inside == (model.Address{}) || !p.within(addr) || p.in.Destroy {
 			continue
 		}
-		if of := p.steps[want.Inside]; have != nil && of != nil && of.Action == Replace {
+		if of := p.steps[want.Inside]; have != nil && !want.Inborn && of != nil && of.Action == Replace {
 			if p.steps[addr] == nil {
 				p.plan.Summary.Unchanged--
 			}

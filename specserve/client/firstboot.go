@@ -37,6 +37,9 @@ const (
 	FirstBootUnitFile = "/etc/systemd/system/" + FirstBootUnit
 )
 
+// FirstBootProgram is that script.
+func FirstBootProgram() string { return script }
+
 // IsFirstBootScript reports whether a text is the script, for machines that do by other means what it does.
 func IsFirstBootScript(text string) bool { return text == script }
 

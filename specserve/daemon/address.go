@@ -86,11 +86,11 @@ func (s *Server) Forget(child string) {
 	s.o.Reports.Keep(func(identity string) bool { return identity != child })
 }
 
-// Revoke revokes the tokens of a host that left the site, and drops what it reported.
-func (s *Server) Revoke(host string) error {
-	_, err := keys.Revoke(s.o.Access.Dir, host, time.Now())
+// Revoke revokes the tokens of a node or host, and drops what it reported.
+func (s *Server) Revoke(name string) error {
+	_, err := keys.Revoke(s.o.Access.Dir, name, time.Now())
 	if err == nil {
-		s.Forget(host)
+		s.Forget(name)
 	}
 	return err
 }
@@ -125,7 +125,7 @@ func (s *Server) url(site *model.Site, listens string) (string, error) {
 	case host != "" && (ip == nil || !ip.IsUnspecified()):
 		return "https://" + net.JoinHostPort(host, port), nil
 	case h != nil && h.Local: // a child, whose API is at the address that only it has
-		if at, ok := s.here(h); ok {
+		if at, ok := s.way.here(h, s.o.Above); ok {
 			return "https://" + net.JoinHostPort(at.String(), port), nil
 		}
 		return "", fmt.Errorf("it is not known where nodes reach the server of this agent\nset an address of this machine in listen of agent.hcl: bridge %s has none", cmp.Or(h.Bridge, "vmbr0"))
@@ -147,7 +147,7 @@ func (s *Server) url(site *model.Site, listens string) (string, error) {
 
 // here is the address of a child: that of the bridge on which its guests are, or else that by which it reaches
 // its parent.
-func (s *Server) here(h *model.Host) (netip.Addr, bool) {
+func (w *way) here(h *model.Host, above string) (netip.Addr, bool) {
 	if bridge, err := net.InterfaceByName(cmp.Or(h.Bridge, "vmbr0")); err == nil {
 		all, _ := bridge.Addrs() // none: the parent knows another
 		for _, a := range all {
@@ -156,7 +156,7 @@ func (s *Server) here(h *model.Host) (netip.Addr, bool) {
 			}
 		}
 	}
-	at := s.way.address(s.o.Above)
+	at := w.address(above)
 	return at, at.IsValid()
 }
 

@@ -17,6 +17,17 @@ func (s *Server) Accepts(node, token string) error {
 	return err
 }
 
+// Revoked reports whether the tokens of a node were revoked, and it has used no new one since.
+func (s *Server) Revoked(node string) bool {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.credentials == nil {
+		return false
+	}
+	_, is := s.credentials.Book().Revoked()[node]
+	return is
+}
+
 // Runs is the version of the program that a child reported last; "" if it has not reported.
 func (s *Server) Runs(node string) string {
 	r, _ := s.o.Reports.Get(node)

@@ -335,6 +335,7 @@ func (b *Book) Revoked() map[string]time.Time {
 	}
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
+	_ = b.refresh() // after an error what was known counts
 	var out map[string]time.Time
 	for node, i := range b.issued {
 		if i.Minted > 0 && b.used[node].Generation < i.Generation {

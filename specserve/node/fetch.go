@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -40,12 +41,40 @@ func (f Folder) Fetch(ctx context.Context, s Server) (changed bool, err error) {
 	if err := s.renew(got); err != nil {
 		return false, err
 	}
-	if changed, err = f.Store(got.Spec); err != nil {
+	document := got.Spec
+	if s.File != "" {
+		document = f.keepRun(document)
+	}
+	if changed, err = f.Store(document); err != nil {
 		return false, fmt.Errorf("storing the spec of %s: %w", s.Client.Parent.Identity, err)
 	}
-	sum := sha256.Sum256(got.Spec)
+	sum := sha256.Sum256(document)
 	doc := fetched{Version: 1, Server: s.Client.Parent.Server, ETag: got.ETag, Spec: hex.EncodeToString(sum[:]), At: time.Now().UTC()}
 	return changed, f.writeJSON(fetchedFile, doc)
+}
+
+// keepRun returns a spec with the run of the stored one, if it has none. Its node is in mode push now, and follows its
+// parent until a push takes over: one that removed its units itself would be left alone if it could not be entered. A
+// node without a spec withdraws all itself.
+func (f Folder) keepRun(document []byte) []byte {
+	var before, now map[string]json.RawMessage
+	stored, err := os.ReadFile(f.file(specFile))
+	if err != nil || json.Unmarshal(stored, &before) != nil || json.Unmarshal(document, &now) != nil {
+		return document
+	}
+	set := func(of map[string]json.RawMessage, name string) bool {
+		text := string(of[name])
+		return text != "" && text != "null" && text != `""`
+	}
+	if !set(before, "run") || set(now, "run") || !set(now, "spec") {
+		return document
+	}
+	now["run"] = before["run"]
+	kept, err := json.Marshal(now)
+	if err != nil {
+		return document
+	}
+	return kept
 }
 
 // tag is the tag of the stored spec, if it is as this parent sent it.

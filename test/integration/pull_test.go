@@ -855,3 +855,107 @@ func (s *steady) rest(t *testing.T) {
 	require.Empty(t, s.wrong)
 	require.Positive(t, s.answered)
 }
+
+// beginPushing is beginPulling with web-1 in mode push, its spec applied.
+func beginPushing(t *testing.T) *pulling {
+	t.Helper()
+	s := beginPulling(t, specOf())
+	s.edit("manifests/web.hcl", inPull, "")
+	r := s.pass("apply")
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
+	s.holds("! systemctl is-active homestak-gitops-pull.timer && [ ! -e "+wire.ParentFile+" ]", "pushed")
+	return s
+}
+
+// pulls requires that web-1 applies its own spec, and that nothing is left to do.
+func (s *pulling) pulls() {
+	s.t.Helper()
+	_, err := s.parent.Reported("web-1")
+	require.NoError(s.t, err)
+	for _, f := range simulatedFields {
+		s.holds(f.effect, f.name)
+	}
+	s.holds("systemctl is-active homestak-gitops-pull.timer && [ \"$(stat -c '%a %U' "+wire.ParentFile+")\" = '600 root' ]", "it pulls")
+	nspawn.Await(s.t, "the first run is over", func() bool {
+		_, code := s.inside("[ ! -e /etc/systemd/system/homestak-gitops-firstboot.service ] && [ ! -e /var/lib/homestak-gitops/firstboot.py ]")
+		return code == 0
+	})
+	r := s.pass("plan")
+	require.True(s.t, r.Plan.InSync(), describe(r))
+	require.Empty(s.t, r.Plan.Pending)
+	require.Empty(s.t, r.Findings)
+}
+
+// pushed requires that web-1 is pushed, and that a token is of no use any more.
+func (s *pulling) pushed(token string) {
+	s.t.Helper()
+	for _, f := range simulatedFields {
+		s.holds(f.effect, f.name)
+	}
+	s.holds("! ls /etc/systemd/system | grep homestak-gitops && [ ! -e "+wire.ParentFile+" ]", "nothing of its parent is left")
+	require.ErrorIs(s.t, s.parent.Accepts("web-1", token), wire.ErrReplaced)
+	require.False(s.t, s.parent.HasReported("web-1"))
+	r := s.pass("plan")
+	require.True(s.t, r.Plan.InSync(), describe(r))
+	require.Empty(s.t, r.Findings)
+}
+
+func (s *pulling) token() string {
+	s.t.Helper()
+	p, err := wire.ReadParent([]byte(s.read(wire.ParentFile)))
+	require.NoError(s.t, err)
+	return p.Token
+}
+
+// A node goes from push to pull and back, each by one commit, and stays the same machine.
+func TestANodeChangesItsMode(t *testing.T) {
+	s := beginPushing(t)
+	s.holds("touch /srv/mine", "by hand")
+	s.edit("manifests/web.hcl", "spec = spec.base", "spec = spec.base\n"+inPull)
+	r := s.pass("apply")
+	require.Equal(t, []string{"create guest.web-1"}, actions(r.Plan))
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
+	s.pulls()
+	first := s.token()
+
+	s.edit("manifests/web.hcl", inPull, "")
+	r = s.pass("apply")
+	require.Equal(t, []string{"update guest.web-1"}, actions(r.Plan))
+	require.Equal(t, model.ClassNone, r.Plan.Steps[0].Class)
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
+	s.pushed(first)
+
+	s.edit("manifests/web.hcl", "spec = spec.base", "spec = spec.base\n"+inPull)
+	require.Equal(t, engine.Done, s.pass("apply").Outcome)
+	s.pulls()
+	require.NotEqual(t, first, s.token())
+	s.holds("[ -e /srv/mine ]", "it is the same machine")
+
+	s.write("specs.hcl", "spec \"base\" {\n}\n") // what a push made is withdrawn by the node itself
+	s.pass("plan")
+	s.holds("/usr/local/bin/homestak-gitops config apply --fetch", "the next run")
+	for _, f := range simulatedFields {
+		s.holds(f.absent, f.name)
+	}
+}
+
+// A VM that was created in mode pull is pushed, and pulls again.
+func TestANodeCreatedToPullIsPushed(t *testing.T) {
+	s := beginPulling(t, specOf())
+	s.edit("manifests/web.hcl", `ip = "192.0.2.50/24"`, "")
+	require.Equal(t, engine.Done, s.pass("apply").Outcome)
+	s.pulls()
+	token := s.token()
+	s.edit("manifests/web.hcl", inPull, "")
+	// Until then it follows its parent, also if that calls it a pushed one by now.
+	s.pass("plan")
+	s.holds("/usr/local/bin/homestak-gitops config apply --fetch && systemctl is-active homestak-gitops-pull.timer", "it pulls until it is pushed")
+	r := s.pass("apply")
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
+	s.pushed(token)
+	s.edit("manifests/web.hcl", "spec = spec.base", "spec = spec.base\n"+inPull)
+	r = s.pass("apply")
+	require.Equal(t, []string{"create guest.web-1"}, actions(r.Plan))
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
+	s.pulls()
+}

@@ -307,6 +307,8 @@ type aParent struct{}
 
 func (aParent) Parent(string, string) (wire.Parent, error) { return wire.Parent{}, nil }
 func (aParent) HasReported(string) bool                    { return false }
+func (aParent) Revoke(string) error                        { return nil }
+func (aParent) Revoked(string) bool                        { return false }
 func (aParent) Accepts(string, string) error               { return nil }
 func (aParent) Reported(string) (saw string, err error)    { return "", nil }
 

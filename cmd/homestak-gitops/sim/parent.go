@@ -120,6 +120,12 @@ func (p *Parent) HasReported(node string) bool {
 	return p.isSilent(node) || p.server.HasReported(node)
 }
 
+// Revoked is as drivers.Parent wants it.
+func (p *Parent) Revoked(node string) bool {
+	_, is := p.book.Revoked()[node]
+	return is
+}
+
 // Revoke revokes the tokens of a node, as token revoke and the server do.
 func (p *Parent) Revoke(node string) error {
 	_, err := keys.Revoke(p.folder, node, time.Now())

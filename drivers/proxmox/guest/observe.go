@@ -29,7 +29,7 @@ const startLasts = 300
 func resource(g api.ListedGuest, cfg api.GuestConfig, m owner.Tag, spec, private any) *model.Resource {
 	return &model.Resource{
 		Addr: m.Addr(), Spec: spec, Private: private, Needs: m.Needs, Manifest: m.Manifest, Node: m.Node,
-		Guest: &model.Guest{VMID: g.VMID, Node: g.Node, Running: g.Running, Starting: g.Running && g.Uptime < startLasts, Digest: cfg.Digest, Lock: cmp.Or(g.Lock, cfg.Now["lock"]), HA: g.HA, Adopted: m.Adopted},
+		Guest: &model.Guest{VMID: g.VMID, Node: g.Node, Running: g.Running, Starting: g.Running && g.Uptime < startLasts, Pulls: m.Seed != nil && m.Seed.Pull, Digest: cfg.Digest, Lock: cmp.Or(g.Lock, cfg.Now["lock"]), HA: g.HA, Adopted: m.Adopted},
 	}
 }
 

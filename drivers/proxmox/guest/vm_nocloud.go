@@ -147,10 +147,6 @@ func (v VMState) firstBootChanges(addr model.Address, want *model.Resource) []mo
 	if is.Volume != "" && now != nil {
 		add("network_config", is.Net, cmp.Or(now.Net, model.Sensitive), is.Net != "" && is.Net != lifecycle.ShortSum(fmt.Sprintf("%q", seedNetwork(w.VM))))
 	}
-	if w.Pulls != "" && !is.Pull {
-		const why = "it knows no parent to pull from, and gets that at its first boot only; recreate it, or see docs/inside.md for how to do it by hand"
-		out = append(out, model.Pending{Address: addr, Path: "mode", Before: model.ModePush, After: model.ModePull, Why: why})
-	}
 	return out
 }
 

@@ -21,6 +21,10 @@ const (
 	waitUnit    = "homestak-gitops-wait.service"
 	// parentFile says who the parent of the node is, and by which token that knows it.
 	parentFile = "/etc/homestak-gitops/node.json"
+	// The first run of a node leads to the units above, and then removes itself.
+	firstUnit   = "homestak-gitops-firstboot.service"
+	firstFile   = "/etc/systemd/system/" + firstUnit
+	firstScript = "/var/lib/homestak-gitops/firstboot.py"
 )
 
 // pull makes a node fetch its spec and apply it: a service and its timer, and a second service that starts the
@@ -31,7 +35,7 @@ var pull = Of[pullFound]{
 	Paths: []string{"run"},
 	Probe: func(q *Query) string {
 		if q.Want.Run == nil && len(q.Record.Items("pull")) == 0 {
-			return ":"
+			return "if [ -f " + firstFile + " ]; then printf yes | row first; fi\n"
 		}
 		return script(
 			"for _f in "+pullService+" "+pullTimer+" "+waitService+"; do if [ -f \"$_f\" ]; then row file \"$_f\" <\"$_f\"; fi; done",
@@ -46,6 +50,8 @@ var pull = Of[pullFound]{
 				f.files[r[1]] = r[2]
 			case r[0] == "token":
 				f.token = true
+			case r[0] == "first":
+				f.first = true
 			case r[0] == "unit" && len(r) == 3:
 				enabled := strings.Contains(r[2], "UnitFileState=enabled\n") && strings.Contains(r[2], "NeedDaemonReload=no")
 				f.runs[r[1]] = enabled && (strings.Contains(r[2], "ActiveState=active\n") || strings.Contains(r[2], "ActiveState=activating\n"))
@@ -58,6 +64,8 @@ var pull = Of[pullFound]{
 		switch {
 		case want == nil && len(q.Record.Items("pull")) > 0:
 			have.Run = &spec.Run{Timer: "units of an earlier spec"}
+		case want == nil && f.first:
+			have.Run = &spec.Run{Timer: "a first run that is not over"}
 		case want == nil, len(f.files) == 0:
 		case f.files[pullService] != pullServiceText, f.files[pullTimer] != pullTimerText(want.Every()), f.files[waitService] != f.waitText(want):
 			have.Run = &spec.Run{Timer: "otherwise"}
@@ -73,10 +81,13 @@ var pull = Of[pullFound]{
 		e := guest.RecordEntry{Aspect: "pull", Item: pullUnit, Identity: "name"}
 		if q.Want.Run == nil {
 			return []Step{{
-				Stage: StageWithdrawFiles, Text: "remove the units that fetch the spec", Drop: []guest.RecordKey{e.Key()},
+				Stage: StageWithdrawFiles, Text: "remove the units that fetch the spec, and the token", Drop: []guest.RecordKey{e.Key()},
 				Script: script(
-					"if [ -d /run/systemd/system ]; then systemctl disable --now -- "+pullUnit+" "+waitUnit+" >/dev/null 2>&1 || :; fi",
-					"drop "+pullTimer+" "+pullService+" "+waitService,
+					"if [ -d /run/systemd/system ]; then",
+					"  systemctl disable --now -- "+pullUnit+" "+waitUnit+" >/dev/null 2>&1 || :",
+					"  if [ -f "+firstFile+" ]; then systemctl disable -- "+firstUnit+" >/dev/null 2>&1 || :; systemctl stop --no-block -- "+firstUnit+" >/dev/null 2>&1 || :; fi",
+					"fi",
+					"drop "+pullTimer+" "+pullService+" "+waitService+" "+firstFile+" "+firstScript+" "+parentFile,
 					"if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi"),
 			}}
 		}
@@ -110,6 +121,7 @@ type pullFound struct {
 	files map[string]string
 	runs  map[string]bool // units that are enabled and active, as their files say
 	token bool            // the parent knows the node by one
+	first bool            // its first run is not over; only looked for where nothing is wanted
 }
 
 // waits reports whether the node waits for news.
