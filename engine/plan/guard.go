@@ -170,7 +170,6 @@ func (g *guard) guardUnknown(s *Step) {
 // hides says why a step cannot be taken while a part of the host cannot be seen; "" if it can.
 func (d *draft) hides(u model.Unknown, s *Step) string {
 	guest := s.Want != nil && s.Want.Guest != nil || s.Have != nil && s.Have.Guest != nil
-	ofGuests := u.VMID > 0 || u.Only != nil && u.Kind == ""
 	switch {
 	case u.Node != "" && s.on(u.Node):
 		return fmt.Sprintf("%s: %s", u.Scope, u.Why)
@@ -179,15 +178,18 @@ func (d *draft) hides(u model.Unknown, s *Step) string {
 		return u.Scope + " cannot be seen" // the line about that says why, once for all of them
 	case u.Kind != "" && u.Kind == s.Address.Kind && (u.Only == nil || slices.Contains(u.Only, s.Address)):
 		return fmt.Sprintf("%s cannot be seen (%s)", u.Scope, u.Why)
-	case ofGuests && u.Creating && guest && s.Action == Create && mayBe(u, s.Want):
+	case ofGuests(u) && u.Creating && guest && s.Action == Create && mayBe(u, s.Want):
 		return fmt.Sprintf("%s %s, and may be this guest", u.Scope, u.Why)
-	case ofGuests && guest && s.Action == Create && mayBe(u, s.Want):
+	case ofGuests(u) && guest && s.Action == Create && mayBe(u, s.Want):
 		return fmt.Sprintf("%s cannot be read (%s) and may be this guest", u.Scope, u.Why)
-	case ofGuests && !guest && s.Action != Create && (!u.Creating || d.neededBy(s.Address, u.Only)):
+	case ofGuests(u) && !guest && s.Action != Create && (!u.Creating || d.neededBy(s.Address, u.Only)):
 		return fmt.Sprintf("%s cannot be read (%s) and may need it", u.Scope, u.Why)
 	}
 	return ""
 }
+
+// ofGuests reports whether it is guests that could not be read.
+func ofGuests(u model.Unknown) bool { return u.VMID > 0 || u.Only != nil && u.Kind == "" }
 
 // on reports whether a step is about a guest on a PVE node, or one that is to be created there.
 func (s *Step) on(node string) bool {

@@ -291,7 +291,7 @@ func (d *draft) place() {
 	for _, addr := range d.addrs {
 		r, n := d.want[addr], d.in.Want.Nodes[addr]
 		k := d.kinds[addr.Kind]
-		if r == nil || r.Guest == nil || k == nil || k.Size == nil || d.have[addr] != nil {
+		if r == nil || r.Guest == nil || k == nil || k.Size == nil || d.have[addr] != nil || mayExist(r, d.in.Have.Unknown) {
 			continue
 		}
 		if len(r.Guest.Nodes) == 0 && host.Capacity == nil {
@@ -345,6 +345,12 @@ func (d *draft) place() {
 		}
 	})
 	d.plan.Places = s.document()
+}
+
+// mayExist reports whether a guest may be one that could not be read, as on a PVE node that is offline. It is not created, and
+// where it is it takes no room of others.
+func mayExist(want *model.Resource, unknown []model.Unknown) bool {
+	return slices.ContainsFunc(unknown, func(u model.Unknown) bool { return ofGuests(u) && mayBe(u, want) })
 }
 
 // group is what exists of guests that belong together.

@@ -159,6 +159,16 @@ func TestPlaceText(t *testing.T) {
 			},
 			findings: []string{"error: vm.a is not created: there is no storage x on node n1"},
 		},
+		"it may be on a node that is offline": {
+			want: []*model.Resource{vm("a", 16, "n1", "n3"), vm("b", 32, three...), vm("c", 32, three...)}, edit: func(in *Input) {
+				words("spread", "a", "b", "c")(in)
+				for i, name := range []string{"a", "b"} {
+					in.Have.Unknown = append(in.Have.Unknown, model.Unknown{Scope: "vm " + name, Why: "its node n3 is offline", VMID: 103 + i, Guest: "vm", Name: name})
+				}
+				in.Have.Unknown = append(in.Have.Unknown, offline)
+			},
+			reasons: []string{"vm.c on n2: 41 of 64 GiB free; n1: 8 of 64 GiB free, 32 needed; n3: offline"},
+		},
 		"all of its nodes are offline": {
 			want: []*model.Resource{vm("a", 1, "n3")}, edit: func(in *Input) { in.Have.Unknown = []model.Unknown{offline} },
 		},
