@@ -25,6 +25,7 @@ type Probe struct {
 	Guest    model.Guest
 	Checks   []model.Check
 	Idle     string         // why its checks cannot run, "" if they can
+	Off      bool           // it is idle since it is switched off, as it may be
 	New      bool           // the pass created or replaced it
 	Subject  health.Subject // Address is always set, the rest only if it is not idle
 }
@@ -60,7 +61,7 @@ func (c *checker) probes(of progress) []Probe {
 		case slices.ContainsFunc(of.have.Unknown, func(u model.Unknown) bool { return u.Node != "" && u.Node == p.Guest.Node }):
 			p.Idle = "its node " + p.Guest.Node + " is not seen"
 		case power == "stopped", power == "" && !running:
-			p.Idle = "it is switched off"
+			p.Idle, p.Off = "it is switched off", true
 		default:
 			p.Subject = c.between(addr, p.Guest, secrets)
 		}

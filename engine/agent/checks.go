@@ -3,9 +3,9 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -46,9 +46,9 @@ type checks struct {
 	busy    map[model.Address]bool           // guests that steps of the pass under way are about
 	running int
 	done    chan checkRun
-	turns   []CheckStatus                    // not reported yet
-	failing map[checkKey]ledger.FailingCheck // that were reported
-	stale   bool                             // what is published
+	turns   []CheckStatus         // not reported yet
+	failing []ledger.FailingCheck // that were reported
+	stale   bool                  // what is published
 }
 
 type checkKey struct {
@@ -85,7 +85,7 @@ type checkAsk struct {
 	rows  []engine.CheckRun
 	left  int
 	show  func()                 // publishes the results
-	reply chan []engine.CheckRun // of length 1
+	reply chan []engine.CheckRun // of length 1; closed if no pass has seen the guests yet
 }
 
 func newChecks(prober health.Prober, kept []ledger.FailingCheck, turned func(turnedChecks)) *checks {
@@ -99,7 +99,7 @@ func newChecks(prober health.Prober, kept []ledger.FailingCheck, turned func(tur
 			c.kept[checkKey{addr, f.Check}] = f
 		}
 	}
-	c.failing = c.kept
+	c.failing = kept
 	c.publish()
 	return c
 }
@@ -161,7 +161,7 @@ func (c *checks) start(ctx context.Context, group *sync.WaitGroup) time.Duration
 	for {
 		var first *checkEntry
 		for _, e := range c.entries {
-			if c.runnable(e) && (first == nil || e.next.Before(first.next)) {
+			if c.runnable(e) && (first == nil || e.before(first)) {
 				first = e
 			}
 		}
@@ -177,6 +177,14 @@ func (c *checks) start(ctx context.Context, group *sync.WaitGroup) time.Duration
 
 func (c *checks) runnable(e *checkEntry) bool {
 	return !e.runs && e.status.Idle == "" && !c.busy[e.key.address] && (e.check.Period() > 0 || len(e.asked) > 0)
+}
+
+// before reports whether a check is to run before another: people wait for one that was asked for, also while many are late.
+func (e *checkEntry) before(o *checkEntry) bool {
+	if asked := len(e.asked) > 0; asked != (len(o.asked) > 0) {
+		return asked
+	}
+	return e.next.Before(o.next)
 }
 
 // begin starts one run.
@@ -276,10 +284,15 @@ func (a *checkAsk) end() {
 	a.reply <- a.rows
 }
 
-// ask requests a run of the checks that match. The reply comes once all have ended.
+// ask requests a run of the checks that match. The reply comes once all have ended. It is closed without one before a pass
+// has seen which guests there are.
 func (c *checks) ask(match func(*engine.Probe) bool) <-chan []engine.CheckRun {
 	a := &checkAsk{show: c.publish, reply: make(chan []engine.CheckRun, 1)}
 	c.tell(func() {
+		if c.kept != nil {
+			close(a.reply)
+			return
+		}
 		a.at, a.left = time.Now(), 1
 		for _, e := range c.entries {
 			if !match(e.probe) {
@@ -404,7 +417,9 @@ func (c *checks) entry(p *engine.Probe, check model.Check) *checkEntry {
 	if p.Idle == "" {
 		e.vmid = p.Guest.VMID
 	}
-	c.pause(e, p.Idle)
+	if c.pause(e, p.Idle); p.Off && e.status.State != CheckUnknown { // as it may be, so it does not fail
+		e.status.State, e.status.Since, e.status.Error = CheckUnknown, time.Now().UTC(), ""
+	}
 	return e
 }
 
@@ -440,21 +455,24 @@ func (c *checks) report() {
 	if c.kept != nil {
 		return // not all are known yet
 	}
-	failing := map[checkKey]ledger.FailingCheck{}
+	list := []ledger.FailingCheck{}
 	for key, e := range c.entries {
-		if s := e.status; s.State == CheckFailing && len(failing) < mostFailing {
-			failing[key] = ledger.FailingCheck{Address: s.Address, VMID: e.vmid, Check: s.Check, Since: s.Since, Error: s.Error}
+		if s := e.status; s.State == CheckFailing {
+			list = append(list, ledger.FailingCheck{Address: s.Address, VMID: e.vmid, Check: key.check, Since: s.Since, Error: s.Error})
 		}
 	}
-	same := func(a, b ledger.FailingCheck) bool { return a.VMID == b.VMID && a.Since.Equal(b.Since) }
-	if len(c.turns) == 0 && maps.EqualFunc(failing, c.failing, same) {
+	slices.SortFunc(list, func(a, b ledger.FailingCheck) int {
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Check, b.Check))
+	})
+	list = list[:min(len(list), mostFailing)]
+	same := func(a, b ledger.FailingCheck) bool {
+		return a.Address == b.Address && a.Check == b.Check && a.VMID == b.VMID && a.Since.Equal(b.Since)
+	}
+	if len(c.turns) == 0 && slices.EqualFunc(list, c.failing, same) {
 		return
 	}
 	turns := c.turns
-	c.turns, c.failing = nil, failing
-	list := slices.SortedFunc(maps.Values(failing), func(a, b ledger.FailingCheck) int {
-		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Check, b.Check))
-	})
+	c.turns, c.failing = nil, list
 	c.turned(turnedChecks{turns, list})
 }
 
@@ -483,13 +501,19 @@ func (t turnedChecks) serve(l *loop) {
 	l.notify()
 }
 
+// ErrNotSeen says that no pass has seen the guests of the host since the agent started.
+var ErrNotSeen = errors.New("no pass has seen the host since the agent started")
+
 // VerifyNodes runs the checks of guests now, those that match, and waits for the results. The ledger keeps a receipt, with who asked
-// for it. It returns ErrInterrupted if the agent ends first, or does not run.
+// for it. It returns ErrInterrupted if the agent ends first, or does not run, and ErrNotSeen before its first pass.
 func (a *Agent) VerifyNodes(ctx context.Context, by string, match func(*engine.Probe) bool) (engine.Verified, error) {
 	began := time.Now()
 	out := engine.Verified{Host: a.Status().Identity}
 	select {
-	case out.Checks = <-a.checks.ask(match):
+	case rows, seen := <-a.checks.ask(match):
+		if out.Checks = rows; !seen {
+			return out, ErrNotSeen
+		}
 	case <-ctx.Done():
 		return out, context.Cause(ctx)
 	case <-a.ended:

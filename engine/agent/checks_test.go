@@ -418,3 +418,80 @@ func BenchmarkAnIdleHourOf100Checks(b *testing.B) {
 		}
 	}
 }
+
+// A check that is asked for does not wait for all that are late.
+func TestVerifyGoesFirst(t *testing.T) {
+	inTown(t, func(w *world, at *town) {
+		sizes := map[string]int{"b": 1}
+		for i := range 100 {
+			sizes[fmt.Sprintf("g%d", i)] = 1
+		}
+		w.repo.push("c1", tcp("10s", sizes))
+		w.start()
+		w.pass(time.Minute)
+		at.mu.Lock()
+		for i := range 100 {
+			at.hangs[enginetest.IPOf(fmt.Sprintf("g%d", i))] = make(chan struct{})
+		}
+		at.mu.Unlock()
+		w.pass(time.Minute)
+		asked := time.Now()
+		v, err := w.agent.VerifyNodes(w.t.Context(), "ann", func(p *engine.Probe) bool { return p.Node == "b" })
+		require.NoError(t, err)
+		require.Equal(t, engine.RunPassed, v.Checks[0].Status)
+		require.LessOrEqual(t, time.Since(asked), 5*time.Second, "the time limit of one check")
+	})
+}
+
+// A guest that may be off does not fail.
+func TestAGuestThatIsSwitchedOff(t *testing.T) {
+	inTown(t, func(w *world, at *town) {
+		w.repo.push("c1", tcp("10s", map[string]int{"a": 1}))
+		w.start()
+		w.pass(time.Minute)
+		at.set("a", true)
+		require.Equal(t, "a:failing", states(w.pass(40*time.Second)))
+		w.byHand(func(state model.State) {
+			a := enginetest.Addr("box", "a")
+			r, g := *state[a], *state[a].Guest
+			g.Running = false
+			r.Guest = &g
+			state[a] = &r
+		})
+		w.look()
+		s := w.pass(2 * time.Second)
+		require.Equal(t, "a:unknown (it is switched off)", states(s))
+		require.Empty(t, s.FailingChecks())
+		require.Empty(t, w.state().FailingChecks)
+	})
+}
+
+// Before the first pass nothing is known of the guests, which is no success.
+func TestVerifyBeforeTheFirstPass(t *testing.T) {
+	inTown(t, func(w *world, _ *town) {
+		w.repo.push("c1", tcp("10s", map[string]int{"a": 1}))
+		w.set(func() { w.host.During = slow(time.Minute) })
+		w.start()
+		w.pass(time.Second)
+		_, err := w.agent.VerifyNodes(w.t.Context(), "ann", func(*engine.Probe) bool { return true })
+		require.ErrorIs(t, err, ErrNotSeen)
+	})
+}
+
+// Of more failing checks than are kept, those that are kept stay the same.
+func TestMoreFailingChecksThanAreKept(t *testing.T) {
+	reports := 0
+	c := newChecks(health.Prober{}, nil, func(r turnedChecks) {
+		reports++
+		require.Len(t, r.failing, mostFailing)
+	})
+	c.kept = nil
+	for i := range mostFailing + 100 {
+		key := checkKey{enginetest.Addr("box", fmt.Sprint("g", i)), "up"}
+		c.entries[key] = &checkEntry{key: key, status: CheckStatus{Address: key.address.String(), Check: key.check, State: CheckFailing}}
+	}
+	for range 5 {
+		c.report()
+	}
+	require.Equal(t, 1, reports)
+}

@@ -162,6 +162,10 @@ func TestControlAnswers(t *testing.T) {
 		{Address: "vm.app", Node: "app", Check: "up", Status: engine.RunFailed, Detail: "exit 1", Seconds: 2},
 	}}, v)
 	f.Change(func(s *agent.Status) { s.Nodes = nil })
+	_, err = r.VerifyNodes(t.Context(), control.Selected{Nodes: []string{"app"}, By: "early"})
+	require.ErrorContains(t, err, "no pass has seen the host since the agent started")
+	_, err = r.VerifyNodes(t.Context(), control.Selected{Nodes: []string{"app"}, By: "ann"})
+	require.ErrorContains(t, err, `the agent has no node "app"`)
 
 	said, err := r.Suspend(t.Context(), ledger.Suspension{Manifest: "web", Reason: "a test"}, time.Hour)
 	require.NoError(t, err)

@@ -278,13 +278,20 @@ func (c *Server) verifyNodes(w http.ResponseWriter, r *http.Request) (any, error
 	for _, n := range c.Agent.Status().Nodes {
 		known = append(known, n.Node, n.Address)
 	}
-	for _, name := range s.Nodes {
-		if !slices.Contains(known, name) {
-			return nil, &ProblemError{Status: http.StatusNotFound, Code: "unknown_node", Message: fmt.Sprintf("the agent has no node %q", diag.Line(name)), Hint: diag.DidYouMean(name, known)}
-		}
+	match := engine.Matches(s.Nodes, s.Manifest)
+	unknown := slices.IndexFunc(s.Nodes, func(name string) bool { return !slices.Contains(known, name) })
+	if unknown >= 0 {
+		match = func(*engine.Probe) bool { return false } // it only tells whether the nodes are known yet
 	}
 	patient(w)
-	out, err := c.Agent.VerifyNodes(r.Context(), diag.Line(s.By), engine.Matches(s.Nodes, s.Manifest))
+	out, err := c.Agent.VerifyNodes(r.Context(), diag.Line(s.By), match)
+	if errors.Is(err, agent.ErrNotSeen) {
+		return nil, &ProblemError{Status: http.StatusServiceUnavailable, Code: "not_seen", Message: err.Error(), Hint: "run it again after its first pass: homestak-gitops status shows it"}
+	}
+	if unknown >= 0 {
+		name := s.Nodes[unknown]
+		return nil, &ProblemError{Status: http.StatusNotFound, Code: "unknown_node", Message: fmt.Sprintf("the agent has no node %q", diag.Line(name)), Hint: diag.DidYouMean(name, known)}
+	}
 	if errors.Is(err, engine.ErrInterrupted) || r.Context().Err() != nil {
 		return nil, stoppingProblem()
 	}
