@@ -69,7 +69,7 @@ func runConvert(ctx context.Context, a *app, dir, out string) error {
 		return err
 	}
 	if err := inPlace(out, func(dir string) error { return writeFiles(dir, made.Files) }); err != nil {
-		return fmt.Errorf("write the site: %w", err)
+		return fmt.Errorf("write the site: %w\nchoose another folder with --out", err)
 	}
 	s, err := a.sites.Open(ctx, &session.Flags{Dir: out})
 	if err != nil {

@@ -218,6 +218,14 @@ func (tree *Tree) collectBlock(t *BlockType, b *hclsyntax.Block) {
 	tree.Blocks[t.Name] = append(tree.Blocks[t.Name], n)
 }
 
+// indefinite puts a or an before the name of a block.
+func indefinite(block string) string {
+	if strings.ContainsRune("aeio", rune(block[0])) {
+		return "an " + block
+	}
+	return "a " + block
+}
+
 // CheckName checks a name against the rule for names.
 func (tree *Tree) CheckName(at hclv2.Range, what, name string) bool {
 	valid := ValidName(name)
@@ -225,7 +233,7 @@ func (tree *Tree) CheckName(at hclv2.Range, what, name string) bool {
 		valid = hclsyntax.ValidIdentifier(name) && len(name) <= 63
 	}
 	if !valid {
-		tree.Errorf(at, Quote(name)+" is not a valid name for a "+what, "A name starts with a letter, contains only letters (a to z), digits and dashes, does not end with a dash, and has at most 63 characters.")
+		tree.Errorf(at, Quote(name)+" is not a valid name for "+indefinite(what), "A name starts with a letter, contains only letters (a to z), digits and dashes, does not end with a dash, and has at most 63 characters.")
 	}
 	return valid
 }

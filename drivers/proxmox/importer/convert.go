@@ -133,7 +133,7 @@ func (t *comments) review(key, why string, args ...any) {
 
 func (t *comments) note(what, key, why string) Note {
 	t.text = append(t.text, diag.Line(strings.TrimSuffix(what+" "+key+": ", " : ")+" "+why+"."))
-	return Note{t.file.name, t.file.at(key).Start.Line, key, diag.Line(why)}
+	return Note{t.file.name, t.file.at(key).Start.Line, diag.Line(key), diag.Line(why)}
 }
 
 // readAll reads all files.

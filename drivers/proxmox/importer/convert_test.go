@@ -222,6 +222,34 @@ func TestConvertUnusableSecrets(t *testing.T) {
 	require.Contains(t, report.String(), "it cannot be read: decrypt it, and copy the values of api_tokens.father")
 }
 
+// A spec that VMs share with nodes of type pve makes no Proxmox VE hosts of them.
+func TestConvertSharedSpec(t *testing.T) {
+	_, dir := old(t, "site.txtar")
+	dir["manifests/shared.yaml"] = &fstest.MapFile{Data: []byte("schema_version: 2\nname: shared\nnodes:\n  - {name: plain, type: vm, spec: pve, image: debian-12}\n")}
+	made, found := convert(dir)
+	require.Empty(t, found)
+	specs := string(made.Files["specs.hcl"])
+	require.NotRegexp(t, `(?m)^ +no_subscription`, specs)
+	require.Contains(t, specs, "# Check: nodes of type pve have this spec, and so have others.")
+	loaded(t, made.Files)
+}
+
+// Whatever a key has, neither the report nor the files of the site can be made to say something else.
+func TestConvertHostileText(t *testing.T) {
+	_, dir := old(t, "site.txtar")
+	dir["specs/evil.yaml"] = &fstest.MapFile{Data: []byte("schema_version: 1\nconfig:\n  \"a\\e[2J\\ncheck: all is well\": 1\n")}
+	dir["nodes/evil.yaml"] = &fstest.MapFile{Data: []byte("node: evil\nip: 192.0.2.9\napi_token: \"a\\x01b\"\ndatastore: local\n")}
+	dir["presets/other.yml"] = &fstest.MapFile{Data: []byte("cores: 1\n")}
+	made, found := convert(dir)
+	require.Empty(t, found)
+	var report strings.Builder
+	made.Text(&report)
+	require.Contains(t, report.String(), "specs/evil.yaml:3 config.a?[2J check: all is well: ")
+	require.Contains(t, report.String(), "not converted: presets/other.yml: the predecessor read files that end with .yaml only\n")
+	require.NotContains(t, string(made.Files["hosts/evil.hcl"]), "api_token =")
+	loaded(t, made.Files)
+}
+
 // A link is not followed, wherever it leads.
 func TestConvertFollowsNoLinks(t *testing.T) {
 	for _, link := range []string{"site.yaml", "specs", "specs/a.yaml", "secrets.yaml", "secrets.yaml.enc"} {

@@ -113,7 +113,7 @@ func (c *converter) hostBlock(n parsed[nodeYAML], h parsed[hostYAML]) hcl.Block 
 	token := cmp.Or(n.v.APIToken, name)
 	b := hcl.Block{}
 	switch {
-	case strings.ContainsAny(token, "!=\"$%{}\\\n"):
+	case strings.ContainsAny(token, "!=\"$%{}\\") || strings.ContainsFunc(token, func(r rune) bool { return !strconv.IsPrint(r) }):
 		t.left("api_token", "it is not a name in api_tokens of the secrets")
 	case token != name:
 		host.APIToken, b.Expressions = token, map[string]string{"api_token": "secret.api_tokens[" + strconv.Quote(token) + "]"}
@@ -185,23 +185,29 @@ func (c *converter) postureBlocks() (out []hcl.Block) {
 }
 
 func (c *converter) specBlocks(manifests []machines) (out []hcl.Block) {
-	ofPVE := map[string]bool{}
+	ofPVE, ofOthers := map[string]bool{}, map[string]bool{}
 	for _, m := range manifests {
 		for _, n := range m.nodes {
 			if n.Type == "pve" {
 				ofPVE[n.Spec] = true
+			} else {
+				ofOthers[n.Spec] = true
 			}
 		}
 	}
 	for _, s := range c.specs {
-		out = append(out, c.specBlock(s, ofPVE[s.key]))
+		t := &comments{c: c, file: s.yamlFile}
+		if ofPVE[s.key] && ofOthers[s.key] { // the others would become Proxmox VE hosts, too
+			t.review("", "nodes of type pve have this spec, and so have others. Make a copy with config { pve { no_subscription = true } }, and name it in the pve nodes, unless their image has Proxmox VE")
+		}
+		out = append(out, c.specBlock(t, s, ofPVE[s.key] && !ofOthers[s.key]))
 	}
 	return out
 }
 
-// specBlock is a spec. One of pve nodes declares what the predecessor did to each of them.
-func (c *converter) specBlock(s parsed[specYAML], pve bool) hcl.Block {
-	t, v, d := &comments{c: c, file: s.yamlFile}, s.v, c.site.v.Defaults
+// specBlock is a spec. One of pve nodes alone declares what the predecessor did to each of them.
+func (c *converter) specBlock(t *comments, s parsed[specYAML], pve bool) hcl.Block {
+	v, d := s.v, c.site.v.Defaults
 	spec := &model.Spec{
 		Identity: &model.Identity{Hostname: v.Identity.Hostname, Domain: unless(v.Identity.Domain, d.Domain)},
 		Network:  c.network(t, v),

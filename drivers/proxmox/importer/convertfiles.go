@@ -104,6 +104,8 @@ func (c *converter) list(folder string) []string {
 			c.mistake(lineOf(name, 1), name+" is not a file", "Remove it.")
 		case isYAML:
 			names = append(names, e.Name())
+		case path.Ext(name) == ".yml":
+			(&comments{c: c, file: &yamlFile{name: name, root: &yaml.Node{}}}).left("", "the predecessor read files that end with .yaml only")
 		}
 	}
 	return names
