@@ -959,3 +959,38 @@ func TestANodeCreatedToPullIsPushed(t *testing.T) {
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	s.pulls()
 }
+
+// Wherever a change of the mode is cut off, a later pass goes on, in both directions.
+func TestAChangeOfTheModeThatIsInterrupted(t *testing.T) {
+	s := beginPushing(t)
+	cut := 0
+	for _, n := range []int64{12, 16, 20, 24} {
+		for _, pull := range []bool{true, false} {
+			token := ""
+			if pull {
+				s.edit("manifests/web.hcl", "spec = spec.base", "spec = spec.base\n"+inPull)
+			} else {
+				token = s.token()
+				s.edit("manifests/web.hcl", inPull, "")
+			}
+			s.writes.Store(0)
+			s.cut.Store(n)
+			for range 4 {
+				r := s.pass("apply")
+				if r.Outcome == engine.Done {
+					break
+				}
+				cut++
+				s.cut.Store(0)
+			}
+			s.cut.Store(0)
+			if pull {
+				s.pulls()
+			} else {
+				s.pushed(token)
+			}
+		}
+	}
+	require.Positive(t, cut)
+	t.Logf("%d passes were cut off", cut)
+}
