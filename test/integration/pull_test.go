@@ -83,7 +83,7 @@ func beginPulling(t *testing.T, specs string) *pulling {
 func (s *pulling) desired() engine.Desired { return s.readSite(s.access().Kinds()) }
 
 func (s *pulling) access() drivers.Access {
-	a := drivers.Access{Owner: "father", Files: os.DirFS(s.dir), Guests: push.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Locally: s.here, Program: s.program}}
+	a := drivers.Access{Owner: "father", Files: os.DirFS(s.dir), Guests: push.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: slices.DeleteFunc([]string{s.key}, func(k string) bool { return k == "" }), Locally: s.here, Program: s.program}}
 	if s.parent != nil {
 		a.Parent = s.parent
 	}
@@ -993,4 +993,24 @@ func TestAChangeOfTheModeThatIsInterrupted(t *testing.T) {
 	}
 	require.Positive(t, cut)
 	t.Logf("%d passes were cut off", cut)
+}
+
+// A pushed node that cannot be led to a parent stays as it is, and a finding says what is missing.
+func TestANodeThatCannotChangeItsMode(t *testing.T) {
+	s := beginPushing(t)
+	s.edit("manifests/web.hcl", "spec = spec.base", "spec = spec.base\n"+inPull)
+	parent := s.parent
+	s.parent = nil
+	stays := func(detail string) {
+		t.Helper()
+		r := s.pass("apply")
+		require.True(t, r.Plan.InSync(), describe(r))
+		require.Equal(t, "vm.web-1 was not created in mode pull, and is not led to its parent", r.Findings[0].Summary)
+		require.Contains(t, r.Findings[0].Detail, detail)
+		s.holds("[ ! -e "+wire.ParentFile+" ]", "nothing was written")
+	}
+	stays("if its agent.hcl has listen")
+	s.key = ""
+	s.parent = parent
+	stays("set ")
 }
