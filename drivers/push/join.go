@@ -172,11 +172,16 @@ const (
 	joinPause    = 15 * time.Second
 )
 
-// DoPatiently is Do for a first boot, where the network may come late: it asks again while the parent does not answer.
+// DoPatiently is Do for a first boot, where the network may come late: it asks again while the parent does not answer. A machine
+// that joined this parent before, and was cut off after that, needs no token for joining any more.
 func (j *Join) DoPatiently(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		err := j.Do(ctx, false)
 		known, is := errors.AsType[*wire.Error](err)
+		if is && (known.Code == wire.CodeRefused || known.Code == wire.CodeExpired) && j.joinedBefore(ctx) {
+			j.Say("%s; this machine joined before, and its agent keeps the token that it got", known.Message)
+			return StartAgent(ctx, j.Machine)
+		}
 		if !is || known.Code != wire.CodeConnection && known.Code != wire.CodeInternal && known.Code != wire.CodeTooMany || attempt == joinAttempts {
 			return err
 		}
@@ -185,4 +190,18 @@ func (j *Join) DoPatiently(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// joinedBefore reports whether the machine has an agent of this identity below this parent, with a token.
+func (j *Join) joinedBefore(ctx context.Context) bool {
+	p, err := j.parent()
+	if err != nil {
+		return false
+	}
+	found, err := ObserveAgent(ctx, j.Machine, joinWant(p, Program{}))
+	if err != nil {
+		return false
+	}
+	has := found.connection()
+	return found.program != "" && has.Identity == p.Identity && has.Server == p.Server && has.Token != ""
 }

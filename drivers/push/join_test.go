@@ -22,6 +22,7 @@ type hub struct {
 	program []byte
 	keys    []string // of those that joined
 	waiting bool
+	over    bool // the token for joining counts no more
 }
 
 func newHub(t *testing.T, program []byte) *hub {
@@ -33,6 +34,11 @@ func newHub(t *testing.T, program []byte) *hub {
 			var asked wire.Join
 			if json.NewDecoder(r.Body).Decode(&asked) != nil || asked.Check() != nil || wire.Token(r.Header) != tokenFor("branch-7") {
 				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			if h.over {
+				w.WriteHeader(http.StatusUnauthorized)
+				_, _ = w.Write([]byte(`{"error":{"code":"E303","message":"the token expired"}}`))
 				return
 			}
 			h.keys = append(h.keys, asked.Key)
@@ -56,13 +62,16 @@ func tokenFor(name string) string {
 // joins makes a machine join, and returns what was said.
 func (h *hub) joins(m *childMachine, name, program string, look bool) (said string, err error) {
 	var b strings.Builder
-	j := Join{
+	err = h.join(m, name, program, &b).Do(m.t.Context(), look)
+	return b.String(), err
+}
+
+func (h *hub) join(m *childMachine, name, program string, said *strings.Builder) *Join {
+	return &Join{
 		JoinFile: wire.JoinFile{URL: h.URL, Pin: h.pin.String(), Token: tokenFor(name)},
 		Machine:  m, System: "linux", Arch: "amd64", Program: programOf(program), Version: program,
-		Say: func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) },
+		Say: func(format string, args ...any) { fmt.Fprintf(said, format+"\n", args...) },
 	}
-	err = j.Do(m.t.Context(), look)
-	return b.String(), err
 }
 
 // A Proxmox VE machine joins: it gets the program of the parent, and all that a child has. Again, it changes no more than the token.
@@ -123,4 +132,26 @@ func TestADebianMachineJoins(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, m.sh("cat "+settingsFile), "api.token")
 	require.Equal(t, "homestak@pve!agent=canary-1\n", m.sh("cat "+apiFile))
+}
+
+// A first boot that was cut off after it joined is repeated, when the token counts no more: the machine keeps what it has.
+func TestAFirstBootIsRepeated(t *testing.T) {
+	m, h := begin(t), newHub(t, programOf("1"))
+	h.over = true
+	var said strings.Builder
+	err := h.join(m, "branch-7", "1", &said).DoPatiently(t.Context())
+	require.Equal(t, wire.CodeExpired, wire.CodeOf(err), "it never joined: %v", err)
+
+	h.over = false
+	require.NoError(t, h.join(m, "branch-7", "1", &said).DoPatiently(t.Context()))
+	m.sh("systemctl disable homestak-gitops; systemctl stop homestak-gitops")
+	h.over = true
+	require.NoError(t, h.join(m, "branch-7", "1", &said).DoPatiently(t.Context()))
+	require.Contains(t, said.String(), "joined before")
+	require.Equal(t, "good-1\n", m.sh("cat "+tokenFile))
+	m.sh("systemctl is-active homestak-gitops && systemctl is-enabled homestak-gitops")
+
+	other := newHub(t, programOf("1"))
+	other.over = true
+	require.Error(t, other.join(m, "branch-7", "1", &said).DoPatiently(t.Context()), "that is another parent")
 }
