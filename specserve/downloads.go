@@ -160,7 +160,7 @@ func serveImage(x *request) error {
 		x.reason = err.Error()
 		return &wire.Error{Code: wire.CodeNotFound, Message: "this server could not download the image", Hint: "download it from its URL"}
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }() // only read
 	return tooBusy(x.w, x.images.send(recorder{x.w, x}, x.Request, i.Sum, file))
 }
 

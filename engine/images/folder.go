@@ -145,7 +145,7 @@ func (f *Folder) load(i Image) error {
 // store writes an image to the folder, and goes on with what an earlier download left. What is wrong is removed; what is only
 // cut stays.
 func (f *Folder) store(i Image, s *Stream) (err error) {
-	defer s.Close()
+	defer func() { _ = s.Close() }() // only read
 	if err := os.MkdirAll(f.dir, 0o700); err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ func read(t *testing.T, f *images.Folder, i images.Image) string {
 	t.Helper()
 	file, err := f.Get(t.Context(), i)
 	require.NoError(t, err)
-	defer file.Close()
+	defer func() { require.NoError(t, file.Close()) }()
 	b, err := io.ReadAll(file)
 	require.NoError(t, err)
 	return string(b)

@@ -55,12 +55,12 @@ type Stream struct {
 func download(ctx context.Context, transport http.RoundTripper, i Image) (*Stream, error) {
 	s := &Stream{ctx: ctx, client: &http.Client{Transport: transport}, image: i, sum: sha256.New()}
 	for _, from := range i.URLs {
-		size, err := s.sizeOf(from)
+		size, err := s.sizeOf(from) //nolint:contextcheck // the one of s
 		for pause := time.Second; err != nil && !final(err); pause *= 2 {
 			if s.failed++; s.failed >= attempts || !sleep(ctx, pause) {
 				break
 			}
-			size, err = s.sizeOf(from)
+			size, err = s.sizeOf(from) //nolint:contextcheck // likewise
 		}
 		if err != nil {
 			return nil, err
@@ -195,7 +195,7 @@ func (s *Stream) open(from string, offset int64) error {
 	}
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	w := &watched{cancel: cancel, timer: time.AfterFunc(quiet, func() { cancel(errors.New("the server sent nothing for too long")) })}
-	answer, err := s.get(ctx, from, offset, -1)
+	answer, err := s.get(ctx, from, offset, -1) //nolint:bodyclose // s.body closes it
 	if err != nil {
 		return errors.Join(err, w.Close())
 	}

@@ -86,7 +86,8 @@ func TestDownload(t *testing.T) {
 		"parts": {origin{ranges: true, files: map[string]string{"/a": all[:3000], "/b": "", "/c": all[3000:]}}, "a b c", []string{"/a ", "/c "}, ""},
 		"cut":   {origin{ranges: true, cut: 4000, files: map[string]string{"/a": all}}, "a", []string{"/a ", "/a bytes=4000-", "/a bytes=8000-"}, ""},
 		"parts, cut": {
-			origin{ranges: true, cut: 2500, files: map[string]string{"/a": all[:3000], "/b": all[3000:]}}, "a b",
+			origin{ranges: true, cut: 2500, files: map[string]string{"/a": all[:3000], "/b": all[3000:]}},
+			"a b",
 			[]string{"/a ", "/a bytes=2500-", "/b ", "/b bytes=2500-", "/b bytes=5000-"}, "",
 		},
 		"without ranges": {origin{files: map[string]string{"/a": all[:9000], "/b": all[9000:]}}, "a b", []string{"/a ", "/b "}, ""},

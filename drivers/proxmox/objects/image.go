@@ -107,14 +107,15 @@ func (i *Image) Resolve(in model.Scope) []model.Problem {
 			errorf("parts", fmt.Sprintf("%q is not a URL", part), "write a list of URLs, in the order in which they are joined")
 		}
 	}
-	if i.Checksum == "" && len(i.Parts) > 0 {
+	switch {
+	case i.Checksum == "" && len(i.Parts) > 0:
 		errorf("parts", "parts without checksum", "the checksum verifies what was joined: add checksum = \"sha256:…\" of the whole file")
-	} else if i.Checksum == "" {
+	case i.Checksum == "":
 		out = append(out, model.Problem{
 			Severity: diag.Warning, Summary: "image without checksum",
 			Detail: "whatever the server sends would be installed: add checksum = \"sha256:…\" from the publisher's list",
 		})
-	} else if !ChecksumText.MatchString(i.Checksum) {
+	case !ChecksumText.MatchString(i.Checksum):
 		errorf("checksum", "checksum is not a sha256", "write sha256: and 64 hex digits")
 	}
 	i.Format = cmp.Or(i.Format, formatOf(i.origin()))
@@ -349,7 +350,7 @@ func download(ctx context.Context, h *kind.Host, to string, want *Image, fields 
 	if err != nil {
 		return err
 	}
-	defer all.Close()
+	defer func() { _ = all.Close() }() // only read
 	return h.API.Upload(ctx, to+"/upload", fields, all, all.Size)
 }
 
