@@ -30,6 +30,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 func dialed(t *testing.T, socket string) *control.Client {
@@ -200,6 +201,7 @@ func TestControlRefuses(t *testing.T) {
 		{http.MethodPost, "/verify", control.Selected{}, 400, "bad_request", "by is missing or too long"},
 		{http.MethodPost, "/verify", control.Selected{By: "ann", Manifest: "wep"}, 400, "bad_request", "did you mean \"web\"?"},
 		{http.MethodPost, "/verify", control.Selected{By: "ann", Nodes: []string{"a\x1b"}}, 404, "unknown_node", `the agent has no node "a?"`},
+		{http.MethodPost, "/tasks", wire.Asking{Kind: wire.TaskPlan, By: strings.Repeat("x", 201)}, 400, "bad_request", "by is missing or too long"},
 		{http.MethodPost, "/hold", nil, 400, "bad_request", "who and verb are missing or too long"},
 	} {
 		err := r.Call(t.Context(), c.method, c.path, c.body, nil)

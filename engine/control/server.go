@@ -261,14 +261,23 @@ type Selected struct {
 // mostBy is the length of the name of a person who asks, in bytes.
 const mostBy = 200
 
+// asks is the name of a person who asks, clean to log.
+func asks(by string) (string, error) {
+	if by == "" || len(by) > mostBy {
+		return "", badRequest("by is missing or too long", fmt.Sprintf("it says who asks, in at most %d bytes", mostBy))
+	}
+	return diag.Line(by), nil
+}
+
 // verifyNodes runs checks, and answers once all have ended.
 func (c *Server) verifyNodes(w http.ResponseWriter, r *http.Request) (any, error) {
 	var s Selected
 	if err := readBody(r, &s); err != nil {
 		return nil, err
 	}
-	if s.By == "" || len(s.By) > mostBy {
-		return nil, badRequest("by is missing or too long", "it says who asks, in at most 200 bytes")
+	by, err := asks(s.By)
+	if err != nil {
+		return nil, err
 	}
 	_, manifests := c.Facts.host()
 	if s.Manifest != "" && manifests != nil && !slices.Contains(manifests, s.Manifest) {
@@ -284,7 +293,7 @@ func (c *Server) verifyNodes(w http.ResponseWriter, r *http.Request) (any, error
 		match = func(*engine.Probe) bool { return false } // it only tells whether the nodes are known yet
 	}
 	patient(w)
-	out, err := c.Agent.VerifyNodes(r.Context(), diag.Line(s.By), match)
+	out, err := c.Agent.VerifyNodes(r.Context(), by, match)
 	if errors.Is(err, agent.ErrNotSeen) {
 		return nil, &ProblemError{Status: http.StatusServiceUnavailable, Code: "not_seen", Message: err.Error(), Hint: "run it again after its first pass: homestak-gitops status shows it"}
 	}
@@ -319,10 +328,14 @@ func (c *Server) exec(w http.ResponseWriter, r *http.Request) (any, error) {
 	if a.Kind == wire.TaskRun && !commands(r.Context()) {
 		return nil, &ProblemError{Status: http.StatusForbidden, Code: "denied", Message: "only root, and the user of the agent, may run commands on nodes", Hint: "run this as root"}
 	}
+	var err error
+	if a.By, err = asks(a.By); err != nil {
+		return nil, err
+	}
 	patient(w)
 	begun := false
 	out := json.NewEncoder(w)
-	err := c.Exec(r.Context(), a, func(result wire.TaskResult) {
+	err = c.Exec(r.Context(), a, func(result wire.TaskResult) {
 		begun = true
 		if out.Encode(result) == nil {
 			_ = http.NewResponseController(w).Flush() // fails only if the client is gone
