@@ -33,6 +33,7 @@ func (rs *rules) check() {
 	rs.checkRemoved()
 	rs.checkMoved()
 	rs.checkAgents()
+	checkJobs(rs)
 	rs.checkVMIDs()
 	rs.checkRoom()
 	rs.checkPlaces()

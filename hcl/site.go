@@ -53,6 +53,7 @@ func (l *load) decodeSite() {
 	for _, b := range l.Blocks["host"] {
 		l.decodeHost(b, site)
 	}
+	l.decodeJobs()
 	l.Base = base
 	for _, k := range l.opts.Kinds {
 		if k.Block == lang.NodeBlock {

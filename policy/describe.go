@@ -121,3 +121,12 @@ func unique(l []string) []string {
 		return was
 	})
 }
+
+// texts is a list of texts, empty rather than null.
+func texts(list []string) []any {
+	out := make([]any, len(list))
+	for i, s := range list {
+		out[i] = s
+	}
+	return out
+}

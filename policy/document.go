@@ -121,7 +121,14 @@ func siteDocument(s *model.Site, nodes func() map[string]any) any {
 	for name, p := range s.Postures {
 		postures[name] = postureDocument(p)
 	}
-	d["hosts"], d["postures"], d["nodes"] = hosts, postures, nodes()
+	jobs := make(map[string]any, len(s.Jobs))
+	for name, j := range s.Jobs {
+		jobs[name] = map[string]any{
+			"nodes": texts(j.Nodes), "command": texts(j.Command), "schedule": text(j.Schedule), "once": text(j.Once), "timeout": j.Timeout.String(),
+			"on_failure": j.OnFailure, "concurrency": j.Concurrency, "at": rangeDocument(j.At),
+		}
+	}
+	d["hosts"], d["postures"], d["nodes"], d["jobs"] = hosts, postures, nodes(), jobs
 	maps.Copy(d, besideDocuments(s))
 	return d
 }

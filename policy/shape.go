@@ -71,7 +71,7 @@ func shapesOf(kinds model.Kinds) shapes {
 	})
 	delete(node.fields, "execution")
 	site := attributesOf(reflect.TypeFor[model.Site]()).with(map[string]*shape{
-		"name": plain, "postures": listOf(posture), "nodes": listOf(node),
+		"name": plain, "postures": listOf(posture), "jobs": listOf(attributesOf(reflect.TypeFor[model.Job]()).with(map[string]*shape{"at": at})), "nodes": listOf(node),
 		"hosts": listOf(attributesOf(reflect.TypeFor[model.Host]()).with(map[string]*shape{"at": at})),
 	})
 	for field, k := range beside(kinds) {

@@ -308,3 +308,17 @@ func causeOf(ctx context.Context, err error) error {
 	}
 	return err
 }
+
+// Jobs lists the jobs of the agent.
+func (c *Client) Jobs(ctx context.Context) ([]Job, error) {
+	var list []Job
+	err := c.get(ctx, "/jobs", &list)
+	return list, err
+}
+
+// Runs returns the last n receipts of a job, newest first, or all for 0; of all commands for "".
+func (c *Client) Runs(ctx context.Context, n int, job string) (History, error) {
+	var h History
+	err := c.get(ctx, "/runs?n="+strconv.Itoa(n)+"&job="+url.QueryEscape(job), &h)
+	return h, err
+}

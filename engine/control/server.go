@@ -53,8 +53,28 @@ type Server struct {
 	Tree func() wire.Report
 	// Exec runs a command on nodes, or makes plans of hosts, and calls each with every result.
 	Exec func(ctx context.Context, a wire.Asking, each func(wire.TaskResult)) error
+	Jobs jobs
 	// Wake asks a node to check itself, or the child that manages it.
 	Wake func(node string) wire.Asked
+}
+
+// jobs gives access to the jobs of the agent.
+type jobs interface {
+	List() ([]Job, error)
+	// Receipts are those of a job, or of all commands for "", newest first.
+	Receipts(job string, n int) ([]ledger.Receipt, error)
+}
+
+// Job is a job with nodes on the host of the agent.
+type Job struct {
+	Name     string     `json:"name"`
+	Nodes    []string   `json:"nodes"`    // of this host
+	Schedule string     `json:"schedule"` // "": it runs once
+	Once     string     `json:"once"`
+	Next     *time.Time `json:"next"`   // null: it has no schedule
+	Last     *time.Time `json:"last"`   // when it ran last; null: it has not
+	Ran      []string   `json:"ran"`    // nodes on which it ran then
+	Failed   int        `json:"failed"` // of these
 }
 
 // Card identifies an agent.
@@ -153,10 +173,12 @@ func (c *Server) routes(ending <-chan struct{}) http.Handler {
 	handle("POST /reconcile", c.reconcile)            // check now; with ?wait the answer is the agent.PassStatus of that pass
 	handle("POST /reconcile/{node}", c.reconcileNode) // ask a node to check itself, or the child that manages it
 	handle("POST /verify", c.verifyNodes)             // run checks now: Selected
-	handle("POST /tasks", c.exec)                     // a wire.Asking; the answer is a wire.TaskResult for each node, as JSON lines
-	handle("POST /suspend", c.suspend)                // a ledger.Suspension, without since
-	handle("POST /resume", c.resume)                  // {"manifest": "…"}, "" for everything
-	handle("POST /hold", c.hold)                      // pause the agent: who=, verb=; granted when the headers come, until the connection ends
+	handle("GET /jobs", func(http.ResponseWriter, *http.Request) (any, error) { return c.Jobs.List() })
+	handle("GET /runs", c.runs)        // receipts of commands, newest first: n=, job=
+	handle("POST /tasks", c.exec)      // a wire.Asking; the answer is a wire.TaskResult for each node, as JSON lines
+	handle("POST /suspend", c.suspend) // a ledger.Suspension, without since
+	handle("POST /resume", c.resume)   // {"manifest": "…"}, "" for everything
+	handle("POST /hold", c.hold)       // pause the agent: who=, verb=; granted when the headers come, until the connection ends
 	handle("/", func(_ http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, &ProblemError{
 			Status: http.StatusNotFound, Code: "not_found", Message: "there is no " + r.Method + " " + r.URL.Path + " here",
@@ -182,6 +204,20 @@ func (c *Server) history(_ http.ResponseWriter, r *http.Request) (any, error) {
 		}
 	}
 	return historyOf(c.Receipts, n, r.URL.Query().Get("address")), nil
+}
+
+// runs lists the receipts of commands.
+func (c *Server) runs(_ http.ResponseWriter, r *http.Request) (any, error) {
+	n, err := strconv.Atoi(r.URL.Query().Get("n"))
+	if err != nil || n < 0 {
+		return nil, badRequest("n is not a number of receipts", "use 0 for all")
+	}
+	list, err := c.Jobs.Receipts(r.URL.Query().Get("job"), n)
+	h := History{Receipts: append([]ledger.Receipt{}, list...)}
+	if err != nil {
+		h.Problem = err.Error()
+	}
+	return h, nil
 }
 
 // historyOf reads receipts; those that cannot be read are reported beside the others.

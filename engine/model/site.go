@@ -34,7 +34,8 @@ type Site struct {
 	Postures   map[string]*Posture
 	Specs      map[string]*Spec
 	Manifests  map[string]*Manifest
-	Objects    State               // blocks that are kinds of their own, not yet bound to a host
+	Objects    State // blocks that are kinds of their own, not yet bound to a host
+	Jobs       map[string]*Job
 	Removed    Removals            // what happens to guests whose nodes left the site, where a block says it
 	Moved      map[Address]Address // former addresses of guests → those of the nodes that have them now
 	Secrets    *Secrets

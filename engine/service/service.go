@@ -99,6 +99,7 @@ type Service struct {
 	counts *counts
 
 	carrier *carrier
+	jobs    *jobs
 	tasks   chan struct{} // the parent has tasks
 
 	private, public string // the key for the guests of a child; "": none
@@ -147,6 +148,9 @@ func New(o Options) (*Service, error) {
 	if s.carrier, err = newCarrier(s, way.make); err != nil {
 		return nil, err
 	}
+	if s.jobs, err = newJobs(s.carrier); err != nil {
+		return nil, err
+	}
 	if s.server != nil {
 		s.server.Queue(s.carrier.queue)
 	}
@@ -179,6 +183,7 @@ func New(o Options) (*Service, error) {
 	serve := func(context.Context, engine.Desired, agent.HostState) {}
 	options.InForce = func(ctx context.Context, d engine.Desired, host agent.HostState) {
 		s.carrier.inForce(d)
+		s.jobs.soon()
 		serve(ctx, d, host)
 	}
 	if s.server != nil {
@@ -288,7 +293,7 @@ func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, 
 	}
 	s.Notify = n.statuses.Put
 	c := &control.Server{
-		Tree: s.Tree, Wake: s.wake, Exec: s.Exec,
+		Tree: s.Tree, Wake: s.wake, Exec: s.Exec, Jobs: s.jobs,
 		Agent: shown{s.Agent, s}, Receipts: s.Ledger, Facts: s.facts, Events: s.events, Log: log,
 		Card: control.Card{Version: 1, Program: s.o.Program, Identity: s.o.Config.Identity, DataDir: s.o.Config.DataDir, PID: os.Getpid()},
 	}
@@ -319,7 +324,9 @@ func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, 
 	if s.watch != nil {
 		group.Go(func() { s.watch.Run(around) })
 	}
+	s.carrier.settle()
 	group.Go(func() { s.carrier.run(around, s.tasks) })
+	group.Go(func() { s.jobs.run(around) })
 	group.Go(func() { n.run(around) })
 	group.Go(func() {
 		for {

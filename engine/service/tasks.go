@@ -131,8 +131,11 @@ func (c *carrier) record(t wire.Task, r wire.TaskResult) error {
 		Verb: verb, By: t.By, Host: c.s.o.Config.Identity, Commit: c.desired.Commit, Began: r.Began, Seconds: r.Seconds, Outcome: string(r.Outcome),
 		Run: &ledger.Run{ID: t.ID, Job: t.Job, Node: t.Node, Command: t.Command, Code: r.Code, Output: r.Output, Cut: r.Cut, Error: r.Error},
 	}
-	if c.desired.Site != nil {
-		out.Site = c.desired.Site.Name
+	if site := c.desired.Site; site != nil {
+		out.Site, out.Run.Command = site.Name, slices.Clone(t.Command)
+		for i, arg := range t.Command { // a person may have typed a secret
+			out.Run.Command[i] = site.Secrets.Mask(arg)
+		}
 	}
 	if _, err := c.ledger.Write(out); err != nil {
 		return fmt.Errorf("write the receipt of a command: %w", err)
@@ -158,10 +161,33 @@ func (c *carrier) next(node string) string {
 	return child
 }
 
+// queued reports whether a node of this agent takes its tasks from a queue.
+func (c *carrier) queued(node string) bool {
+	c.mutex.Lock()
+	site := c.desired.Site
+	c.mutex.Unlock()
+	me := c.s.o.Config.Identity
+	if site == nil {
+		return false
+	}
+	if slices.ContainsFunc(site.ChildrenOf(me), func(child *model.Child) bool { return child.Name == node }) {
+		return true
+	}
+	for _, m := range site.Manifests {
+		if n := m.Node(node); n != nil && m.On(n) == me && n.Mode == model.ModePull {
+			return true
+		}
+	}
+	return false
+}
+
 // do carries out a task once, and records it.
 func (c *carrier) do(ctx context.Context, t wire.Task) wire.TaskResult {
 	if child := c.next(t.Node); child != "" {
 		return c.relay(ctx, t, child)
+	}
+	if c.queued(t.Node) {
+		return failedTask(t, errors.New("the server for nodes does not run, so the node cannot take it"))
 	}
 	begins, err := c.once.Begin(t, false)
 	if err == nil && !begins {
@@ -360,7 +386,6 @@ func (c *carrier) run(ctx context.Context, news <-chan struct{}) {
 			defer w.Wait()
 		}
 	}
-	c.settle()
 	for {
 		next := time.Now().Add(sweepEvery)
 		if c.queue != nil && c.served() != nil {
@@ -410,7 +435,7 @@ func (c *carrier) served() func(child string) bool {
 func (c *carrier) settle() {
 	results, _ := c.once.Unanswered()
 	for _, r := range results {
-		t := wire.Task{ID: r.ID, Kind: wire.TaskRun, Node: r.Node, By: c.s.o.Config.Identity}
+		t := wire.Task{ID: r.ID, Kind: wire.TaskRun, Node: r.Node, By: c.s.o.Config.Identity, Job: c.once.Job(r.ID)}
 		if err := errors.Join(c.record(t, r), c.once.Answered(r.ID)); err != nil {
 			c.s.o.Log.Error("the result of a command is not kept", "node", r.Node, "error", err)
 		}

@@ -128,6 +128,10 @@ var valueRules = map[string]valueRule{
 	"spec.check.interval":               {def: checkInterval, least: checkLeast},
 	"spec.check.every":                  {check: checkPeriod},
 
+	"job.timeout":     {def: 10 * time.Minute},
+	"job.on_failure":  {oneOf: []string{"continue", "stop"}, def: "continue"},
+	"job.concurrency": {min: 1, max: 1000, def: 8},
+
 	"manifest.pattern":                     {oneOf: []string{"flat", "tiered", "mesh", "hub-spoke", "federated"}},
 	"manifest.on_error":                    {oneOf: []string{"stop", "rollback", "continue"}, def: "stop"},
 	"manifest.execution.default_mode":      {oneOf: modes, def: "push"},

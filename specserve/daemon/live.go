@@ -47,6 +47,7 @@ type State struct {
 	Pins    []string // of its key and the next one
 	Commit  string   // that it serves; "" for none yet
 	Nodes   int      // that it serves
+	Answers bool     // it listens, and has a commit
 	// Errors of listening, and of the served content; nil if all is well.
 	Listening, Serving error
 	Since              time.Time // when it began
@@ -76,7 +77,9 @@ func NewServer(o ServerOptions) *Server {
 func (s *Server) State() State {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	return s.state
+	out := s.state
+	out.Answers = s.server != nil && s.view.Catalog != nil
+	return out
 }
 
 // Run serves until ctx ends.

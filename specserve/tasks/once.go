@@ -22,6 +22,7 @@ var errManyBegun = errors.New("too many tasks are not over yet: this one is not 
 type begun struct {
 	ID       string           `json:"id"`
 	Node     string           `json:"node"`
+	Job      string           `json:"job,omitempty"`
 	Expires  time.Time        `json:"expires"`
 	Began    time.Time        `json:"began"`
 	Relayed  *wire.Task       `json:"relayed,omitempty"` // it is carried out by a child of this one, which remembers it: it may be begun again
@@ -103,7 +104,7 @@ func (o *Once) Begin(t wire.Task, relayed bool) (bool, error) {
 	if len(all) >= mostBegun {
 		return false, errManyBegun
 	}
-	b := begun{ID: t.ID, Node: t.Node, Expires: t.Expires, Began: now.UTC()}
+	b := begun{ID: t.ID, Node: t.Node, Job: t.Job, Expires: t.Expires, Began: now.UTC()}
 	if relayed {
 		b.Relayed = &t
 	}
@@ -131,6 +132,16 @@ func (o *Once) change(id string, do func(*begun)) error {
 	all := slices.Clone(o.all)
 	do(&all[i])
 	return o.store(all)
+}
+
+// Job is the job of a task that was begun; "" if it has none.
+func (o *Once) Job(id string) string {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	if i := slices.IndexFunc(o.all, func(b begun) bool { return b.ID == id }); i >= 0 {
+		return o.all[i].Job
+	}
+	return ""
 }
 
 // Answered records that the parent has the result of a task.

@@ -123,3 +123,42 @@ func TestTasksReachEveryDepth(t *testing.T) {
 		require.Empty(t, w.broken)
 	})
 }
+
+// Jobs run on time, wherever their nodes are: each agent runs them on its own nodes. After an outage a job runs once.
+func TestJobs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := &shells{runs: map[string]int{}, hold: map[string]chan struct{}{}}
+		w, s := grown(t, func(o *Options) {
+			o.Machine = func(name string) guest.Machine { return shell{name: name, all: all} }
+		})
+		defer w.end()
+		files := s.files()
+		files["jobs.hcl"] = `
+job "tick" {
+  nodes    = [host.father, node.inner, node.leaf]
+  command  = ["true"]
+  schedule = "every 1h"
+}
+job "rotate" {
+  nodes   = [node.leaf]
+  command = ["true"]
+  once    = "2026-11-27-rotate"
+}
+`
+		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour + 10*time.Minute)))
+		w.pushFiles(s, files, "jobs")
+		w.live(10 * time.Minute)
+		require.Equal(t, map[string]int{"leaf": 1}, all.runs, "what happens once")
+		w.rest(3 * time.Hour)
+		require.Equal(t, map[string]int{"father": 3, "inner": 3, "leaf": 4}, all.runs)
+		before := time.Now()
+		w.down["inner"] = before.Add(5 * time.Hour)
+		w.Machine("inner").Kill()
+		w.rest(5*time.Hour + 20*time.Minute)
+		require.Equal(t, 8, all.runs["father"])
+		require.Equal(t, 5, all.runs["leaf"], "the agent above it was away, which runs the job there: it ran once for all that was missed")
+		require.Equal(t, 4, all.runs["inner"])
+		w.rest(time.Hour)
+		require.Equal(t, map[string]int{"father": 9, "inner": 5, "leaf": 6}, all.runs)
+	})
+}
