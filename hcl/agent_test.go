@@ -51,6 +51,8 @@ listen       = ":44443"
 secrets_file = "secrets.yaml"
 drift_every  = "10m"
 concurrency  = 4
+serve_images = true
+images_max   = 5
 repository {
   url    = "ssh://git@git.example/site.git"
   branch = "live"
@@ -92,11 +94,11 @@ const sixtyFour = "0000000000000000000000000000000000000000000000000000000000000
 func TestAgentFile(t *testing.T) {
 	got, found := hcl.ParseAgent("agent.hcl", []byte(wholeAgent))
 	require.Empty(t, found)
-	require.Equal(t, "agent.hcl:18:5", got.At("repository.auth.ca_file").String())
+	require.Equal(t, "agent.hcl:20:5", got.At("repository.auth.ca_file").String())
 	require.True(t, got.At("repository.auth.nothing").IsZero())
 	got.Ranges = nil
 	require.Equal(t, &model.AgentFile{
-		Identity: "father", DataDir: "data", Listen: ":44443", SecretsFile: "secrets.yaml", DriftEvery: 10 * time.Minute, Concurrency: 4,
+		Identity: "father", DataDir: "data", Listen: ":44443", SecretsFile: "secrets.yaml", DriftEvery: 10 * time.Minute, Concurrency: 4, ServeImages: true, ImagesMax: 5,
 		Repository: &model.AgentRepository{
 			URL: "ssh://git@git.example/site.git", Branch: "live", Path: "sites/home", Poll: 90 * time.Second, MaxSize: 512,
 			Auth: &model.AgentAuth{TokenFile: "token", Username: "bot", KeyFile: "key", KnownHostsFile: "known_hosts", CAFile: "ca.pem"},
@@ -111,7 +113,7 @@ func TestAgentFile(t *testing.T) {
 // What is not declared has what holds on every machine, also where nothing is right.
 func TestAgentDefaults(t *testing.T) {
 	want := &model.AgentFile{
-		DriftEvery: 5 * time.Minute, Concurrency: 8,
+		DriftEvery: 5 * time.Minute, Concurrency: 8, ImagesMax: 20,
 		Repository: &model.AgentRepository{Branch: "main", Poll: time.Minute, MaxSize: 512, Auth: &model.AgentAuth{}},
 		Parent:     &model.AgentParent{ReportEvery: time.Minute}, API: &model.AgentAPI{}, Access: &model.AgentAccess{}, Log: &model.AgentLog{Level: "info", Format: "text"},
 	}
