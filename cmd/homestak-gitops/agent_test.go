@@ -256,6 +256,8 @@ repository {
 identity = "file" # %[1]s/agent.hcl:2:1
 data_dir = "%[1]s/state" # STATE_DIRECTORY
 listen   = ":44443" # default
+# serve_images is not set
+images_max = 20 # default
 repository {
   url    = "%[1]s/site.git" # %[1]s/agent.hcl:5:3
   branch = "environment" # HOMESTAK_REPOSITORY_BRANCH

@@ -264,8 +264,10 @@ func TestS1KeysOutliveTheParent(t *testing.T) {
 		require.Equal(t, "of leaf", *c.Config().Secrets["auth"]["ownership_keys.leaf"])
 		c.stop()
 		a.set(func() { a.leaving, a.lost, a.minted, a.commit = true, true, "minted.token", strings.Repeat("b", 40) })
+		before, err := OpenUplink(UplinkOptions{Given: a.given(), File: file, Every: time.Minute})
+		require.NoError(t, err)
+		require.Nil(t, before.Config())
 		c = a.child(file)
-		require.Nil(t, c.Config())
 		synctest.Wait()
 		c.stop()
 		inner, leaf := "first of inner", "of leaf"

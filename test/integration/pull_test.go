@@ -175,7 +175,7 @@ func TestST01SimulatedPull(t *testing.T) {
 
 // pulledOnly are lines about what only a node in mode pull has, and what only a pushed one has: a disc
 // and a key of PVE's cloud-init.
-var pulledOnly = regexp.MustCompile(`homestak-gitops-pull|^(spec|spec\.prev|fetched|config-complete)\.json$|^homestak-gitops$`)
+var pulledOnly = regexp.MustCompile(`homestak-gitops-pull|^(spec|spec\.prev|fetched|config-complete)\.json$|^homestak-gitops$|/var/lib/homestak-gitops'?:`)
 
 // The same spec by push and by pull makes the same machine.
 func TestST01ST02SimulatedPushAndPullAreEqual(t *testing.T) {
