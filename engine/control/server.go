@@ -300,7 +300,7 @@ const mostBy = 200
 // asks is the name of a person who asks, clean to log.
 func asks(by string) (string, error) {
 	if by == "" || len(by) > mostBy {
-		return "", badRequest("by is missing or too long", fmt.Sprintf("it says who asks, in at most %d bytes", mostBy))
+		return "", badRequest("by is missing or too long", "it says who asks, in at most 200 bytes")
 	}
 	return diag.Line(by), nil
 }
