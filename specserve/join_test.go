@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/specserve/keys"
 )
 
 // Of machines that wait so many are remembered, for so long.
@@ -22,4 +25,38 @@ func TestWaitingHosts(t *testing.T) {
 	require.Equal(t, []WaitingHost{{Name: "h-003", From: "192.0.2.2:1", Since: now.Add(-25 * time.Hour), Last: now.Add(-5 * time.Hour)}}, s.Waiting())
 	s.Publish(View{Catalog: &Catalog{nodes: map[string]*Node{"h-003": {Name: "h-003", Child: true}}}})
 	require.Empty(t, s.Waiting(), "the site has it now")
+}
+
+// Only a machine that joined under a name that the site does not have waits for a commit. A host of another parent, and a nested
+// child that left, are told something else.
+func TestWhoWaits(t *testing.T) {
+	s := serveLimits(t, unlimited())
+	tree, needs := withChild()
+	tree.Hosts = map[string]*model.Host{"branch-1": {Name: "branch-1", Parent: "mother"}, "branch-2": {Name: "branch-2"}}
+	c, found := MakeCatalog(CatalogInput{Site: tree, Commit: "3f2c1a9", Policies: s.set, Agent: "father", Needs: needs})
+	require.Empty(t, found)
+	dir := t.TempDir()
+	_, err := keys.Ensure(dir, time.Now())
+	require.NoError(t, err)
+	book, err := keys.OpenBook(dir)
+	require.NoError(t, err)
+	s.Publish(View{Catalog: c, Keys: s.keys, Access: s.access, Pins: s.pins, Book: book})
+	ask := func(host string) answer {
+		token := mint(t, s.keys[0], keys.Claims{Node: host, Spec: keys.ForAgent, Issued: s.now.Load(), Expires: s.now.Load() + 3600, Generation: 9})
+		got := s.ask("GET", "/config/"+host, bearer(token)...)
+		require.Equal(t, 404, got.status, got.body)
+		return got
+	}
+	require.Contains(t, ask("branch-1").body, "has this host below mother")
+	require.Contains(t, ask("branch-2").body, "has this host without a parent")
+	require.Contains(t, ask("gone").body, "the site does not deploy this node")
+	require.Empty(t, s.Waiting())
+
+	minted, err := keys.MintJoin(dir, "branch-3", time.Hour, time.Now())
+	require.NoError(t, err)
+	claims, err := keys.InspectToken(minted.Token)
+	require.NoError(t, err)
+	require.NoError(t, book.Join(claims, "key", time.Now()))
+	require.Contains(t, ask("branch-3").body, "declare it: host")
+	require.Len(t, s.Waiting(), 1)
 }

@@ -35,16 +35,31 @@ func (x *request) own() (*Node, error) {
 	}
 	n, err := x.node()
 	if err != nil {
-		if x.shown.Claims.Spec == keys.ForAgent && x.view.Catalog.Suspended(x.identity) == "" {
-			x.waitingHosts.note(x.identity, x.RemoteAddr, x.now)
-			return nil, &wire.Error{Code: wire.CodeNotFound, Message: "no commit in force has a host of this name yet", Hint: "declare it: host \"" + x.identity + "\" { parent = host." + cmp.Or(x.o.Identity, "NAME") + " }"}
-		}
-		return nil, err
+		return nil, stranger(x, err)
 	}
 	if err := x.authorize(x.identity); err != nil {
 		return nil, err
 	}
 	return n, nil
+}
+
+// stranger is why a node is not served that has a token. A host that joined waits for a commit with its name.
+func stranger(x *request, err error) error {
+	if x.shown.Claims.Spec != keys.ForAgent || x.view.Catalog == nil || x.view.Catalog.Suspended(x.identity) != "" {
+		return err
+	}
+	parent := cmp.Or(x.o.Identity, "NAME")
+	switch h := x.view.Catalog.in.Site.Hosts[x.identity]; {
+	case h == nil && x.view.Book.HasJoined(x.identity):
+		x.waitingHosts.note(x.identity, x.RemoteAddr, x.now)
+		return &wire.Error{Code: wire.CodeNotFound, Message: "no commit in force has a host of this name yet", Hint: "declare it: host \"" + x.identity + "\" { parent = host." + parent + " }"}
+	case h == nil:
+		return err
+	case h.Parent == "":
+		return &wire.Error{Code: wire.CodeNotFound, Message: "the commit in force has this host without a parent", Hint: "set parent = host." + parent + " in its block"}
+	default:
+		return &wire.Error{Code: wire.CodeNotFound, Message: "the commit in force has this host below " + h.Parent, Hint: "let it join there: homestak-gitops token mint " + x.identity + " --join, on the machine of that one"}
+	}
 }
 
 // node is the node that a request is about.

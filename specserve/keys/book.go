@@ -348,6 +348,17 @@ func (b *Book) Revoked() map[string]time.Time {
 	return out
 }
 
+// HasJoined reports whether a machine joined as this host by a token of this server.
+func (b *Book) HasJoined(host string) bool {
+	if b == nil {
+		return false
+	}
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	_ = b.refresh() // callers of Refresh report its error
+	return b.issued[host].Joined.Key != ""
+}
+
 // Save writes which tokens are in use, if that changed.
 func (b *Book) Save() error {
 	b.mutex.Lock()
