@@ -193,6 +193,35 @@ func TestClusterClonesWhereTheTemplateIs(t *testing.T) {
 	}
 }
 
+// A node without the storage of the image, or without the archive of the template, is not chosen. An image for the drive of
+// a guest that exists is fetched to its node.
+func TestClusterFetchesFilesToTheNode(t *testing.T) {
+	nas := pve.Storage{Name: "nas", Type: "dir", Content: []string{"import"}}
+	c := pve.Config{Storages: append(pve.DefaultStorages(), nas)}
+	inCluster(t, c, func(t *testing.T, w *world) {
+		w.Root(http.MethodPut, "/storage/nas", url.Values{"nodes": {"father,n3"}})
+		w.Site.Objects[addrOf("image.debian-12")].Spec.(*objects.Image).Storage = "nas"
+		n := w.Node("web", nil)
+		n.Nodes = []string{"n2", "n3"}
+		w.Node("first", nil).Nodes = []string{"father"}
+		w.Apply()
+		w.Root(http.MethodPost, "/nodes/father/storage/local/download-url", url.Values{"content": {"vztmpl"}, "filename": {"own.tar.zst"}, "url": {"https://images.test/own.tar.zst"}})
+		time.Sleep(time.Minute)
+		w.Declare("own", &guest.Template{Volume: "local:vztmpl/own.tar.zst"})
+		w.CT("ct", func(c *guest.CT) { c.Template = "own" })
+		w.Apply()
+		require.Equal(t, map[string]string{"web": "n3", "first": "father", "ct": "father"}, nodesOf(w))
+
+		iso := &objects.Image{URL: "https://images.test/tools.iso", Checksum: "sha256:" + strings.Repeat("cd", 32)}
+		w.Site.Objects[addrOf("image.tools")] = &model.Resource{Addr: addrOf("image.tools"), Spec: iso}
+		n.Resource.Needs = append(n.Resource.Needs, addrOf("image.tools"))
+		w.VM("web").Options = map[string]string{"ide0": "tools,media=cdrom"}
+		w.Apply()
+		require.Equal(t, []string{"father", "n3"}, filesOn(w, "local", "iso"))
+		w.Converged()
+	})
+}
+
 func addrOf(text string) model.Address {
 	a, _ := model.ParseAddress(text)
 	return a

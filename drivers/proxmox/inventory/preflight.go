@@ -88,8 +88,13 @@ func (s *check) node(ctx context.Context, node string, n *kind.Needs, is *model.
 	if !s.obs.View.Nodes[node] {
 		return nil
 	}
-	before := len(s.found.Found)
-	if err := s.storagesFor(ctx, node, n.Uses); err != nil {
+	before, uses := len(s.found.Found), slices.Clip(n.Uses)
+	if t := guest.TargetOf(n.From); oneOfSeveral && t != nil {
+		for _, f := range t.Resolved().Files { // they are fetched to that node, too
+			uses = append(uses, kind.StorageUse{Storage: f.Image.Storage, Content: f.Image.Content(), GiB: 0, By: n.From, Attr: f.Addr.Kind})
+		}
+	}
+	if err := s.storagesFor(ctx, node, uses); err != nil {
 		return err
 	}
 	if err := s.missingBridges(ctx, node, n.Bridges, is); err != nil {
@@ -99,12 +104,35 @@ func (s *check) node(ctx context.Context, node string, n *kind.Needs, is *model.
 		return err
 	}
 	if oneOfSeveral {
-		if err := s.origin(ctx, node, n.From); err != nil {
+		if err := cmp.Or(s.archive(ctx, node, n.From), s.origin(ctx, node, n.From)); err != nil {
 			return err
 		}
 		for i := range s.found.Found[before:] {
 			s.found.Found[before+i].Node = node
 		}
+	}
+	return nil
+}
+
+// archive checks whether the volume is there from which a container is unpacked, unless it is fetched.
+func (s *check) archive(ctx context.Context, node string, want *model.Resource) error {
+	t := guest.TargetOf(want)
+	if t == nil || !t.Common().LXC || t.Resolved().Source == "" || len(t.Resolved().Files) > 0 {
+		return nil
+	}
+	volid := t.Resolved().Source
+	list, err := s.obs.Volumes(ctx, api.NodeStorage{Node: node, Storage: api.StorageOf(volid)}, "vztmpl")
+	if err != nil {
+		if api.EndsPass(ctx, err) {
+			return err
+		}
+		return nil // the storage says why, or the step will
+	}
+	if !slices.ContainsFunc(list, func(e map[string]json.RawMessage) bool { return api.Text(e["volid"]) == volid }) {
+		s.report(model.PreflightProblem{
+			Path: "template", Severity: diag.Error, Summary: fmt.Sprintf("there is no container template %s on node %s", volid, node),
+			Detail: "put it there, or give the template a url: then it is fetched to every node that needs it",
+		}, want, "template")
 	}
 	return nil
 }

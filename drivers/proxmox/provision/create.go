@@ -51,17 +51,34 @@ func Create(ctx context.Context, h *kind.Host, s plan.Step) error {
 	at := api.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID, LXC: c.LXC}
 	m := want.Resolved().OwnerTag
 	m.Owner, m.CreationVMID = d.ID.Owner, at.VMID
-	if at.Node != d.Model.PVENode() {
-		for _, f := range want.Resolved().Files {
-			if err := objects.EnsureImage(ctx, h, at.Node, f.Addr, f.Image); err != nil {
-				return err
-			}
-		}
+	if err := ensureFiles(ctx, h, at.Node, s, want.Resolved().Files); err != nil {
+		return err
 	}
 	if err := d.creatorOf(want).create(ctx, s, at, m); err != nil {
 		return d.withLeftVolumes(ctx, at, s.Want, err)
 	}
 	return d.completeGuest(ctx, want, at)
+}
+
+// ensureFiles fetches the images and downloads that a step uses to the PVE node of its guest, unless that is the host's own:
+// there they are before the step. An update uses those of CD drives that change.
+func ensureFiles(ctx context.Context, h *kind.Host, node string, s plan.Step, files []guest.File) error {
+	if node == h.Model.PVENode() {
+		return nil
+	}
+	for _, f := range files {
+		used := s.Action != plan.Update || slices.ContainsFunc(s.Changes, func(c plan.Change) bool {
+			text, _ := c.After.(string)
+			return strings.HasPrefix(c.Path, "options.") && strings.Contains(text, f.Image.Volume)
+		})
+		if !used {
+			continue
+		}
+		if err := objects.EnsureImage(ctx, h, node, f.Addr, f.Image); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // completeGuest brings a new guest to the wanted state.

@@ -45,6 +45,9 @@ func Update(ctx context.Context, h *kind.Host, s plan.Step) error {
 		}
 		return mk.completeGuest(ctx, want, at)
 	}
+	if err := ensureFiles(ctx, h, at.Node, s, want.Resolved().Files); err != nil {
+		return err
+	}
 	ch, changer := changeOf(d.ID, at, m, s, want, have)
 	for _, c := range ch.takeReverts(want, have, s) {
 		changer.add(c.Path)
