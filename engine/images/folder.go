@@ -42,8 +42,9 @@ type Folder struct {
 // load is a download.
 type load struct {
 	done  chan struct{} // closed at its end
-	err   error         // then
-	ended time.Time     // then
+	size  int64         // for which room was made
+	err   error         // at its end
+	ended time.Time     // at its end
 }
 
 // OpenFolder opens a folder, which is created when it is needed. What is not there comes from near, which does not ask
@@ -189,19 +190,24 @@ func (f *Folder) makeRoom(sum string, size int64) error {
 	defer f.mu.Unlock()
 	var infos []os.FileInfo
 	room := f.most - size
+	busy := func(sum string) bool { return f.loads[sum] != nil && f.loads[sum].ended.IsZero() }
+	for other, l := range f.loads {
+		if other != sum && busy(other) {
+			room -= l.size
+		}
+	}
 	for _, e := range entries {
 		info, err := e.Info()
-		if err != nil || e.Name() == sum+ending {
-			continue // it went just now; or it is what is to be continued
+		if err != nil || busy(strings.TrimSuffix(e.Name(), ending)) {
+			continue // it went just now; or it is being downloaded, this one included
 		}
 		room -= info.Size()
 		infos = append(infos, info)
 	}
 	slices.SortFunc(infos, func(a, b os.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
 	for _, info := range infos {
-		l := f.loads[strings.TrimSuffix(info.Name(), ending)]
-		if room >= 0 || l != nil && l.ended.IsZero() {
-			continue
+		if room >= 0 {
+			break
 		}
 		// Who reads it has the file open, and reads on.
 		if err := os.Remove(filepath.Join(f.dir, info.Name())); err != nil {
@@ -212,6 +218,7 @@ func (f *Folder) makeRoom(sum string, size int64) error {
 	if room < 0 {
 		return fmt.Errorf("it has %d bytes, and other downloads take what images_max allows, %d", size, f.most)
 	}
+	f.loads[sum].size = size
 	return nil
 }
 

@@ -83,6 +83,24 @@ func TestFolder(t *testing.T) {
 	})
 }
 
+// Downloads at the same time stay within the limit together.
+func TestFolderBoundsDownloads(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		a, b := text(5000), text(5001)
+		f := images.OpenFolder(dir, 9000, newNear(&origin{ranges: true, cut: 1000, files: map[string]string{"/a": a, "/b": b}}))
+		defer f.Close()
+		_, err := f.Open(at("a", a))
+		require.ErrorIs(t, err, images.ErrLoading)
+		synctest.Wait() // it pauses after the first cut
+		_, err = f.Get(t.Context(), at("b", b))
+		require.ErrorContains(t, err, "other downloads take what images_max allows, 9000")
+		require.Equal(t, a, read(t, f, at("a", a)))
+		time.Sleep(time.Minute)
+		require.Equal(t, b, read(t, f, at("b", b)), "a went for it")
+	})
+}
+
 // A download goes on where the agent ended in the middle of it.
 func TestFolderGoesOn(t *testing.T) {
 	dir := t.TempDir()
