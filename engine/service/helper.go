@@ -174,15 +174,21 @@ func helperTransport(c *Config, uid int) (http.RoundTripper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parent of agent.hcl: %w", err)
 	}
-	if renewed, err := agentsParent(filepath.Join(c.DataDir, parentFile), uid); err == nil {
-		given.Token = renewed.Token
-	}
-	return client.NewTransport(func() wire.Parent { return given }, p.URL, nil), nil
+	known := func() (wire.Parent, error) { return helpersParent(filepath.Join(c.DataDir, parentFile), uid, given) }
+	return client.NewTransport(known, p.URL, nil), nil
 }
 
-// agentsParent reads what the agent knows of its parent. The file may be a link that the agent made, so it must be its own.
-func agentsParent(name string, uid int) (wire.Parent, error) {
+// mostParentFile bounds the file of the agent, in bytes: JSON may take six for one of what the parent sent.
+const mostParentFile = 6 * wire.MaxSpec
+
+// helpersParent is the parent of agent.hcl with the token of now, which the agent's file has. The file may be a link that the
+// agent made, so it must be its own. The token is for the parent of now: another one than in agent.hcl is an error, since only
+// root may say whom root trusts.
+func helpersParent(name string, uid int, given wire.Parent) (wire.Parent, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return given, nil // the agent has not asked its parent yet
+	}
 	if err != nil {
 		return wire.Parent{}, err
 	}
@@ -194,9 +200,17 @@ func agentsParent(name string, uid int) (wire.Parent, error) {
 	if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Uid) != uid || !info.Mode().IsRegular() {
 		return wire.Parent{}, fmt.Errorf("%s is not a file of the agent", name)
 	}
-	text, err := io.ReadAll(io.LimitReader(f, 64<<10))
+	text, err := io.ReadAll(io.LimitReader(f, mostParentFile))
 	if err != nil {
 		return wire.Parent{}, err
 	}
-	return wire.ReadParent(text)
+	now, err := client.KeptParent(text, given)
+	if err != nil {
+		return wire.Parent{}, fmt.Errorf("%s cannot be read: %w", name, err)
+	}
+	if now.Server != given.Server {
+		return wire.Parent{}, fmt.Errorf("the agent has the parent %.200s now, and agent.hcl names %s, which the helper trusts: run join as root, with a token of the new parent", now.Server, given.Server)
+	}
+	given.Token = now.Token
+	return given, nil
 }

@@ -1,13 +1,20 @@
 package service
 
 import (
+	"context"
+	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -43,21 +50,56 @@ func TestTheHelperRefusesFilesOfTheAgent(t *testing.T) {
 	}
 }
 
-// The token for the parent is the only thing that the helper takes from the agent's folder. A link there leads nowhere.
+// The token for the parent is the only thing that the helper takes from the agent's folder: the one that the agent's connection
+// stored last, for the parent of agent.hcl. A link there leads nowhere.
 func TestTheTokenOfTheAgent(t *testing.T) {
-	dir := t.TempDir()
-	pin, err := wire.ParsePins([]string{"sha256:0000000000000000000000000000000000000000000000000000000000000000"})
+	parent := httptest.NewUnstartedServer(nil)
+	parent.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	given := wire.Parent{Identity: "inner", Token: "first"}
+	parent.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != wire.ConfigPath("inner") {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Etag", `"1"`)
+		_, _ = fmt.Fprintf(w, `{"version":1,"identity":"inner","commit":"%040d","pins":[%q],"token":"renewed"}`, 1, given.Pins[0])
+	})
+	parent.StartTLS()
+	defer parent.Close()
+	given.Server, given.Pins = parent.URL, []wire.Pin{wire.PinOf(parent.Certificate())}
+
+	name := filepath.Join(t.TempDir(), parentFile)
+	got, err := helpersParent(name, os.Getuid(), given)
 	require.NoError(t, err)
-	p := wire.Parent{Identity: "inner", Server: "https://192.0.2.10:44443", Pins: pin, Token: "renewed"}
-	name := filepath.Join(dir, parentFile)
-	require.NoError(t, p.Save(name))
-	got, err := agentsParent(name, os.Getuid())
+	require.Equal(t, given, got, "the agent has not asked its parent yet")
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	up, err := client.OpenUplink(client.UplinkOptions{
+		Given: given, File: name, Every: time.Minute, Log: slog.New(slog.DiscardHandler), Check: stop, // the first answer is stored
+		Report: func() ([]byte, error) { return []byte("{}"), nil },
+	})
+	require.NoError(t, err)
+	up.Run(ctx)
+
+	got, err = helpersParent(name, os.Getuid(), given)
 	require.NoError(t, err)
 	require.Equal(t, "renewed", got.Token)
-	_, err = agentsParent(name, os.Getuid()+1)
+	got.Token = given.Token
+	require.Equal(t, given, got)
+	_, err = helpersParent(name, os.Getuid()+1, given)
 	require.ErrorContains(t, err, "is not a file of the agent")
-	link := filepath.Join(dir, "link")
+	link := filepath.Join(t.TempDir(), "link")
 	require.NoError(t, os.Symlink(name, link))
-	_, err = agentsParent(link, os.Getuid())
+	_, err = helpersParent(link, os.Getuid(), given)
 	require.Error(t, err)
+
+	text, err := os.ReadFile(name)
+	require.NoError(t, err)
+	moved := strings.Replace(string(text), `"token":`, `"server":"https://192.0.2.20:44443","token":`, 1)
+	require.NoError(t, os.WriteFile(name, []byte(moved), 0o600))
+	_, err = helpersParent(name, os.Getuid(), given)
+	require.ErrorContains(t, err, "the agent has the parent https://192.0.2.20:44443 now, and agent.hcl names "+given.Server)
+	require.NoError(t, os.WriteFile(name, []byte("{"), 0o600))
+	_, err = helpersParent(name, os.Getuid(), given)
+	require.ErrorContains(t, err, "this program did not write it")
 }

@@ -24,5 +24,5 @@ func (e Elsewhere) Client() (*control.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return control.Remote(p.Server, client.NewTransport(func() wire.Parent { return p }, p.Server, nil)), nil
+	return control.Remote(p.Server, client.NewTransport(func() (wire.Parent, error) { return p, nil }, p.Server, nil)), nil
 }

@@ -47,21 +47,35 @@ const version = 1
 
 // load reads the file; without one, or with one of another parent, what is given counts.
 func load(file string, given wire.Parent) (kept, error) {
-	k := kept{given: ParentSum(given), token: ParentSum(wire.Parent{Token: given.Token}), server: given.Server, parent: given}
 	data, err := durable.ReadPrivate(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return k, nil
+		return newKept(given), nil
 	}
-	var d document
-	if err == nil && (json.Unmarshal(data, &d) != nil || d.Version != version) {
-		err = errors.New("this program did not write it")
-	}
-	var pins []wire.Pin
+	var k kept
 	if err == nil {
-		pins, err = wire.ParsePins(d.Pins)
+		k, err = readKept(data, given)
 	}
 	if err != nil {
 		return kept{}, fmt.Errorf("%s cannot be read: %w\nremove it: the agent then asks its parent with what agent.hcl says", file, err)
+	}
+	return k, nil
+}
+
+// newKept is the state of a child that has not asked its parent.
+func newKept(given wire.Parent) kept {
+	return kept{given: ParentSum(given), token: ParentSum(wire.Parent{Token: given.Token}), server: given.Server, parent: given}
+}
+
+// readKept reads the content of the file.
+func readKept(data []byte, given wire.Parent) (kept, error) {
+	k := newKept(given)
+	var d document
+	if json.Unmarshal(data, &d) != nil || d.Version != version {
+		return kept{}, errors.New("this program did not write it")
+	}
+	pins, err := wire.ParsePins(d.Pins)
+	if err != nil {
+		return kept{}, err
 	}
 	if d.OfToken == k.token {
 		k.parent.Token = d.Token // the one that was given is for one use
@@ -77,6 +91,12 @@ func load(file string, given wire.Parent) (kept, error) {
 		k.config.Removed, k.tag = false, ""
 	}
 	return k, nil
+}
+
+// KeptParent is the parent that the content of an uplink's file names for a child with the parent given, with the token of now.
+func KeptParent(content []byte, given wire.Parent) (wire.Parent, error) {
+	k, err := readKept(content, given)
+	return k.parent, err
 }
 
 // ParentSum is a checksum of a parent's configuration. The stored state is valid while its file has the same

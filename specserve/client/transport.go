@@ -21,7 +21,7 @@ const longestPoll = 90 * time.Second
 // each request, and sends nothing to any other server. Pins and credential may change between two
 // requests. Its methods may be called from any goroutine.
 type Transport struct {
-	known func() wire.Parent
+	known func() (wire.Parent, error)
 	given string // URL of the parent that was given: what is asked of it is asked of the one of now
 	dial  func(ctx context.Context, network, address string) (net.Conn, error)
 
@@ -31,9 +31,8 @@ type Transport struct {
 }
 
 // NewTransport makes a transport to the server that known gives at each request. Requests to the one with the URL given go to
-// that, too. Dial opens
-// connections; nil for the network.
-func NewTransport(known func() wire.Parent, given string, dial func(ctx context.Context, network, address string) (net.Conn, error)) *Transport {
+// that, too. An error of known is that of the request. Dial opens connections; nil for the network.
+func NewTransport(known func() (wire.Parent, error), given string, dial func(ctx context.Context, network, address string) (net.Conn, error)) *Transport {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: usual().Connect}).DialContext
 	}
@@ -42,7 +41,10 @@ func NewTransport(known func() wire.Parent, given string, dial func(ctx context.
 
 // RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	p := t.known()
+	p, err := t.known()
+	if err != nil {
+		return nil, err
+	}
 	server, err := url.Parse(p.Server)
 	if err != nil || server.Host == "" {
 		return nil, errors.New("the address of the server cannot be read")

@@ -71,7 +71,7 @@ func OpenUplink(o UplinkOptions) (*Uplink, error) {
 	}
 	o.Between = cmp.Or(o.Between, ReportInterval)
 	u := &Uplink{o: o, ended: make(chan struct{}, 1), kept: k, state: State{URL: k.parent.Server}}
-	u.transport = NewTransport(u.Parent, o.Given.Server, o.Dial)
+	u.transport = NewTransport(func() (wire.Parent, error) { return u.Parent(), nil }, o.Given.Server, o.Dial)
 	return u, nil
 }
 

@@ -77,7 +77,7 @@ func TestImagesComeOnceForATree(t *testing.T) {
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.Server+path, http.NoBody)
 			require.NoError(t, err)
 			r.Header.Set("Range", part)
-			way := client.NewTransport(func() wire.Parent { return p }, "", w.Network.dial(m))
+			way := client.NewTransport(func() (wire.Parent, error) { return p, nil }, "", w.Network.dial(m))
 			defer way.CloseIdleConnections()
 			answer, err := way.RoundTrip(r)
 			require.NoError(t, err)

@@ -251,7 +251,7 @@ func TestOnlyTheCommitInForce(t *testing.T) {
 
 	h.repo.Remove()
 	require.NoError(t, ask(fourth, other), "the repository is away, and its last head stays in force")
-	require.ErrorContains(t, ask(side, motd), "is not in force")
+	require.ErrorContains(t, ask(side, motd), fourth+", the head of the branch; that is the last head that the helper knows, since the repository does not answer: ")
 	h.repo.Restore()
 	rewritten := h.repo.ForcePush(map[string]string{"spec.json": document(motd)}, "another history")
 	require.NoError(t, ask(rewritten, motd))

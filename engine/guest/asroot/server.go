@@ -221,6 +221,7 @@ func readRequest(in *bufio.Reader, nonce string) (request, error) {
 // inForce returns the commit if it is in force, and notes the head of the branch.
 func (s *Server) inForce(ctx context.Context, st *state, id string) (model.Commit, error) {
 	head, err := s.Commits.Head(ctx)
+	last := "" // why the head may be an old one
 	switch {
 	case err == nil && head.ID != st.Head:
 		st.Head = head.ID
@@ -231,6 +232,7 @@ func (s *Server) inForce(ctx context.Context, st *state, id string) (model.Commi
 		return model.Commit{}, fmt.Errorf("the helper asks the repository itself which commit is in force, and it does not answer: %w", err)
 	case err != nil:
 		s.Log.Warn("the repository does not answer: its head is taken to be the last one", "error", err)
+		last = fmt.Sprintf("; that is the last head that the helper knows, since the repository does not answer: %v", err)
 	}
 	keep := []string{st.Head}
 	if st.Applied != "" && st.Applied != st.Head {
@@ -242,9 +244,9 @@ func (s *Server) inForce(ctx context.Context, st *state, id string) (model.Commi
 	switch {
 	case id == st.Head:
 	case st.Applied == "":
-		return model.Commit{}, refuse("commit %.40q is not in force: the head of the branch is %s, and no spec was applied yet", id, st.Head)
+		return model.Commit{}, refuse("commit %.40q is not in force: the head of the branch is %s, and no spec was applied yet%s", id, st.Head, last)
 	case !s.between(ctx, st.Applied, id) || !s.between(ctx, id, st.Head):
-		return model.Commit{}, refuse("commit %.40q is not in force: it is not between %s, which was applied last, and %s, the head of the branch", id, st.Applied, st.Head)
+		return model.Commit{}, refuse("commit %.40q is not in force: it is not between %s, which was applied last, and %s, the head of the branch%s", id, st.Applied, st.Head, last)
 	}
 	return s.Commits.Commit(ctx, id)
 }
