@@ -177,7 +177,7 @@ func (d finder) readPower(ctx context.Context, obs *kind.Observation) (map[int]a
 	for _, q := range asked {
 		if q.err != nil {
 			if !slices.ContainsFunc(unknown, func(u model.Unknown) bool { return u.Node == q.node }) {
-				unknown = append(unknown, model.Unknown{Scope: "node " + q.node, Why: q.err.Error(), Node: q.node, Denied: api.IsDenied(q.err)})
+				unknown = append(unknown, model.Unknown{Scope: "node " + q.node, Why: q.err.Error(), Node: q.node, Only: mayLiveOn(obs.Want, q.node), Denied: api.IsDenied(q.err)})
 			}
 			continue
 		}
@@ -186,6 +186,18 @@ func (d finder) readPower(ctx context.Context, obs *kind.Observation) (map[int]a
 		}
 	}
 	return out, unknown, nil
+}
+
+// mayLiveOn lists the wanted guests that may be on a PVE node of several. While it cannot be listed, they may be there
+// already, and the list of the cluster alone does not prove that they are not. Nil: there is none.
+func mayLiveOn(want *model.Want, node string) []model.Address {
+	var out []model.Address
+	for _, addr := range want.State.Addresses() {
+		if r := want.State[addr]; r.Guest != nil && slices.Contains(r.Guest.Nodes, node) {
+			out = append(out, addr)
+		}
+	}
+	return out
 }
 
 // readNode lists the VMs of a node, or its containers.
