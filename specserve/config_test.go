@@ -159,13 +159,15 @@ func TestStatusAndEventsOfAnAgent(t *testing.T) {
 	operator := bearer(string(s.access.Operator))
 	require.Equal(t, 202, s.ask("POST", "/reconcile/father", operator...).status)
 	<-s.asked
-	require.Equal(t, "E200", s.ask("POST", "/reconcile/app", operator...).code(), "nobody has reported it")
+	require.Equal(t, "E200", s.ask("POST", "/reconcile/old", operator...).code(), "neither the site nor a report has it")
+	require.Equal(t, 202, s.ask("POST", "/reconcile/app", operator...).status, "the site has it below inner")
+	<-s.asked
 	document, err := json.Marshal(map[string]any{
-		"version": 1, "identity": "inner", "at": "2027-01-15T08:00:00Z", "phase": "run", "nodes": []map[string]any{{"name": "app", "type": "vm", "parent": "inner", "phase": "run"}},
+		"version": 1, "identity": "inner", "at": "2027-01-15T08:00:00Z", "phase": "run", "nodes": []map[string]any{{"name": "old", "type": "vm", "parent": "inner", "phase": "run"}},
 	})
 	require.NoError(t, err)
 	require.Equal(t, 202, s.send("POST", "/report/inner", strings.NewReader(string(document)), bearer(s.mint(s.keys[0], "inner"))...).status)
-	require.Equal(t, 202, s.ask("POST", "/reconcile/app", operator...).status)
+	require.Equal(t, 202, s.ask("POST", "/reconcile/old", operator...).status)
 	<-s.asked
 
 	plain := started(t)

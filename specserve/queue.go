@@ -76,13 +76,21 @@ func takeResult(x *request) error {
 func (s *Server) Announce(child string) { s.waiting.announce(child) }
 
 // Next is the child that a node is reached through: the node itself, or the child that manages it; "" for a node that is not
-// known here. pushed is true for a node that asks for nothing: the agent here enters it.
+// known here. The site says it: a child that reports a node of another one gets nothing that is meant for it. Reports count for
+// nodes that the site does not have any more. pushed is true for a node that asks for nothing: the agent here enters it.
 func (s *Server) Next(node string) (child string, pushed bool) {
 	v := s.view.Load()
 	if n := v.node(node); n != nil { // no report can take a node that is served here
 		return node, n.Run == nil && !n.Child
 	}
-	if child = s.reports.Through(node); v.node(child) == nil {
+	child, declared := "", false
+	if v.Catalog != nil && v.Catalog.in.Site != nil && v.Catalog.in.Agent != "" {
+		child, declared = v.Catalog.in.Site.Toward(v.Catalog.in.Agent, node)
+	}
+	if !declared {
+		child = s.reports.Through(node)
+	}
+	if v.node(child) == nil {
 		return "", false
 	}
 	return child, false

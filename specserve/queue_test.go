@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/tasks"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -141,5 +142,30 @@ func TestSignedTasks(t *testing.T) {
 			require.ErrorContains(t, err, "the signature of a task is not valid")
 			(*part)[len(*part)/2] ^= 1
 		}
+	}
+}
+
+// What is meant for a node goes to the child that the site has it below, whatever another one reports.
+func TestNextIsByTheSite(t *testing.T) {
+	inner := &model.Node{Name: "inner", Type: model.PVEType}
+	m := &model.Manifest{Name: "branch", Host: "branch-7", Nodes: []*model.Node{inner, {Name: "web-3", Type: "vm"}, {Name: "leaf", Type: "vm", Parent: "inner"}}}
+	inner.Manifest = m
+	site := &model.Site{Hosts: map[string]*model.Host{
+		"hub": {Name: "hub"}, "a-branch": {Name: "a-branch", Parent: "hub"}, "branch-7": {Name: "branch-7", Parent: "hub"}, "deep": {Name: "deep", Parent: "branch-7"},
+	}, Manifests: map[string]*model.Manifest{"branch": m}}
+	s := New(Options{Identity: "hub", Log: discard()})
+	nodes := map[string]*Node{"a-branch": {Name: "a-branch", Child: true, Host: true}, "branch-7": {Name: "branch-7", Child: true, Host: true}}
+	s.Publish(View{Catalog: &Catalog{in: CatalogInput{Site: site, Agent: "hub"}, nodes: nodes}})
+	report := wire.Report{Version: wire.ReportVersion, Identity: "a-branch", At: time.Now()}
+	for _, name := range []string{"web-3", "leaf", "inner", "deep", "gone", "hub"} {
+		report.Nodes = append(report.Nodes, wire.ReportNode{Name: name, Type: "vm", Parent: "a-branch"})
+	}
+	require.True(t, s.reports.Put(report, time.Now()))
+	for name, want := range map[string]string{
+		"web-3": "branch-7", "leaf": "branch-7", "inner": "branch-7", "deep": "branch-7", "branch-7": "branch-7", "a-branch": "a-branch",
+		"hub": "", "gone": "a-branch", "nowhere": "",
+	} {
+		child, _ := s.Next(name)
+		require.Equal(t, want, child, name)
 	}
 }

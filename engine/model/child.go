@@ -142,6 +142,33 @@ func (s *Site) Below(host string) []*Node {
 	return out
 }
 
+// Toward is the child of an agent that a host or node is reached through; "" if there is none. Declared is false for one that the
+// site does not have.
+func (s *Site) Toward(agent, name string) (child string, declared bool) {
+	at := name
+	if s.HostFor(name) == nil {
+		for _, m := range s.Manifests {
+			if n := m.Node(name); n != nil && m.Host != "" {
+				at, declared = m.On(n), true
+			}
+		}
+		if !declared {
+			return "", false
+		}
+	}
+	for range len(s.Identities()) { // a site that is not valid may have circles
+		c := s.Child(at)
+		if c == nil || at == agent {
+			break
+		}
+		if c.Parent == agent {
+			return at, true
+		}
+		at = c.Parent
+	}
+	return "", true
+}
+
 // OwnersFrom lists a host or child and the children below it: those in whose names guests are managed there, sorted
 // after the first.
 func (s *Site) OwnersFrom(host string) []string {
