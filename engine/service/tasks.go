@@ -102,13 +102,16 @@ func (c *carrier) observed(have model.Observed) {
 	}
 }
 
-// clean takes the values of secrets out of a result.
+// clean takes the values of secrets out of a result, which is no longer than before after that.
 func (c *carrier) clean(r wire.TaskResult) wire.TaskResult {
 	c.mutex.Lock()
 	site := c.desired.Site
 	c.mutex.Unlock()
 	if site != nil {
-		r.Output, r.Error = site.Secrets.Mask(r.Output), site.Secrets.Mask(r.Error)
+		var cut bool
+		r.Output, cut = tasks.Tail(site.Secrets.Mask(r.Output)) // what stands for a secret may be longer
+		r.Error, _ = tasks.Tail(site.Secrets.Mask(r.Error))
+		r.Cut = r.Cut || cut
 	}
 	return r
 }

@@ -67,6 +67,9 @@ func (r Run) carryOut(ctx context.Context, f Folder, t wire.Task) wire.TaskResul
 		return wire.TaskResult{Outcome: wire.TaskFailed, Code: -1, Began: time.Now().UTC(), Error: err.Error()}
 	}
 	unlock()
+	if now := time.Now(); !now.Before(t.Expires) {
+		return wire.TaskResult{Outcome: wire.TaskExpired, Code: -1, Began: now.UTC(), Error: "it expired while something else ran on this machine"}
+	}
 	r.Note("running a command that %s asks for", t.By)
 	return tasks.Run(ctx, r.machine(), t)
 }

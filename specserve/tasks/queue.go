@@ -242,6 +242,9 @@ func (q *Queue) end(child string, i int, r wire.TaskResult, silent bool) error {
 	e := *q.nodes[child][i]
 	if !e.over() {
 		r.ID, r.Node = e.Task.ID, e.Task.Node
+		if now := q.o.Now(); r.Began.After(now) { // by the clock of the child, or as it pleases
+			r.Began = now.UTC()
+		}
 		r = q.o.Clean(r)
 		e.Result, e.Silent, e.Noted = &r, silent, false
 		if err := q.with(child, i, e); err != nil {

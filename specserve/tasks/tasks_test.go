@@ -493,3 +493,67 @@ func TestRun(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// refusing is a parent that takes no output.
+type refusing struct{ taken []wire.TaskResult }
+
+func (*refusing) Tasks(context.Context) ([]wire.Task, error) { return nil, nil }
+
+func (p *refusing) Answer(_ context.Context, r wire.TaskResult) error {
+	if r.Output != "" || r.Outcome == "odd" {
+		return &wire.Error{Code: wire.CodeSchema}
+	}
+	p.taken = append(p.taken, r)
+	return nil
+}
+
+// A result that the parent refuses does not keep the others from it, nor a child from new tasks.
+func TestRefusedResults(t *testing.T) {
+	disk, now := &memory{files: map[string]string{}, steps: -1}, time.Date(2026, 11, 27, 0, 0, 0, 0, time.UTC)
+	once, err := openOnce("o", func() time.Time { return now }, disk)
+	require.NoError(t, err)
+	for _, r := range []wire.TaskResult{{Outcome: "odd"}, {Outcome: wire.TaskFailed, Code: 7, Output: "too much"}, {Outcome: wire.TaskDone}} {
+		asked := task(string(r.Outcome), now.Add(time.Minute))
+		_, err := once.Begin(asked, false)
+		require.NoError(t, err)
+		r.ID = asked.ID
+		require.NoError(t, once.End(r))
+	}
+	p := &refusing{}
+	w := Worker{Once: once, Parent: p, Note: func(error) {}}
+	for range 3 {
+		_ = w.Turn(t.Context()) // the first one says what was refused
+	}
+	require.Len(t, p.taken, 2)
+	require.Equal(t, 7, p.taken[0].Code)
+	require.True(t, p.taken[0].Cut)
+	require.Contains(t, p.taken[0].Error, "output is missing")
+	require.False(t, w.Due())
+}
+
+// Tasks that wait for their turn are not begun any more when the program ends.
+func TestWaitingTasksEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		once, err := OpenOnce(filepath.Join(t.TempDir(), "o"))
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		did := 0
+		w := Worker{Once: once, Parent: &refusing{}, Note: func(error) {}, Do: func(ctx context.Context, _ wire.Task) wire.TaskResult {
+			did++
+			<-ctx.Done()
+			return wire.TaskResult{Outcome: wire.TaskUnknown}
+		}}
+		require.NoError(t, w.Turn(ctx))
+		w.slots = make(chan struct{}, 1)
+		for i := range 3 {
+			asked := task(strconv.Itoa(i), time.Now().Add(time.Minute))
+			_, err := once.Begin(asked, false)
+			require.NoError(t, err)
+			w.start(ctx, asked, false)
+			synctest.Wait()
+		}
+		stop()
+		w.Wait()
+		require.Equal(t, 1, did)
+	})
+}

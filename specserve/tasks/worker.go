@@ -71,9 +71,14 @@ func (w *Worker) Turn(ctx context.Context) error {
 // start carries out a task that was recorded.
 func (w *Worker) start(ctx context.Context, t wire.Task, relayed bool) {
 	w.begin(func() {
-		w.slots <- struct{}{}
-		defer func() { <-w.slots }()
-		r := w.Do(ctx, t)
+		var r wire.TaskResult
+		select {
+		case w.slots <- struct{}{}:
+			defer func() { <-w.slots }()
+			r = w.Do(ctx, t)
+		case <-ctx.Done():
+			r = expired(time.Now(), "the program ended before it was the turn of this task")
+		}
 		if relayed && ctx.Err() != nil {
 			return // it goes on where it is, and the next process asks for its result
 		}
@@ -87,11 +92,27 @@ func (w *Worker) start(ctx context.Context, t wire.Task, relayed bool) {
 	})
 }
 
+// answer sends a result. One that the parent refuses for what it contains is sent without that, and must not keep others from
+// being sent.
 func (w *Worker) answer(ctx context.Context, r wire.TaskResult) error {
-	if err := w.Parent.Answer(ctx, r); err != nil {
+	err := w.Parent.Answer(ctx, r)
+	if isRefused(err) {
+		w.Note(err)
+		err = w.Parent.Answer(ctx, wire.TaskResult{
+			ID: r.ID, Node: r.Node, Outcome: r.Outcome, Code: r.Code, Began: r.Began, Seconds: r.Seconds, Cut: true,
+			Error: "its output is missing, since the parent refused it",
+		})
+	}
+	if err != nil && !isRefused(err) {
 		return err
 	}
-	return w.Once.Answered(r.ID)
+	return errors.Join(err, w.Once.Answered(r.ID))
+}
+
+// isRefused reports whether a parent will never take a document.
+func isRefused(err error) bool {
+	code := wire.CodeOf(err)
+	return err != nil && (code == wire.CodeSchema || code == wire.CodeBadRequest)
 }
 
 // Due reports whether there is something to answer that no task under way will.
@@ -140,7 +161,7 @@ func Run(ctx context.Context, m machine, t wire.Task) wire.TaskResult {
 	default:
 		r.Outcome, r.Code = wire.TaskDone, 0
 	}
-	r.Output, r.Cut = tail(out.Out + out.Err)
+	r.Output, r.Cut = Tail(out.Out + out.Err)
 	r.Cut = r.Cut || out.Cut
 	return r
 }
@@ -171,8 +192,8 @@ exit "$code"`
 	ender = `p=$(cat "/run/homestak-gitops-task-$1") && kill "$p"`
 )
 
-// tail is the end of an output, clean to show.
-func tail(text string) (end string, cut bool) {
+// Tail is the end of an output, clean to show, and as long as a result may have it.
+func Tail(text string) (end string, cut bool) {
 	text = diag.Clean(strings.ReplaceAll(text, "\r\n", "\n"))
 	if len(text) <= wire.MaxTaskOutput {
 		return text, false
