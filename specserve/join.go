@@ -71,9 +71,9 @@ func firstToken(x *request, number int64) (string, error) {
 // handOver lets a host join that the commit in force has below this agent, and that had another parent before. Both prove that
 // they know the handover key of the host.
 func handOver(x *request, asked wire.Join) error {
-	site := x.view.Catalog.in.Site
 	var known [][]byte
-	if n := x.view.node(x.identity); n != nil && n.Host && !n.Moved {
+	if n := x.view.node(x.identity); n != nil && n.Host && !n.Moved && !x.view.Book.Barred(x.identity) {
+		site := x.view.Catalog.in.Site
 		known = site.Secrets.HandoverKeys(site.Name, x.identity)
 	}
 	for _, key := range known {

@@ -1,7 +1,13 @@
 package specserve
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +15,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Of machines that wait so many are remembered, for so long.
@@ -59,4 +66,34 @@ func TestWhoWaits(t *testing.T) {
 	require.NoError(t, book.Join(claims, "key", time.Now()))
 	require.Contains(t, ask("branch-3").body, "declare it: host")
 	require.Len(t, s.Waiting(), 1)
+}
+
+// A host turns to this parent by its handover key, but not after its tokens were revoked: a machine that was stolen knows the key.
+func TestHandOverIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	ring, err := keys.Ensure(dir, now)
+	require.NoError(t, err)
+	book, err := keys.OpenBook(dir)
+	require.NoError(t, err)
+	pin := wire.Pin{1}
+	site := &model.Site{Name: "lab", Secrets: &model.Secrets{Values: map[string]map[string]string{"auth": {model.OwnershipKey: strings.Repeat("ab", 32)}}}}
+	s := New(Options{Now: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler)})
+	ask := func() *httptest.ResponseRecorder {
+		join := wire.NewJoin(strings.Repeat("0", 64))
+		join.Proof = wire.HandoverProof(site.Secrets.HandoverKeys("lab", "branch-7")[0], wire.HandoverChild, "branch-7", pin, join.Key)
+		body, err := json.Marshal(join)
+		require.NoError(t, err)
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, httptest.NewRequest(http.MethodPost, wire.JoinPath("branch-7"), bytes.NewReader(body)))
+		return w
+	}
+	s.Publish(View{
+		Keys: ring.Tokens(), Book: book, Pins: []string{pin.String()},
+		Catalog: &Catalog{in: CatalogInput{Site: site}, nodes: map[string]*Node{"branch-7": {Name: "branch-7", Child: true, Host: true}}},
+	})
+	require.Equal(t, http.StatusOK, ask().Code)
+	_, err = keys.Revoke(dir, "branch-7", now)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusUnauthorized, ask().Code, "its tokens were revoked")
 }

@@ -90,8 +90,9 @@ type Options struct {
 	// Forget is called before a guest is created or replaced, and after it was removed: what it reported came from another
 	// machine. May be nil.
 	Forget func(node string)
-	// Revoke revokes the tokens of a host that left the site. May be nil where Children is.
-	Revoke func(host string) error
+	// Revoke revokes the tokens of a host that left the site and is empty, and reports whether they are revoked: a person may
+	// have done it. May be nil where Children is.
+	Revoke func(host string, empty bool) (bool, error)
 	// Parent gives what the parent said last, nil as long as it said nothing. Nil for the agent of a host.
 	Parent func() *Bundle
 	// Children gives what is known of the children, by the last report of each; the caller may change the map. The

@@ -39,7 +39,7 @@ func (u *upstream) gone(ctx context.Context, child model.ChildReport, first, now
 }
 
 // A host that has a parent joined it, and no guest shows that. So its parent remembers it: one that left the site is told so
-// until it reports that it is empty, and then its tokens are revoked. One that has another parent by now is served as before,
+// until it reports that it is empty, and then its tokens are revoked. A person who revokes them lets it go before. One that has another parent by now is served as before,
 // so that it gets the commit that says so. Losing the memory delays the former, and the latter has to join by hand.
 
 // hostsBelow are the hosts of an agent by a site, and what was known of them before: those that left the site, and those that moved.
@@ -75,13 +75,16 @@ func noteHosts(ctx context.Context, l *loop, s *model.Site, id string) {
 	for _, name := range removed {
 		was := l.memory.Hosts[name]
 		was.Left = cmp.Or(was.Left, id)
-		if l.upstream.gone(ctx, reports[name], was.Left, id) {
-			err := l.o.Revoke(name)
-			if err == nil {
-				l.o.Log.Info("a host left the site, and is empty: its tokens are revoked", "host", name)
+		if l.o.Revoke != nil {
+			empty := l.upstream.gone(ctx, reports[name], was.Left, id)
+			revoked, err := l.o.Revoke(name, empty)
+			if revoked {
+				l.o.Log.Info("a host left the site: its tokens are revoked", "host", name, "empty", empty)
 				continue
 			}
-			l.o.Log.Warn("the tokens of a host that left the site were not revoked; the next pass tries again", "host", name, "error", err)
+			if err != nil {
+				l.o.Log.Warn("the tokens of a host that left the site were not revoked; the next pass tries again", "host", name, "error", err)
+			}
 		}
 		next[name] = was
 	}

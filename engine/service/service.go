@@ -188,7 +188,7 @@ func New(o Options) (*Service, error) {
 	}
 	if s.server != nil {
 		serve, options.Children, options.Forget = s.inForce(way, copied), s.children, s.server.Forget
-		options.Revoke = s.server.Revoke
+		options.Revoke = func(host string, empty bool) (bool, error) { return specdaemon.LetGo(s.server, host, empty) }
 		options.Health.Reported = s.server.Reported
 	}
 	if s.above != nil {

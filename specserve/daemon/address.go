@@ -95,6 +95,22 @@ func (s *Server) Revoke(name string) error {
 	return err
 }
 
+// LetGo revokes the tokens of a host that left the site and is empty, and reports whether they are revoked. One that is not empty
+// is let go if a person revoked them.
+func LetGo(s *Server, host string, empty bool) (revoked bool, err error) {
+	s.mutex.Lock()
+	revoked = s.credentials != nil && s.credentials.Book().Barred(host)
+	s.mutex.Unlock()
+	switch {
+	case revoked:
+		s.Forget(host)
+	case empty:
+		err = s.Revoke(host)
+		revoked = err == nil
+	}
+	return revoked, err
+}
+
 // HasReported reports whether a node has reported since it was created, as far as this server knows.
 func (s *Server) HasReported(node string) bool {
 	_, has := s.o.Reports.Get(node)

@@ -100,6 +100,7 @@ type issue struct {
 	Generation int       `json:"generation,omitempty"`
 	Revoked    time.Time `json:"revoked,omitzero"`
 	Joined     joining   `json:"joined,omitzero"`
+	Barred     bool      `json:"barred,omitempty"` // a person revoked them, or the host left the site; joining ends that
 }
 
 // joining is the last token by which a host joined.
@@ -207,7 +208,7 @@ func Revoke(dir, node string, now time.Time) (Revocation, error) {
 	var done issue
 	err := changeIssued(dir, node, func(i issue) issue {
 		i.Generation++
-		i.Revoked = now.UTC().Truncate(time.Second)
+		i.Revoked, i.Barred = now.UTC().Truncate(time.Second), true
 		done = i
 		return i
 	})
@@ -222,16 +223,16 @@ func (b *Book) Join(c Claims, key string, now time.Time) error {
 	var refused *wire.Error
 	err := changeIssued(b.dir, c.Node, func(i issue) issue {
 		switch {
-		case c.Number == i.Joined.Number && subtle.ConstantTimeCompare([]byte(sum), []byte(i.Joined.Key)) == 1:
+		case !i.Barred && c.Number == i.Joined.Number && subtle.ConstantTimeCompare([]byte(sum), []byte(i.Joined.Key)) == 1:
 			return i
-		case c.Number <= i.Joined.Number:
+		case !i.Barred && c.Number <= i.Joined.Number:
 			refused = &wire.Error{Code: wire.CodeRefused, Message: "the token was used to join by another machine", Hint: "mint another one: homestak-gitops token mint " + c.Node + " --join; if no machine of yours used it, run token revoke " + c.Node + " first"}
 			return i
-		case c.Generation < i.Generation:
+		case c.Generation < i.Generation: // also for the machine that joined by it
 			refused = &wire.Error{Code: wire.CodeRefused, Message: "the token was revoked", Hint: "mint another one: homestak-gitops token mint " + c.Node + " --join"}
 			return i
 		}
-		i.Joined = joining{c.Number, sum}
+		i.Joined, i.Barred = joining{c.Number, sum}, false
 		i.Generation++
 		i.Revoked = now.UTC().Truncate(time.Second)
 		return i
@@ -357,6 +358,19 @@ func (b *Book) HasJoined(host string) bool {
 	defer b.mutex.Unlock()
 	_ = b.refresh() // callers of Refresh report its error
 	return b.issued[host].Joined.Key != ""
+}
+
+// Barred reports whether the tokens of a node were revoked by a person, or since it left the site, and it has not shown a new
+// one since.
+func (b *Book) Barred(node string) bool {
+	if b == nil {
+		return false
+	}
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	_ = b.refresh() // callers of Refresh report its error
+	i := b.issued[node]
+	return i.Barred && b.used[node].Generation < i.Generation
 }
 
 // Save writes which tokens are in use, if that changed.

@@ -997,3 +997,36 @@ func TestDescribe(t *testing.T) {
 	require.Len(t, ring.Document().Keys, 2)
 	require.NotContains(t, ring.Describe(), ring[0].Text())
 }
+
+// What was revoked stays so for the machine that joined by a token, too: it may have been stolen.
+func TestRevokedAfterJoining(t *testing.T) {
+	dir := t.TempDir()
+	ensure(t, dir)
+	b, err := OpenBook(dir)
+	require.NoError(t, err)
+	mint := func() Claims {
+		m, err := MintJoin(dir, "branch-7", time.Hour, now)
+		require.NoError(t, err)
+		c, err := InspectToken(m.Token)
+		require.NoError(t, err)
+		return c
+	}
+	first, unused := mint(), mint()
+	require.NoError(t, b.Join(first, "thief", now))
+	require.NoError(t, b.Join(first, "thief", now), "its answer was lost")
+	require.ErrorContains(t, b.Join(first, "ours", now), "by another machine")
+	require.False(t, b.Barred("branch-7"))
+	_, err = Revoke(dir, "branch-7", now)
+	require.NoError(t, err)
+	require.True(t, b.Barred("branch-7"))
+	require.ErrorContains(t, b.Join(first, "thief", now), "was revoked")
+	require.ErrorContains(t, b.Join(unused, "thief", now), "was revoked")
+	require.NoError(t, b.Join(mint(), "ours", now))
+	require.ErrorContains(t, b.Join(first, "thief", now), "by another machine")
+	require.False(t, b.Barred("branch-7"))
+
+	_, err = Revoke(dir, "branch-7", now)
+	require.NoError(t, err)
+	b.Use(b.Next(Claims{Node: "branch-7"}), now)
+	require.False(t, b.Barred("branch-7"), "a person gave it a new token")
+}

@@ -174,6 +174,17 @@ func TestHubAndSpokes(t *testing.T) {
 		})
 		require.Error(t, w.Machine("father").Agent().Server().Accepts(left, w.knows(left).Token))
 		require.Len(t, w.Machine("father").Agent().StatusAndTree().Hosts, 19)
+
+		// One that is lost when it leaves is let go by a person who revokes its tokens.
+		lost := h.spokes[18]
+		w.kill(w.Machine(lost), 1000*time.Hour)
+		h.spokes = h.spokes[:18]
+		w.pushHub(h, lost+" leaves\n\nAllow-Deletes: 5")
+		w.live(30 * time.Minute)
+		require.Contains(t, w.line(lost).Error, "left the site")
+		_, err := keys.Revoke(server(w.Machine("father")), lost, time.Now())
+		require.NoError(t, err)
+		w.until(30*time.Minute, "it is forgotten", func() bool { return w.line(lost) == nil && w.Machine("father").Agent().Tree().Ready })
 		require.Empty(t, w.broken)
 	})
 }
