@@ -55,6 +55,9 @@ func newHelper(o HelperOptions) (*asroot.Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if transport != nil {
+		transport = rootsPins{transport}
+	}
 	r := c.Repository
 	repo, err := source.OpenRepository(source.Options{
 		Dir: filepath.Join(o.Folder, CloneDir), URL: r.URL, Branch: r.Branch, Path: r.Path, MaxPack: int64(r.MaxSize) << 20, Log: o.Log, Transport: transport,
@@ -176,6 +179,19 @@ func helperTransport(c *Config, uid int) (http.RoundTripper, error) {
 	}
 	known := func() (wire.Parent, error) { return helpersParent(filepath.Join(c.DataDir, parentFile), uid, given) }
 	return client.NewTransport(known, p.URL, nil), nil
+}
+
+// rootsPins says what to do about a parent whose key is not in agent.hcl. The agent learns the pins of later keys from the parent,
+// and the helper must not believe the agent.
+type rootsPins struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (t rootsPins) RoundTrip(r *http.Request) (*http.Response, error) {
+	res, err := t.RoundTripper.RoundTrip(r)
+	if _, is := errors.AsType[*wire.PinMismatchError](err); is {
+		return nil, fmt.Errorf("%w\nthe parent's key was rotated since root wrote agent.hcl: run join on this machine, with a token of the parent, or put the pins that the parent's status shows into agent.hcl", err)
+	}
+	return res, err
 }
 
 // mostParentFile bounds the file of the agent, in bytes: JSON may take six for one of what the parent sent.

@@ -103,3 +103,21 @@ func TestTheTokenOfTheAgent(t *testing.T) {
 	_, err = helpersParent(name, os.Getuid(), given)
 	require.ErrorContains(t, err, "this program did not write it")
 }
+
+// A parent whose key was rotated twice is unknown to the helper, which says what helps.
+func TestTheHelperAndAnotherKey(t *testing.T) {
+	parent := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(parent.Close)
+	ask := func(pin wire.Pin) error {
+		known := wire.Parent{Server: parent.URL, Pins: []wire.Pin{pin}}
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, parent.URL+"/site.git", nil)
+		require.NoError(t, err)
+		res, err := rootsPins{client.NewTransport(func() (wire.Parent, error) { return known, nil }, parent.URL, nil)}.RoundTrip(request)
+		if err == nil {
+			_ = res.Body.Close()
+		}
+		return err
+	}
+	require.NoError(t, ask(wire.PinOf(parent.Certificate())))
+	require.ErrorContains(t, ask(wire.Pin{}), "run join on this machine")
+}
