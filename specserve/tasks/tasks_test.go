@@ -322,11 +322,13 @@ func TestQueue(t *testing.T) {
 		}()
 		synctest.Wait()
 		for _, outcome := range []wire.TaskOutcome{wire.TaskDone, wire.TaskFailed} {
-			known, err = q.Answer("web-1", wire.TaskResult{ID: list[0].ID, Outcome: outcome})
+			known, err = q.Answer("web-1", wire.TaskResult{ID: list[0].ID, Outcome: outcome, Began: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)})
 			require.NoError(t, err)
 			require.True(t, known)
 		}
-		require.Equal(t, wire.TaskDone, (<-waited).Outcome, "the first answer counts")
+		result := <-waited
+		require.Equal(t, wire.TaskDone, result.Outcome, "the first answer counts")
+		require.Equal(t, time.Now().UTC(), result.Began, "receipts after it would sort before one of the year 9999")
 		_, err = q.Await(t.Context(), "web-1", "none")
 		require.ErrorContains(t, err, "there is no task none")
 
