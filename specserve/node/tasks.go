@@ -85,7 +85,7 @@ func (r Run) takeTasks(ctx context.Context, from Source) {
 		err = w.Turn(ctx)
 		w.Wait()
 	}
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && wire.CodeOf(err) != wire.CodeNoEndpoint { // an older parent has no tasks
 		r.Note("the tasks of this machine are not taken: %s", err)
 	}
 }
