@@ -39,8 +39,9 @@ func (u *upstream) gone(ctx context.Context, child model.ChildReport, first, now
 }
 
 // A host that has a parent joined it, and no guest shows that. So its parent remembers it: one that left the site is told so
-// until it reports that it is empty, and then its tokens are revoked. A person who revokes them lets it go before. One that has another parent by now is served as before,
-// so that it gets the commit that says so. Losing the memory delays the former, and the latter has to join by hand.
+// until it reports that it is empty, and then its tokens are revoked. One that has another parent by now is served as before, so
+// that it gets the commit that says so, until the site lacks it. A person who revokes the tokens lets both go before. Losing the
+// memory delays the former, and the latter has to join by hand.
 
 // hostsBelow are the hosts of an agent by a site, and what was known of them before: those that left the site, and those that moved.
 func hostsBelow(known map[string]ledger.HostBelow, s *model.Site, identity string) (removed, moved []string) {
@@ -56,7 +57,7 @@ func hostsBelow(known map[string]ledger.HostBelow, s *model.Site, identity strin
 }
 
 // noteHosts remembers the hosts below by the site of a commit that came into force, and revokes the tokens of those that left
-// it and are empty.
+// it.
 func noteHosts(ctx context.Context, l *loop, s *model.Site, id string) {
 	next := map[string]ledger.HostBelow{}
 	for _, c := range s.ChildrenOf(l.o.Identity) {
@@ -64,35 +65,48 @@ func noteHosts(ctx context.Context, l *loop, s *model.Site, id string) {
 			next[c.Name] = ledger.HostBelow{}
 		}
 	}
-	removed, moved := hostsBelow(l.memory.Hosts, s, l.o.Identity)
-	for _, name := range moved {
-		next[name] = ledger.HostBelow{Moved: true}
-	}
+	removed, _ := hostsBelow(l.memory.Hosts, s, l.o.Identity)
 	var reports map[string]model.ChildReport
 	if len(removed) > 0 && l.o.Children != nil {
 		reports = l.o.Children()
 	}
-	for _, name := range removed {
-		was := l.memory.Hosts[name]
-		was.Left = cmp.Or(was.Left, id)
-		if l.o.Revoke != nil {
-			empty := l.upstream.gone(ctx, reports[name], was.Left, id)
-			revoked, err := l.o.Revoke(name, empty)
-			if revoked {
-				l.o.Log.Info("a host left the site: its tokens are revoked", "host", name, "empty", empty)
-				continue
-			}
-			if err != nil {
-				l.o.Log.Warn("the tokens of a host that left the site were not revoked; the next pass tries again", "host", name, "error", err)
-			}
+	for name, was := range l.memory.Hosts {
+		h := s.Hosts[name]
+		if h != nil && h.Parent == l.o.Identity {
+			continue
 		}
-		next[name] = was
+		if h != nil {
+			was = ledger.HostBelow{Moved: true}
+		}
+		done := h == nil
+		if !was.Moved {
+			was.Left = cmp.Or(was.Left, id)
+			done = l.upstream.gone(ctx, reports[name], was.Left, id)
+		}
+		if !l.letGo(name, done) {
+			next[name] = was
+		}
 	}
 	if !maps.Equal(l.memory.Hosts, next) {
 		l.memory.Hosts = next
 		l.memory.persist()
 		l.moved()
 	}
+}
+
+// letGo revokes the tokens of a host that has nothing to do with this agent any more, and reports whether they are revoked.
+func (l *loop) letGo(host string, done bool) bool {
+	if l.o.Revoke == nil {
+		return false
+	}
+	revoked, err := l.o.Revoke(host, done)
+	if err != nil {
+		l.o.Log.Warn("the tokens of a host that left were not revoked; the next pass tries again", "host", host, "error", err)
+	}
+	if revoked {
+		l.o.Log.Info("a host left: its tokens are revoked", "host", host, "empty", done)
+	}
+	return revoked
 }
 
 // descends reports whether a commit is another one, or is known to come after it.

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -120,6 +121,61 @@ func TestAChildIsNotRemovedWhileAllIsSuspended(t *testing.T) {
 		require.NoError(t, err)
 		w.look()
 		require.Contains(t, shown, "c2 without inner")
+	})
+}
+
+// A host that moved is served until the site lacks it, or a person revokes its tokens. Then its former parent revokes them.
+func TestAHostThatMovedIsLetGo(t *testing.T) {
+	live(t, func(w *world) {
+		site := func(parent string) engine.Desired {
+			d := boxes(map[string]int{"a": 1})
+			if d.Site.Hosts[parent] == nil {
+				d.Site.Hosts["mother"] = &model.Host{Name: "mother"}
+			}
+			if parent != "" {
+				d.Site.Hosts["branch"] = &model.Host{Name: "branch", Parent: parent}
+			}
+			return d
+		}
+		var asked []bool
+		var barred bool
+		var failure error
+		w.options = func(o *Options) {
+			o.Revoke = func(_ string, done bool) (bool, error) {
+				w.repo.mu.Lock()
+				defer w.repo.mu.Unlock()
+				asked = append(asked, done)
+				return (barred || done) && failure == nil, failure
+			}
+		}
+		moves := func(n int) {
+			w.repo.push(fmt.Sprintf("c%d", n), site("father"))
+			w.look()
+			require.Equal(t, map[string]ledger.HostBelow{"branch": {}}, w.state().Hosts)
+			w.repo.push(fmt.Sprintf("c%d", n+1), site("mother"))
+			w.look()
+			w.look()
+			require.Equal(t, map[string]ledger.HostBelow{"branch": {Moved: true}}, w.state().Hosts)
+			require.NotContains(t, asked, true)
+		}
+		w.repo.push("c0", site(""))
+		w.start()
+		moves(1)
+		w.repo.push("c3", site(""))
+		w.set(func() { failure = errors.New("the disk is full") })
+		w.look()
+		require.Equal(t, map[string]ledger.HostBelow{"branch": {Moved: true}}, w.state().Hosts, "it is tried again")
+		w.set(func() { failure = nil })
+		w.look()
+		require.Empty(t, w.state().Hosts)
+		require.Contains(t, asked, true)
+
+		w.set(func() { asked = nil })
+		moves(4)
+		w.set(func() { barred = true })
+		w.look()
+		require.Empty(t, w.state().Hosts)
+		require.NotContains(t, asked, true)
 	})
 }
 
