@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
+	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -86,6 +88,9 @@ func runJobHistory(ctx context.Context, a *app, f *session.AgentFlags, job strin
 	if err != nil {
 		return err
 	}
+	if len(h.Receipts) == 0 && h.Problem == "" {
+		return noRuns(ctx, a, r, job)
+	}
 	for _, got := range h.Receipts {
 		if a.ui.JSON {
 			if err := a.ui.Line(got); err != nil {
@@ -100,5 +105,26 @@ func runJobHistory(ctx context.Context, a *app, f *session.AgentFlags, job strin
 	if h.Problem != "" {
 		return fmt.Errorf("not all receipts can be read: %s", h.Problem)
 	}
+	return nil
+}
+
+// noRuns says that there are no receipts of a job, or of any command. A name that no job has is an error.
+func noRuns(ctx context.Context, a *app, r *control.Client, job string) error {
+	if job == "" {
+		a.ui.Notef("no command has run")
+		return nil
+	}
+	list, err := r.Jobs(ctx)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, j := range list {
+		names = append(names, j.Name)
+	}
+	if !slices.Contains(names, job) {
+		return fmt.Errorf("no job %q has nodes on this host\n%s", job, diag.DidYouMean(job, names))
+	}
+	a.ui.Notef("job %s has not run", job)
 	return nil
 }

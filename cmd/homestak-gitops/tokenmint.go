@@ -75,7 +75,7 @@ func runTokenJoin(ctx context.Context, a *app, folder *serverFolder, name string
 		return err
 	}
 	if o.url == "" {
-		if o.url, err = serverURL(ctx, a); err != nil {
+		if o.url, err = serverURL(ctx, a, folder); err != nil {
 			return err
 		}
 	}
@@ -94,9 +94,13 @@ func runTokenJoin(ctx context.Context, a *app, folder *serverFolder, name string
 	return a.ui.Show(minted, fmt.Sprintf("%s is the %s of a machine that joins as %s\n", o.out, wire.JoinFileName, name))
 }
 
-// serverURL asks the agent of this machine where others reach its server.
-func serverURL(ctx context.Context, a *app) (string, error) {
-	cfg, _ := service.ReadConfig(service.Flags{Asks: true}, a.ui.Env)
+// serverURL asks the agent of this machine, that of the data folder if one is named, where others reach its server.
+func serverURL(ctx context.Context, a *app, folder *serverFolder) (string, error) {
+	flags := service.Flags{Asks: true, Given: map[string]string{}}
+	if folder.dataDir != "" {
+		flags.Given["data_dir"] = folder.dataDir
+	}
+	cfg, _ := service.ReadConfig(flags, a.ui.Env)
 	c, err := cfg.Search().Find(ctx)
 	var s agent.Status
 	if err == nil {

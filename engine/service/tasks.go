@@ -14,6 +14,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -292,6 +293,21 @@ func (c *carrier) planOf(ctx context.Context, host, by string) (r wire.TaskResul
 // busyPoll is the interval at which a node that is being changed is looked at.
 const busyPoll = 500 * time.Millisecond
 
+// noWayInto says why a node cannot be entered that has no spec.
+func noWayInto(node, host string, want *model.Want) error {
+	var names []string
+	for _, n := range want.Nodes {
+		names = append(names, n.Name)
+	}
+	if slices.Contains(names, node) {
+		return fmt.Errorf("node %s has no spec, which says how it is entered: name one in the node", node)
+	}
+	if hint := diag.DidYouMean(node, names); hint != "" {
+		return fmt.Errorf("host %s has no node %s; %s", host, node, hint)
+	}
+	return fmt.Errorf("host %s has no nodes", host)
+}
+
 // machine is the way into a node that this agent enters. It waits for steps about the node.
 func (c *carrier) machine(ctx context.Context, node string) (m guest.Machine, release func(), err error) {
 	c.mutex.Lock()
@@ -307,7 +323,7 @@ func (c *carrier) machine(ctx context.Context, node string) (m guest.Machine, re
 	}
 	inside := want.State.Find(func(r *model.Resource) bool { return r.Node == node && r.Inside != (model.Address{}) })
 	if len(inside) == 0 {
-		return nil, nil, fmt.Errorf("there is no node %s with a spec on host %s: only a spec says how a node is entered", node, host.Name)
+		return nil, nil, noWayInto(node, host.Name, want)
 	}
 	res := want.State[inside[0]]
 	if res.Deferred != "" {
