@@ -83,7 +83,7 @@ func noteHosts(ctx context.Context, l *loop, s *model.Site, id string) {
 			was.Left = cmp.Or(was.Left, id)
 			done = l.upstream.gone(ctx, reports[name], was.Left, id)
 		}
-		if !l.letGo(name, done) {
+		if !letGo(&l.o, name, done) {
 			next[name] = was
 		}
 	}
@@ -95,16 +95,16 @@ func noteHosts(ctx context.Context, l *loop, s *model.Site, id string) {
 }
 
 // letGo revokes the tokens of a host that has nothing to do with this agent any more, and reports whether they are revoked.
-func (l *loop) letGo(host string, done bool) bool {
-	if l.o.Revoke == nil {
+func letGo(o *Options, host string, done bool) bool {
+	if o.Revoke == nil {
 		return false
 	}
-	revoked, err := l.o.Revoke(host, done)
+	revoked, err := o.Revoke(host, done)
 	if err != nil {
-		l.o.Log.Warn("the tokens of a host that left were not revoked; the next pass tries again", "host", host, "error", err)
+		o.Log.Warn("the tokens of a host that left were not revoked; the next pass tries again", "host", host, "error", err)
 	}
 	if revoked {
-		l.o.Log.Info("a host left: its tokens are revoked", "host", host, "empty", done)
+		o.Log.Info("a host left: its tokens are revoked", "host", host)
 	}
 	return revoked
 }
