@@ -128,6 +128,27 @@ func TestAHostThatLosesItsSpec(t *testing.T) {
 	require.Equal(t, "host.father has no spec any more, and what its last spec configured stays", r.Findings[0].Summary)
 }
 
+// A host that left the site is given back without what its spec configured, whether the site still has the spec or not.
+func TestAHostWithASpecLeaves(t *testing.T) {
+	for _, has := range []bool{true, false} {
+		w, pass := hostWorld("0\nfather\n", "a")
+		require.Equal(t, engine.Done, pass().Run(t.Context()).Outcome)
+		before := *w.site
+		now := before
+		now.Hosts, now.Manifests = map[string]*model.Host{}, map[string]*model.Manifest{}
+		if !has {
+			now.Specs = nil
+		}
+		*w.site = *now.Leave(before.Hosts["father"])
+		p := pass()
+		p.History = enginetest.History{Site: &before}
+		r := p.Run(t.Context())
+		require.Empty(t, r.Plan.Unknown)
+		require.Contains(t, actions(r.Plan), "update guest.father")
+		require.Empty(t, w.holds["father"])
+	}
+}
+
 func TestASimulatedHostIsLeftAlone(t *testing.T) {
 	w, pass := hostWorld("0\nfather\n", "a")
 	p := pass()

@@ -54,10 +54,11 @@ func (w *Want) Has(child string) bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(w.Nodes)), func(n *Node) bool { return n.Name == child && n.Type == PVEType })
 }
 
-// Leave gives a copy of the site for a child that left it: the child is known, and nothing is to be on it.
+// Leave gives a copy of the site for a child that left it: the child is known, and nothing is to be on it, nor of its spec.
 func (s *Site) Leave(child *Host) *Site {
-	c := *s
-	c.Hosts = map[string]*Host{child.Name: child}
+	c, own := *s, *child
+	own.Spec = ""
+	c.Hosts = map[string]*Host{child.Name: &own}
 	maps.Copy(c.Hosts, s.Hosts)
 	c.Resolved, c.Left = nil, child.Name
 	return &c

@@ -120,12 +120,12 @@ func hostSpec(ctx context.Context, load *site.Commits, host string, commit model
 	if err := firstOf(d.Findings); err != nil {
 		return nil, fmt.Errorf("commit %s is not valid: %w", commit.ID, err)
 	}
-	if d.Site == nil || d.Site.Hosts[host] == nil {
-		return nil, fmt.Errorf("commit %s has no host %q, which is the identity of this machine", commit.ID, host)
+	if d.Site == nil {
+		return nil, fmt.Errorf("commit %s has no site", commit.ID)
 	}
 	h := d.Site.Hosts[host]
-	if h.Spec == "" {
-		return nil, nil //nolint:nilnil // none is an answer
+	if h == nil || h.Spec == "" {
+		return nil, nil //nolint:nilnil // none is an answer, also of a commit without the host: it left the site
 	}
 	want, found := spec.Resolve(d.Site, h.Machine())
 	if err := firstOf(found); err != nil {

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -10,10 +11,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -120,4 +125,27 @@ func TestTheHelperAndAnotherKey(t *testing.T) {
 	}
 	require.NoError(t, ask(wire.PinOf(parent.Certificate())))
 	require.ErrorContains(t, ask(wire.Pin{}), "run join on this machine")
+}
+
+// A commit that a host left says that it has no spec: what the last one configured is withdrawn.
+func TestSpecOfAHost(t *testing.T) {
+	sites := map[string]string{
+		"with":    "site \"lab\" {}\nspec \"pve\" {\n  config {\n    timezone = \"Etc/UTC\"\n  }\n}\nhost \"hub\" {\n  api = \"https://192.0.2.10:8006\"\n  spec = spec.pve\n}\n",
+		"without": "site \"lab\" {}\nhost \"hub\" {\n  api = \"https://192.0.2.10:8006\"\n}\n",
+		"left":    "site \"lab\" {}\nhost \"other\" {\n  api = \"https://192.0.2.10:8006\"\n}\n",
+		"invalid": "site \"lab\" {",
+	}
+	load := &site.Commits{
+		Loader: site.NewLoader(nil), Notes: func(string) diag.List { return nil },
+		Files: func(commit string) (fs.FS, error) {
+			return fstest.MapFS{"site.hcl": {Data: []byte(sites[commit])}}, nil
+		},
+	}
+	for commit, has := range map[string]bool{"with": true, "without": false, "left": false} {
+		got, err := hostSpec(t.Context(), load, "hub", model.Commit{ID: commit})
+		require.NoError(t, err, commit)
+		require.Equal(t, has, got != nil, commit)
+	}
+	_, err := hostSpec(t.Context(), load, "hub", model.Commit{ID: "invalid"})
+	require.ErrorContains(t, err, "commit invalid is not valid")
 }
