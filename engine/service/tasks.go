@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -187,7 +188,11 @@ func (c *carrier) queued(node string) bool {
 
 // do carries out a task once, and records it.
 func (c *carrier) do(ctx context.Context, t wire.Task) wire.TaskResult {
-	if child := c.next(t.Node); child != "" {
+	child := ""
+	if c.queue != nil { // after a restart it knows before the first commit which child has the task
+		child = c.queue.Child(t.ID)
+	}
+	if child = cmp.Or(child, c.next(t.Node)); child != "" {
 		return c.relay(ctx, t, child)
 	}
 	if c.queued(t.Node) {

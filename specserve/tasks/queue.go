@@ -169,6 +169,18 @@ func (q *Queue) find(child, id string) int {
 	return slices.IndexFunc(q.nodes[child], func(e *entry) bool { return e.Task.ID == id })
 }
 
+// Child is the child in whose queue a task is; "" for a task that is in none.
+func (q *Queue) Child(id string) string {
+	q.mutex.Lock()
+	defer q.mutex.Unlock()
+	for child := range q.nodes {
+		if q.find(child, id) >= 0 {
+			return child
+		}
+	}
+	return ""
+}
+
 // Put adds a task to the queue of the child that it is for. A task that is there already, or was answered, is not added
 // again.
 func (q *Queue) Put(t wire.Task) error {
