@@ -21,12 +21,20 @@ const RecordFolder = "/var/lib/homestak-gitops-spec"
 // earlierFolder had it all in earlier versions.
 const earlierFolder = "/var/lib/homestak-gitops"
 
-// MoveRecord moves the record of an earlier version to its folder. Files that are not root's stay behind.
+// MoveRecord moves the record of an earlier version to its folder. Files that are not root's stay behind. The earlier folder may
+// be an agent's, which can swap its files at any time: so the owner of the copy counts, which the agent cannot reach.
 const MoveRecord = `_old=` + earlierFolder + ` _new=` + RecordFolder + `
 if [ ! -e "$_new" ] && [ ! -L "$_old/owned.json" ] && [ "$(stat -c %u "$_old/owned.json" 2>/dev/null)" = 0 ]; then
-  rm -rf "$_new.new" && mkdir -m 0755 "$_new.new" && cp -p "$_old/owned.json" "$_new.new/owned.json"
-  if [ ! -L "$_old/found" ] && [ "$(stat -c %u "$_old/found" 2>/dev/null)" = 0 ]; then cp -a "$_old/found" "$_new.new/found"; fi
-  mv -T "$_new.new" "$_new" && rm -rf "$_old/owned.json" "$_old/found"
+  rm -rf "$_new.new" && mkdir -m 0700 "$_new.new" && cp -a "$_old/owned.json" "$_new.new/owned.json" && _copied=1 || _copied=
+  if [ ! -L "$_old/found" ] && [ "$(stat -c %u "$_old/found" 2>/dev/null)" = 0 ]; then cp -a "$_old/found" "$_new.new/found" || _copied=; fi
+  for _f in "$_new.new/owned.json" "$_new.new/found"; do
+    if [ -L "$_f" ] || [ -e "$_f" ] && [ -n "$(find "$_f" ! -user 0)" ]; then rm -rf "$_f"; fi
+  done
+  if [ -n "$_copied" ] && [ -f "$_new.new/owned.json" ]; then
+    chmod 0755 "$_new.new" && mv -T "$_new.new" "$_new" && rm -rf "$_old/owned.json" "$_old/found"
+  else
+    rm -rf "$_new.new"
+  fi
 fi
 `
 
