@@ -49,14 +49,17 @@ func (rs *rules) checkPlaces() {
 	}
 }
 
+// mostOvercommit bounds the factors, so that they can be counted with.
+const mostOvercommit = 1000
+
 func (rs *rules) checkCapacity(h *model.Host) {
 	r := &model.Resource{At: h.At, Ranges: h.Ranges}
 	if h.Capacity == nil {
 		return
 	}
 	for path, v := range map[string]float64{"capacity.memory_overcommit": h.Capacity.MemoryOvercommit, "capacity.cores_overcommit": h.Capacity.CoresOvercommit} {
-		if r.Declares(path) && v <= 0 {
-			rs.ErrorAt(r.RangeOf(path), fmt.Sprintf("%s = %v is not valid", strings.TrimPrefix(path, "capacity."), v), "It is a multiple of what the PVE node has: above 0.")
+		if r.Declares(path) && (v <= 0 || v > mostOvercommit) {
+			rs.ErrorAt(r.RangeOf(path), fmt.Sprintf("%s = %v is not valid", strings.TrimPrefix(path, "capacity."), v), "It is a multiple of what the PVE node has: above 0, and at most %d.", mostOvercommit)
 		}
 	}
 }

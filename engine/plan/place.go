@@ -340,7 +340,7 @@ func (d *draft) place() {
 			case len(a.nodes) > 0 && d.allHidden(a.nodes):
 				d.want[addr] = located(d.want[addr], a.nodes[0])
 			default:
-				d.homeless[addr] = cmp.Or(why, "none is in nodes of all that it is to be together with")
+				d.homeless[addr] = cmp.Or(why, "none is in nodes of all guests with the same word in together")
 			}
 		}
 	})

@@ -84,7 +84,7 @@ func TestPlaceText(t *testing.T) {
 		"not on that one": {
 			want:     []*model.Resource{vm("a", 9, "n1"), guest("vm.b", 0, &VM{}, "vm.a"), vm("c", 1, three...)},
 			reasons:  []string{"vm.c on n2: 41 of 64 GiB free; n1: 8; n3: 32"},
-			findings: []string{"error: vm.a is not created: no PVE node has room: n1: 8 of 64 GiB free, 9 needed", "warning: vm.b is not created: it needs vm.a, which is not created"},
+			findings: []string{"error: vm.a is not created: no PVE node can take it: n1: 8 of 64 GiB free, 9 needed", "warning: vm.b is not created: it needs vm.a, which is not created"},
 		},
 		"no figures": {
 			want: []*model.Resource{vm("a", 4, three...)},
@@ -100,7 +100,7 @@ func TestPlaceText(t *testing.T) {
 				in.Want.State[addr("vm.b")].Spec.(*VM).Options = map[string]string{"nas": "30"}
 			},
 			reasons:  []string{"vm.a on n1: 8 of 64 GiB free; n2: 30 GiB free on local, 31 needed; n3: 0 of 32 cores free, 1 needed"},
-			findings: []string{"error: vm.b is not created: no PVE node has room: n1: 20 GiB free on nas, 30 needed; n2: 20 GiB free on nas, 30 needed; n3: 0 of 32 cores free, 1 needed"},
+			findings: []string{"error: vm.b is not created: no PVE node can take it: n1: 20 GiB free on nas, 30 needed; n2: 20 GiB free on nas, 30 needed; n3: 0 of 32 cores free, 1 needed"},
 		},
 		"more cores than the node has": {
 			want: []*model.Resource{vm("a", 1, three...)}, edit: func(in *Input) { in.Want.State[addr("vm.a")].Spec.(*VM).Cores, in.Have.Places[2].Cores = 16, 16 },
@@ -115,7 +115,7 @@ func TestPlaceText(t *testing.T) {
 				in.Want.Host.Capacity = &model.Capacity{}
 				in.Want.State[addr("vm.a")].Guest.Nodes = nil
 			},
-			findings: []string{"error: vm.a is not created: no PVE node has room: n1: 8 of 64 GiB free, 60 needed"},
+			findings: []string{"error: vm.a is not created: no PVE node can take it: n1: 8 of 64 GiB free, 60 needed"},
 		},
 		"a host that is one node": {
 			want: []*model.Resource{vm("a", 60, "n1")}, edit: func(in *Input) { in.Want.State[addr("vm.a")].Guest.Nodes = nil }, reasons: []string{"vm.a"},
@@ -135,7 +135,7 @@ func TestPlaceText(t *testing.T) {
 		},
 		"together where there is no room": {
 			want: []*model.Resource{vm("a", 1, three...), vm("b", 8, three...)}, have: []*model.Resource{on("a", 100, 1, "n1")}, edit: words("together", "a", "b"),
-			findings: []string{"error: vm.b is not created: no PVE node has room: n1: 7 of 64 GiB free, 8 needed"},
+			findings: []string{"error: vm.b is not created: no PVE node can take it: n1: 7 of 64 GiB free, 8 needed"},
 		},
 		"together, and apart": {
 			want: []*model.Resource{vm("a", 1, three...), vm("b", 1, three...)}, have: []*model.Resource{on("a", 100, 1, "n1"), on("b", 101, 1, "n3")}, edit: words("together", "a", "b"),
@@ -143,7 +143,7 @@ func TestPlaceText(t *testing.T) {
 		},
 		"together without a node in common": {
 			want: []*model.Resource{vm("a", 1, "n2", "n3"), vm("b", 1, "n2", "n3")}, have: []*model.Resource{on("a", 100, 1, "n1")}, edit: words("together", "a", "b"),
-			findings: []string{"error: vm.b is not created: no PVE node has room: none is in nodes of all that it is to be together with"},
+			findings: []string{"error: vm.b is not created: no PVE node can take it: none is in nodes of all guests with the same word in together"},
 		},
 		"barred on one": {
 			want: []*model.Resource{vm("a", 1, three...)}, edit: func(in *Input) {

@@ -15,7 +15,7 @@ import (
 func (g *guard) checkPreflight() {
 	g.each(func(s *Step) {
 		if why := g.homeless[s.Address]; why != "" && s.Action == Create {
-			g.refuseAt(s, "nodes", "no PVE node has room: "+why, "make room, add PVE nodes to nodes, or raise capacity of the host; the choice counts the memory of all declared guests, and of others that run")
+			g.refuseAt(s, "nodes", "no PVE node can take it: "+why, "make room, add PVE nodes to nodes, or raise capacity of the host; the choice counts the memory of all declared guests, and of others that run")
 		}
 	})
 	type line struct {
