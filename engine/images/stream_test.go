@@ -88,7 +88,8 @@ func TestDownload(t *testing.T) {
 		"parts, cut": {
 			origin{ranges: true, cut: 2500, files: map[string]string{"/a": all[:3000], "/b": all[3000:]}},
 			"a b",
-			[]string{"/a ", "/a bytes=2500-", "/b ", "/b bytes=2500-", "/b bytes=5000-"}, "",
+			[]string{"/a ", "/a bytes=2500-", "/b ", "/b bytes=2500-", "/b bytes=5000-"},
+			"",
 		},
 		"without ranges": {origin{files: map[string]string{"/a": all[:9000], "/b": all[9000:]}}, "a b", []string{"/a ", "/b "}, ""},
 		"other content":  {origin{ranges: true, files: map[string]string{"/a": all[1:] + "x"}}, "a", []string{"/a "}, "the checksum is wrong"},
