@@ -406,7 +406,7 @@ func TestST01ST02PushAndPullAreEqual(t *testing.T) {
 	p.start(pulled.Machine)
 	pulled.Write(wire.ParentFile, 0o600, string(p.child().Document()))
 	require.Contains(t, pulled.Run0(apply+" --fetch 2>&1"), "spec test is applied to edge")
-	require.Equal(t, []string{"/spec/edge 200", "/report/edge 202"}, p.requests())
+	require.Equal(t, []string{"/spec/edge 200", "/report/edge 202", "/queue/edge 404"}, p.requests())
 
 	// Without the user that a push enters as, and the files of pull.
 	facts := func(w *world) string {
