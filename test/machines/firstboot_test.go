@@ -149,7 +149,9 @@ func (p *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	status, body := p.answer(w, r)
-	p.log = append(p.log, fmt.Sprintf("%s %d", r.URL.Path, status))
+	if !strings.HasPrefix(r.URL.Path, "/queue/") { // it has none, as a parent of an earlier version
+		p.log = append(p.log, fmt.Sprintf("%s %d", r.URL.Path, status))
+	}
 	w.WriteHeader(status)
 	_, _ = w.Write(body)
 }
@@ -330,7 +332,7 @@ func TestST01ST19ANewNodePullsItsSpec(t *testing.T) {
 // withoutPull is the snapshot without what a node in mode pull has for that, and without what
 // cloud-init makes differently each time.
 func withoutPull(w *world) string {
-	only := regexp.MustCompile(`/opt/homestak|/etc/homestak-gitops|/usr/local/bin/homestak-gitops|homestak-gitops-pull\.|(^|/)(spec|spec\.prev|fetched|config-complete)\.json|ssh_host_|90-cloud-init-users$|# Created by cloud-init`)
+	only := regexp.MustCompile(`/opt/homestak|/etc/homestak-gitops|/usr/local/bin/homestak-gitops|homestak-gitops-pull\.|(^|/)(spec|spec\.prev|fetched|config-complete)\.json|/var/lib/homestak-gitops(/tasks\.json\.lock)?( |$)|ssh_host_|90-cloud-init-users$|# Created by cloud-init`)
 	kept := []string{}
 	for line := range strings.Lines(w.snapshot()) {
 		if !only.MatchString(strings.TrimSpace(line)) {
@@ -406,7 +408,7 @@ func TestST01ST02PushAndPullAreEqual(t *testing.T) {
 	p.start(pulled.Machine)
 	pulled.Write(wire.ParentFile, 0o600, string(p.child().Document()))
 	require.Contains(t, pulled.Run0(apply+" --fetch 2>&1"), "spec test is applied to edge")
-	require.Equal(t, []string{"/spec/edge 200", "/report/edge 202", "/queue/edge 404"}, p.requests())
+	require.Equal(t, []string{"/spec/edge 200", "/report/edge 202"}, p.requests())
 
 	// Without the user that a push enters as, and the files of pull.
 	facts := func(w *world) string {
