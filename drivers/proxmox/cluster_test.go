@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -55,7 +56,12 @@ func filesOn(w *world, storage, content string) []string {
 // look is what one observation asks, with the numbers of VMIDs left out.
 func look(w *world) map[string]int {
 	out := map[string]int{}
-	w.Sees = func(r *http.Request) { out[r.Method+" "+strings.TrimPrefix(r.URL.Path, "/api2/json")]++ }
+	var mutex sync.Mutex // requests are made side by side
+	w.Sees = func(r *http.Request) {
+		mutex.Lock()
+		defer mutex.Unlock()
+		out[r.Method+" "+strings.TrimPrefix(r.URL.Path, "/api2/json")]++
+	}
 	defer func() { w.Sees = nil }()
 	w.Reopen()
 	p := w.Plan()
