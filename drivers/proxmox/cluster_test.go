@@ -21,7 +21,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
-// inCluster tells a story in a cluster of five nodes.
+// inCluster runs a test in a cluster of five nodes.
 func inCluster(t *testing.T, c pve.Config, story func(*testing.T, *world)) {
 	t.Helper()
 	c.Nodes, c.TaskTime = []string{"n2", "n3", "n4", "n5"}, time.Second

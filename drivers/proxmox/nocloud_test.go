@@ -856,7 +856,7 @@ func TestAContainerInModePullIsNotCreated(t *testing.T) {
 	})
 }
 
-// How a guest was created tells who leads it to its parent when its mode changes: its first boot, or the agent of its host.
+// When the mode changes, a guest that was created to pull finds its parent by its first boot, any other by the agent of its host.
 func TestHowAGuestWasCreated(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		n, _ := w.pulling("web-1", nil)

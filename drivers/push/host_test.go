@@ -63,7 +63,7 @@ func TestAHostWithASpec(t *testing.T) {
 	require.Nil(t, w.holds["father"])
 }
 
-// Whoever cannot change the host is told so, and everything else is done.
+// Without a way into the host the plan says so, and all other steps are done.
 func TestAHostThatCannotBeEntered(t *testing.T) {
 	for says, why := range map[string]string{
 		"0\nlaptop\n":   "this machine is laptop, not father, and host father has no ssh block with a key: apply as root on the machine itself, or add ssh",

@@ -31,7 +31,7 @@ const (
 // checks runs the checks of guests between passes. It learns from each pass which guests there are, and reports when the
 // state of a check turns. It starts no pass, and no pass waits for it.
 //
-// The goroutine of run owns what is below mail. The loop never waits for it: what it is told goes into mail.
+// The goroutine of run owns what is below mail. The loop never waits for it: functions for run go into mail.
 type checks struct {
 	prober    health.Prober
 	turned    func(turnedChecks) // called by run
@@ -107,8 +107,8 @@ func newChecks(prober health.Prober, kept []ledger.FailingCheck, turned func(tur
 // list returns the state of all checks, sorted. It must not be changed.
 func (c *checks) list() []CheckStatus { return *c.published.Load() }
 
-// tell leaves word for run.
-func (c *checks) tell(f func()) {
+// post lets run call a function.
+func (c *checks) post(f func()) {
 	c.mu.Lock()
 	c.mail = append(c.mail, f)
 	c.mu.Unlock()
@@ -288,7 +288,7 @@ func (a *checkAsk) end() {
 // has seen which guests there are.
 func (c *checks) ask(match func(*engine.Probe) bool) <-chan []engine.CheckRun {
 	a := &checkAsk{show: c.publish, reply: make(chan []engine.CheckRun, 1)}
-	c.tell(func() {
+	c.post(func() {
 		if c.kept != nil {
 			close(a.reply)
 			return
@@ -332,7 +332,7 @@ func (c *checks) changing(steps []plan.Step) {
 		}
 		guests[addr] = true
 	}
-	c.tell(func() {
+	c.post(func() {
 		c.busy = guests
 		for _, e := range c.entries {
 			if guests[e.key.address] {
@@ -350,7 +350,7 @@ func (c *checks) passed(r *engine.Report, suspendedAll bool) {
 	if r.Want != nil {
 		suspended = r.Want.Suspended
 	}
-	c.tell(func() {
+	c.post(func() {
 		c.busy, c.stale = map[model.Address]bool{}, true
 		if probes == nil {
 			for _, e := range c.entries {

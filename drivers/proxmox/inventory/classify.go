@@ -267,7 +267,7 @@ func convertedByHand(g api.ListedGuest, name string, addr model.Address) model.U
 
 // removalNote says in the plan what goes before a guest does, and what goes with it that
 // the files never named: PVE destroys every volume in its configuration that carries
-// its VMID, be it attached by hand or detached (QemuServer.pm, destroy_vm).
+// its VMID, attached by hand or detached (QemuServer.pm, destroy_vm).
 func removalNote(h *model.Host, m owner.Tag, cfg api.GuestConfig) string {
 	var out []string
 	if m.RemovalPolicy() == owner.RemoveBackedUp {
