@@ -71,12 +71,15 @@ func (w *Worker) Turn(ctx context.Context) error {
 // start carries out a task that was recorded.
 func (w *Worker) start(ctx context.Context, t wire.Task, relayed bool) {
 	w.begin(func() {
-		var r wire.TaskResult
 		select {
 		case w.slots <- struct{}{}:
 			defer func() { <-w.slots }()
-			r = w.Do(ctx, t)
 		case <-ctx.Done():
+		}
+		var r wire.TaskResult
+		if ctx.Err() == nil { // where both were ready, either may have been chosen
+			r = w.Do(ctx, t)
+		} else {
 			r = expired(time.Now(), "the program ended before it was the turn of this task")
 		}
 		if relayed && ctx.Err() != nil {
