@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -497,7 +498,10 @@ func TestRun(t *testing.T) {
 }
 
 // refusing is a parent that takes no output.
-type refusing struct{ taken []wire.TaskResult }
+type refusing struct {
+	mu    sync.Mutex
+	taken []wire.TaskResult
+}
 
 func (*refusing) Tasks(context.Context) ([]wire.Task, error) { return nil, nil }
 
@@ -505,6 +509,8 @@ func (p *refusing) Answer(_ context.Context, r wire.TaskResult) error {
 	if r.Output != "" || r.Outcome == "odd" {
 		return &wire.Error{Code: wire.CodeSchema}
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.taken = append(p.taken, r)
 	return nil
 }
