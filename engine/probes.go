@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -70,7 +71,7 @@ func (c *checker) probes(of progress) []Probe {
 		}
 		out = append(out, p)
 	}
-	slices.SortFunc(out, func(a, b Probe) int { return a.Subject.Address.Compare(b.Subject.Address) })
+	sort.Slice(out, func(i, j int) bool { return out[i].Subject.Address.Compare(out[j].Subject.Address) < 0 })
 	return out
 }
 
@@ -291,7 +292,7 @@ func RunChecks(ctx context.Context, by health.Prober, probes []Probe, width int)
 
 // SortRuns sorts rows by address and check.
 func SortRuns(rows []CheckRun) {
-	slices.SortFunc(rows, func(a, b CheckRun) int {
-		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Check, b.Check))
+	sort.Slice(rows, func(i, j int) bool {
+		return cmp.Or(cmp.Compare(rows[i].Address, rows[j].Address), cmp.Compare(rows[i].Check, rows[j].Check)) < 0
 	})
 }

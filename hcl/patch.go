@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"sort"
 	"strings"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
@@ -86,7 +87,7 @@ func (p *patch) splice(from, to int, text string) {
 }
 
 func (p *patch) apply() []byte {
-	slices.SortStableFunc(p.splices, func(a, b splice) int { return cmp.Compare(a.from, b.from) })
+	sort.SliceStable(p.splices, func(i, j int) bool { return p.splices[i].from < p.splices[j].from })
 	var out []byte
 	done := 0
 	for _, s := range p.splices {

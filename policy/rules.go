@@ -2,7 +2,7 @@ package policy
 
 import (
 	"fmt"
-	"slices"
+	"sort"
 	"strings"
 
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -54,7 +54,7 @@ func rulesOf(modules map[string]*ast.Module, shipped func(file string) bool) []r
 			})
 		}
 		of := out[first:]
-		slices.SortStableFunc(of, func(a, b rule) int { return a.at.Row - b.at.Row })
+		sort.SliceStable(of, func(i, j int) bool { return of[i].at.Row < of[j].at.Row })
 		for i := range of {
 			of[i].end = 1 << 30
 			if i+1 < len(of) {

@@ -4,8 +4,7 @@ import (
 	"crypto/hmac"
 	"encoding/json"
 	"net/http"
-	"slices"
-	"strings"
+	"sort"
 	"sync"
 	"time"
 
@@ -157,6 +156,6 @@ func (s *Server) Waiting() []WaitingHost {
 		}
 		out = append(out, h)
 	}
-	slices.SortFunc(out, func(a, b WaitingHost) int { return strings.Compare(a.Name, b.Name) })
+	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	return out
 }

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"sort"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -121,7 +122,7 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 	}
 	all.Unknown = problems.Unknown(all.Unknown)
 	all.Preflight = slices.Concat(all.Preflight, problems.Found, parentless(ctx, d.host, want))
-	slices.SortFunc(all.Unmanaged, func(a, b model.Unmanaged) int { return a.VMID - b.VMID })
+	sort.Slice(all.Unmanaged, func(i, j int) bool { return all.Unmanaged[i].VMID < all.Unmanaged[j].VMID })
 	return all, nil
 }
 

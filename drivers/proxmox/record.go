@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -48,7 +49,7 @@ func (d *Driver) Record(ctx context.Context) (*observation.Host, error) {
 	if err := r.record(d.host.Width); err != nil {
 		return nil, fmt.Errorf("observing host %s at %s: %w", h.Name, h.API, err)
 	}
-	slices.SortFunc(r.host.Unread, func(a, b observation.Unread) int { return strings.Compare(a.Path, b.Path) })
+	sort.Slice(r.host.Unread, func(i, j int) bool { return r.host.Unread[i].Path < r.host.Unread[j].Path })
 	return r.host, nil
 }
 
@@ -140,8 +141,8 @@ func (r *recorder) list(rows []object) map[string]*observation.Storage {
 			r.host.Guests = append(r.host.Guests, g)
 		}
 	}
-	slices.SortFunc(r.host.Nodes, func(a, b observation.Node) int { return strings.Compare(a.Name, b.Name) })
-	slices.SortFunc(r.host.Guests, func(a, b observation.Guest) int { return a.VMID - b.VMID })
+	sort.Slice(r.host.Nodes, func(i, j int) bool { return r.host.Nodes[i].Name < r.host.Nodes[j].Name })
+	sort.Slice(r.host.Guests, func(i, j int) bool { return r.host.Guests[i].VMID < r.host.Guests[j].VMID })
 	return storages
 }
 

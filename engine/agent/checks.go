@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -444,8 +445,8 @@ func (c *checks) publish() {
 			out = append(out, CheckStatus{Address: f.Address, Check: f.Check, State: CheckFailing, Since: f.Since, Error: f.Error, Idle: "no pass has seen its guest yet"})
 		}
 	}
-	slices.SortFunc(out, func(a, b CheckStatus) int {
-		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Check, b.Check))
+	sort.Slice(out, func(i, j int) bool {
+		return cmp.Or(cmp.Compare(out[i].Address, out[j].Address), cmp.Compare(out[i].Check, out[j].Check)) < 0
 	})
 	c.published.Store(&out)
 }
@@ -461,8 +462,8 @@ func (c *checks) report() {
 			list = append(list, ledger.FailingCheck{Address: s.Address, VMID: e.vmid, Check: key.check, Since: s.Since, Error: s.Error})
 		}
 	}
-	slices.SortFunc(list, func(a, b ledger.FailingCheck) int {
-		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Check, b.Check))
+	sort.Slice(list, func(i, j int) bool {
+		return cmp.Or(cmp.Compare(list[i].Address, list[j].Address), cmp.Compare(list[i].Check, list[j].Check)) < 0
 	})
 	list = list[:min(len(list), mostFailing)]
 	same := func(a, b ledger.FailingCheck) bool {

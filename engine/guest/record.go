@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 )
 
 // RecordFolder is the machine's folder for the record and what belongs to it. It is root's alone: what root restores, and the
@@ -169,7 +170,7 @@ func (r *Record) Without(keys []RecordKey) *Record {
 }
 
 func (r *Record) sort() {
-	slices.SortFunc(r.Entries, func(a, b RecordEntry) int {
-		return cmp.Or(cmp.Compare(a.Aspect, b.Aspect), cmp.Compare(a.Item, b.Item))
+	sort.Slice(r.Entries, func(i, j int) bool {
+		return cmp.Or(cmp.Compare(r.Entries[i].Aspect, r.Entries[j].Aspect), cmp.Compare(r.Entries[i].Item, r.Entries[j].Item)) < 0
 	})
 }

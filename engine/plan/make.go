@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -60,9 +61,11 @@ type draft struct {
 }
 
 func newDraft(in Input) *draft {
-	in.Have.Unmanaged = slices.SortedStableFunc(slices.Values(in.Have.Unmanaged), func(a, b model.Unmanaged) int {
-		return cmp.Or(cmp.Compare(a.VMID, b.VMID), cmp.Compare(a.Name, b.Name))
+	unmanaged := slices.Clone(in.Have.Unmanaged)
+	sort.SliceStable(unmanaged, func(i, j int) bool {
+		return cmp.Or(cmp.Compare(unmanaged[i].VMID, unmanaged[j].VMID), cmp.Compare(unmanaged[i].Name, unmanaged[j].Name)) < 0
 	})
+	in.Have.Unmanaged = unmanaged
 	in.Have.Unknown = slices.SortedStableFunc(slices.Values(in.Have.Unknown), byScope)
 	d := &draft{
 		in: in, kinds: make(map[string]*model.Kind, len(in.Kinds)), have: in.Have.State, steps: map[model.Address]*Step{}, placed: map[model.Address]string{}, homeless: map[model.Address]string{}, edits: map[model.Address][]model.Edit{},
@@ -114,8 +117,8 @@ func (d *draft) remark() {
 		d.plan.Findings = append(d.plan.Findings, r.Findings...)
 		d.edits[addr] = r.Edits
 	}
-	slices.SortStableFunc(d.plan.Pending, func(a, b model.Pending) int {
-		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Path, b.Path))
+	sort.SliceStable(d.plan.Pending, func(i, j int) bool {
+		return cmp.Or(d.plan.Pending[i].Address.Compare(d.plan.Pending[j].Address), cmp.Compare(d.plan.Pending[i].Path, d.plan.Pending[j].Path)) < 0
 	})
 }
 

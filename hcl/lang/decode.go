@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"sort"
 	"strings"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
@@ -416,7 +417,7 @@ func (d *Decoder) recordMapRanges(e hclsyntax.Expression, path string) {
 
 // Finish converts what was recorded for model.Resource.
 func (d *Decoder) Finish() {
-	slices.SortStableFunc(d.Ranges, func(a, b model.AttrRange) int { return strings.Compare(a.Path, b.Path) })
+	sort.SliceStable(d.Ranges, func(i, j int) bool { return d.Ranges[i].Path < d.Ranges[j].Path })
 	d.Ranges = slices.Clip(d.Ranges)
 	for _, list := range []*[]string{&d.Sensitive, &d.Missing, &d.MissingToCreate} {
 		slices.Sort(*list)

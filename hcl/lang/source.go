@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"sort"
 	"strings"
 	"unicode/utf8"
 
@@ -92,7 +93,7 @@ func ReadSources(fsys fs.FS, f *Findings) (files []Source, whole bool) {
 		return nil, false
 	}
 	f.leftOut(others)
-	slices.SortFunc(files, func(a, b Source) int { return strings.Compare(a.Name, b.Name) })
+	sort.Slice(files, func(i, j int) bool { return files[i].Name < files[j].Name })
 	return files, whole
 }
 

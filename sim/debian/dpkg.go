@@ -6,6 +6,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/sim/machine"
@@ -83,7 +84,7 @@ func paragraphs(fs *machine.FS, name string) []map[string]string {
 }
 
 func (d *database) write(fs *machine.FS) {
-	slices.SortFunc(d.list, func(a, b installed) int { return strings.Compare(a.Name, b.Name) })
+	sort.Slice(d.list, func(i, j int) bool { return d.list[i].Name < d.list[j].Name })
 	var b, states strings.Builder
 	for _, p := range d.list {
 		fmt.Fprintf(&b, "Package: %s\nStatus: %s\nArchitecture: %s\nVersion: %s\n", p.Name, p.status, p.Arch, p.Version)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -112,7 +113,9 @@ func (h *Host) Snapshot() Snapshot {
 				Notes: v.Notes, Protected: v.Protected,
 			})
 		}
-		slices.SortFunc(list, func(a, b Volume) int { return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Node, b.Node)) })
+		sort.Slice(list, func(i, j int) bool {
+			return cmp.Or(strings.Compare(list[i].ID, list[j].ID), strings.Compare(list[i].Node, list[j].Node)) < 0
+		})
 		s.Volumes[name] = list
 	}
 	for name, p := range perl.Sorted(w.Access.Pools) {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -131,7 +132,9 @@ func (r Report) depths() map[string]int {
 func (s *ReportStore) All() []ReceivedReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.SortedFunc(maps.Values(s.last), func(a, b ReceivedReport) int { return cmp.Compare(a.Identity, b.Identity) })
+	all := slices.Collect(maps.Values(s.last))
+	sort.Slice(all, func(i, j int) bool { return all[i].Identity < all[j].Identity })
+	return all
 }
 
 // Keep drops the reports of children that are no longer served, so that a store does not grow with
@@ -234,7 +237,7 @@ func (f *folding) below(top []ReportNode) {
 			claims = append(claims, claim{by, n, depth[n.Name]})
 		}
 	}
-	slices.SortStableFunc(claims, func(a, b claim) int { return a.depth - b.depth })
+	sort.SliceStable(claims, func(i, j int) bool { return claims[i].depth < claims[j].depth })
 	for _, c := range claims {
 		_, there := f.taken[c.node.Name]
 		if there || c.depth > 1 && f.taken[c.node.Parent] != c.by.Name { // or its parent has no line

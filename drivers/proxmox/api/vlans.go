@@ -2,7 +2,7 @@ package api
 
 import (
 	"fmt"
-	"slices"
+	"sort"
 	"strconv"
 	"strings"
 )
@@ -38,7 +38,7 @@ func ParseVLANs(s string) (v VLANs, ok bool) {
 // SortVLANs normalises the entries of a trunk: sorted, each VLAN once. Ranges that touch become
 // one, if there may be ranges.
 func SortVLANs(list []VLANs, ranges bool) []string {
-	slices.SortFunc(list, func(a, b VLANs) int { return a.First - b.First })
+	sort.Slice(list, func(i, j int) bool { return list[i].First < list[j].First })
 	var out []string
 	for i := 0; i < len(list); {
 		v := list[i]

@@ -2,6 +2,7 @@ package guest
 
 import (
 	"slices"
+	"sort"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -30,7 +31,7 @@ func RootFirst[B labelled](disks []B, root B) []B {
 
 // byName sorts blocks as those of the files are sorted.
 func byName[B labelled](blocks []B) {
-	slices.SortFunc(blocks, func(a, b B) int { return model.CompareNames(a.label(), b.label()) })
+	sort.Slice(blocks, func(i, j int) bool { return model.CompareNames(blocks[i].label(), blocks[j].label()) < 0 })
 }
 
 func (d Disk) label() string   { return d.Name }

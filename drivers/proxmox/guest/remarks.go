@@ -3,6 +3,7 @@ package guest
 import (
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
@@ -117,6 +118,6 @@ func undeclaredOptions(addr model.Address, want Common, have State) []model.Sett
 			out = append(out, model.Setting{Address: addr, Path: "options." + key, Value: val})
 		}
 	}
-	slices.SortFunc(out, func(a, b model.Setting) int { return strings.Compare(a.Path, b.Path) })
+	sort.Slice(out, func(i, j int) bool { return out[i].Path < out[j].Path })
 	return out
 }

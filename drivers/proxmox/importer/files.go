@@ -7,6 +7,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -383,7 +384,7 @@ func (w *writer) presets() []hcl.Block {
 		}
 		n.usePreset(name)
 	}
-	slices.SortFunc(out, func(a, b hcl.Block) int { return model.CompareNames(a.Label, b.Label) })
+	sort.Slice(out, func(i, j int) bool { return model.CompareNames(out[i].Label, out[j].Label) < 0 })
 	return out
 }
 

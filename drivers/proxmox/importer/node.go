@@ -6,6 +6,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
@@ -79,7 +80,7 @@ func (w *writer) newNode(g seen, name string) (*node, obstacle) {
 	n.base = n.skeleton()
 	w.resolve(n, n.base)
 	n.shorten()
-	slices.SortFunc(n.left, func(a, b Left) int { return strings.Compare(a.Key, b.Key) })
+	sort.Slice(n.left, func(i, j int) bool { return n.left[i].Key < n.left[j].Key })
 	return n, obstacle{}
 }
 

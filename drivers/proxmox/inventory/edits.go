@@ -5,6 +5,7 @@ import (
 	"context"
 	"regexp"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"sync"
@@ -49,7 +50,7 @@ func (d finder) withEdits(ctx context.Context, obs *kind.Observation, guests mod
 		var tasks []logged
 		tasks, err = d.readTaskLogs(ctx, guests, differ)
 		entries = append(entries, tasks...) // its own entries hide what was before them
-		slices.SortStableFunc(entries, func(a, b logged) int { return b.at.Compare(a.at) })
+		sort.SliceStable(entries, func(i, j int) bool { return entries[j].at.Compare(entries[i].at) < 0 })
 	}
 	if api.EndsPass(ctx, err) {
 		return nil, err
@@ -129,7 +130,9 @@ func (d finder) readTaskLogs(ctx context.Context, guests model.State, differ map
 			return nil, err
 		}
 	}
-	slices.SortStableFunc(out, func(a, b logged) int { return cmp.Or(b.at.Compare(a.at), strings.Compare(b.task, a.task)) })
+	sort.SliceStable(out, func(i, j int) bool {
+		return cmp.Or(out[j].at.Compare(out[i].at), strings.Compare(out[j].task, out[i].task)) < 0
+	})
 	read := 0
 	for i, e := range out {
 		id := api.ParseUPID(e.task)

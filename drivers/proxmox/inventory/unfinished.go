@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -66,7 +67,7 @@ func (d finder) creations(ctx context.Context, node string) ([]creation, error) 
 			out = append(out, creation{t, d.API.StartedByUs(upid)})
 		}
 	}
-	slices.SortFunc(out, func(a, b creation) int { return strings.Compare(a.String(), b.String()) })
+	sort.Slice(out, func(i, j int) bool { return out[i].String() < out[j].String() })
 	return out, err
 }
 

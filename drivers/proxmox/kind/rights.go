@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -86,8 +87,8 @@ func NewNeeds(site *model.Site, host *model.Host, major int) *Needs {
 
 // All are the needs, sorted by path.
 func (n *Needs) All() []Need {
-	slices.SortStableFunc(n.list, func(a, b Need) int {
-		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Priv, b.Priv))
+	sort.SliceStable(n.list, func(i, j int) bool {
+		return cmp.Or(cmp.Compare(n.list[i].Path, n.list[j].Path), cmp.Compare(n.list[i].Priv, n.list[j].Priv)) < 0
 	})
 	return n.list
 }

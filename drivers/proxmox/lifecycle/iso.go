@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"unicode/utf16"
 )
@@ -43,7 +44,7 @@ func newImage(label string, files []imageFile) ([]byte, error) {
 		return nil, fmt.Errorf("volume label %q is not possible: Joliet takes 1 to 16 characters of ASCII", label)
 	}
 	files = slices.Clone(files)
-	slices.SortFunc(files, func(a, b imageFile) int { return strings.Compare(plainName(a.Name), plainName(b.Name)) })
+	sort.Slice(files, func(i, j int) bool { return plainName(files[i].Name) < plainName(files[j].Name) })
 	size := filesAt
 	for i, f := range files {
 		if !validName(f.Name) {

@@ -12,7 +12,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
-	"slices"
+	"sort"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
@@ -97,7 +97,7 @@ func SeedsAmong(h *kind.Host, list []map[string]json.RawMessage) []SeedFile {
 		size := api.Number(e["size"])
 		out = append(out, SeedFile{name, api.Text(e["volid"]), size, size == empty})
 	}
-	slices.SortFunc(out, func(a, b SeedFile) int { return strings.Compare(a.VolID, b.VolID) })
+	sort.Slice(out, func(i, j int) bool { return out[i].VolID < out[j].VolID })
 	return out
 }
 

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/guest"
@@ -243,7 +244,7 @@ func (s *State) Steps() []aspect.Step {
 			steps = append(steps, r.Steps()...)
 		}
 	}
-	slices.SortStableFunc(steps, func(a, b aspect.Step) int { return int(a.Stage) - int(b.Stage) })
+	sort.SliceStable(steps, func(i, j int) bool { return int(steps[i].Stage) < int(steps[j].Stage) })
 	return steps
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -324,7 +325,7 @@ func (r *resolver) config() {
 			r.extra = append(r.extra, "unattended-upgrades")
 		}
 	}
-	slices.SortFunc(r.out.Config.Files, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
+	sort.Slice(r.out.Config.Files, func(i, j int) bool { return r.out.Config.Files[i].Path < r.out.Config.Files[j].Path })
 }
 
 // upgradesFile enables or disables apt's daily upgrade (apt.systemd.daily, which reads these settings). It

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -293,7 +294,7 @@ func (s *Spec) complete() {
 		m.Size, m.Options = WholeDisk, distinct(m.Options)
 		slices.Sort(m.Options)
 	}
-	slices.SortFunc(s.Config.Mounts, func(a, b Mount) int { return strings.Compare(a.Path, b.Path) })
+	sort.Slice(s.Config.Mounts, func(i, j int) bool { return s.Config.Mounts[i].Path < s.Config.Mounts[j].Path })
 	if s.Posture.Fail2ban != nil {
 		s.Posture.Fail2ban.Jail = "on"
 	}

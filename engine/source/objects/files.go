@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -109,7 +110,7 @@ func (f *Tree) folder(id plumbing.Hash) ([]object.TreeEntry, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(items, func(a, b object.TreeEntry) int { return strings.Compare(a.Name, b.Name) }) // git sorts folders as if a slash followed
+	sort.Slice(items, func(i, j int) bool { return items[i].Name < items[j].Name }) // git sorts folders as if a slash followed
 	f.folders.Store(id, items)
 	return items, nil
 }

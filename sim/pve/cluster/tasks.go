@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 
@@ -180,7 +181,7 @@ func apiClusterLog(w *core.World, c *core.Call) (any, error) {
 		}
 	}
 	all = append(all, w.Messages...)
-	slices.SortStableFunc(all, func(a, b core.Message) int { return a.At.Compare(b.At) })
+	sort.SliceStable(all, func(i, j int) bool { return all[i].At.Compare(all[j].At) < 0 })
 	list := []map[string]any{}
 	every, most := c.Can("/", "Sys.Syslog"), c.Num("max", 50)
 	for i, m := range slices.Backward(all) {
