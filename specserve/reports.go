@@ -116,7 +116,7 @@ func takeReport(x *request) error {
 		x.o.Check() // something waits for that
 	}
 	if !r.Same(before.Report) {
-		x.o.Reported(r)
+		x.o.Reported(before.Report, r, n.Child)
 	}
 	return x.done(http.StatusAccepted, "kept")
 }

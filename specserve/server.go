@@ -44,8 +44,9 @@ type Options struct {
 	Reconcile func(ctx context.Context) (any, error)
 	// Plan makes the plan of a host, this one or one below, and returns it as JSON; by is who asks. Nil: there are none.
 	Plan func(ctx context.Context, host, by string) (any, error)
-	// Reported is called when the report of a node changed. It returns immediately. May be nil.
-	Reported func(wire.Report)
+	// Reported is called when the report of a node changed; before has no identity if there was none. It returns immediately. May be
+	// nil.
+	Reported func(before, after wire.Report, child bool)
 	Queue    *tasks.Queue // what the agent asks of its nodes; nil: nothing
 	// Events writes the stream of events until the client leaves, or ending is closed. Nil: there is none.
 	Events  func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
@@ -122,7 +123,7 @@ func New(o Options) *Server {
 		o.Check = func() {}
 	}
 	if o.Reported == nil {
-		o.Reported = func(wire.Report) {}
+		o.Reported = func(_, _ wire.Report, _ bool) {}
 	}
 	if o.Reports == nil {
 		o.Reports = wire.NewReportStore()

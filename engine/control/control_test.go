@@ -621,3 +621,27 @@ func TestLocksBelongToTheDataFolder(t *testing.T) {
 	_, err = control.LockHost(dir, &model.Host{Name: "father"}, "agent")
 	require.ErrorContains(t, err, fmt.Sprintf("host father is being changed by %s: pid %d, apply, since ", control.Whoami(), os.Getpid()))
 }
+
+// A host below that turns ready or not is an event; what it says otherwise is none.
+func TestEventsOfHostsBelow(t *testing.T) {
+	l := control.NewEventLog(noon)
+	before := wire.Report{}
+	for _, step := range []struct {
+		name  string
+		ready bool
+		nodes []wire.ReportNode
+		want  []string
+	}{
+		{"the first report", false, []wire.ReportNode{{Name: "inner", Type: "pve", Parent: "branch-7", Ready: true}, {Name: "web", Type: "vm", Parent: "inner"}}, []string{"host-not-ready host.branch-7: no quorum", "host-ready host.inner:"}},
+		{"nothing new", false, []wire.ReportNode{{Name: "inner", Type: "pve", Parent: "branch-7", Ready: true, Drift: 1}}, nil},
+		{"both turn", true, []wire.ReportNode{{Name: "inner", Type: "pve", Parent: "branch-7", Error: "no\nroute"}}, []string{"host-ready host.branch-7:", "host-not-ready host.inner: no route"}},
+		{"one is gone", true, nil, nil},
+	} {
+		after := wire.Report{Identity: "branch-7", Ready: step.ready, Nodes: step.nodes, Findings: diag.List{{Severity: diag.Error, Summary: "no quorum"}}}
+		all, _, _ := l.After("")
+		l.Reported(before, after, noon)
+		now, _, _ := l.After("")
+		require.Equal(t, step.want, lines(now[len(all):]), step.name)
+		before = after
+	}
+}

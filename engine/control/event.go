@@ -16,6 +16,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Event is one thing that happened.
@@ -53,6 +55,8 @@ const (
 	HistoryRewritten   EventType = "history-rewritten"   // the new head is not a descendant of the one before it
 	Suspended          EventType = "suspended"
 	Resumed            EventType = "resumed"
+	HostReady          EventType = "host-ready" // one below, by a report
+	HostNotReady       EventType = "host-not-ready"
 )
 
 // between lists the events between two statuses of an agent, in a natural order. Of the first
@@ -254,6 +258,36 @@ func (d *differ) checks() {
 	if more := turned - mostChecks; more > 0 {
 		d.add(CheckFailing, "", "", "and %d more checks fail or pass again: see status", more)
 	}
+}
+
+// hostsBetween lists which hosts turned ready or not between two reports of a child: itself, and those below it. Of a child that did
+// not report before, a host that is ready is news, too. That a host says nothing any more is no report, and so no event.
+func hostsBetween(before, after wire.Report, at time.Time) []Event {
+	was := map[string]bool{}
+	if before.Identity != "" {
+		was[before.Identity] = before.Ready
+		for _, n := range before.Nodes {
+			was[n.Name] = n.Ready
+		}
+	}
+	var out []Event
+	add := func(name, agent string, ready bool, problem string) {
+		if old, known := was[name]; known && old == ready {
+			return
+		}
+		e := Event{At: at, Type: HostNotReady, Agent: agent, Address: model.Address{Kind: model.HostKind, Name: name}.String(), Text: oneLine(problem)}
+		if ready {
+			e.Type, e.Text = HostReady, ""
+		}
+		out = append(out, e)
+	}
+	add(after.Identity, after.Identity, after.Ready, after.Problem())
+	for _, n := range after.Nodes {
+		if n.Type == model.PVEType {
+			add(n.Name, n.Parent, n.Ready, n.Error)
+		}
+	}
+	return out
 }
 
 func problem(n *engine.NodeStatus) string {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // kept is the number of events that a log keeps.
@@ -34,6 +35,19 @@ func (l *EventLog) Record(s agent.Status) {
 	defer l.mu.Unlock()
 	events := between(l.before, s)
 	l.before = s
+	l.add(events)
+}
+
+// Reported adds the events since the previous report of a child. Before has no identity if there was none.
+func (l *EventLog) Reported(before, after wire.Report, at time.Time) {
+	events := hostsBetween(before, after, at)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.add(events)
+}
+
+// add adds events, and gives them their IDs. The caller has the mutex.
+func (l *EventLog) add(events []Event) {
 	if len(events) == 0 {
 		return
 	}

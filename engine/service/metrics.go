@@ -2,11 +2,14 @@ package service
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // counts are figures that are not in a status: what happened since the start of the agent.
@@ -55,7 +58,34 @@ var outcomes = [...]engine.Outcome{engine.Done, engine.Planned, engine.Invalid, 
 
 // metrics are the figures of the agent, beside those of its server.
 func (s *Service) metrics() []specserve.Collector {
-	return append(s.counts.all(), specserve.CurrentFigures(func(add adder) { figures(add, s.Status()) }))
+	return append(s.counts.all(), specserve.CurrentFigures(func(add adder) {
+		st := s.StatusAndTree()
+		figures(add, st.Status)
+		below(add, st.Tree, st.At)
+	}))
+}
+
+// mostHosts is the number of hosts below that have samples of their own.
+const mostHosts = 5000
+
+// below adds what is below the agent, at any depth, by the reports.
+func below(add adder, tree wire.Report, now time.Time) {
+	hosts, waiting := 0, 0
+	for _, n := range tree.Nodes {
+		if !n.Ready {
+			waiting++
+		}
+		if n.Type != model.PVEType || hosts == mostHosts {
+			continue
+		}
+		hosts++
+		add("homestak_host_ready", "Whether a host below is ready, and its last report is not stale.", one(n.Ready), "host", n.Name, "parent", n.Parent)
+		if !n.Reported.IsZero() {
+			add("homestak_host_report_age_seconds", "Time since the last report of a host below.", max(0, now.Sub(n.Reported).Seconds()), "host", n.Name, "parent", n.Parent)
+		}
+	}
+	add("homestak_tree_nodes", "Hosts and nodes below the agent, at any depth.", float64(len(tree.Nodes)+tree.Cut))
+	add("homestak_tree_nodes_not_ready", "Those that are not ready, or whose state is unknown.", float64(waiting+tree.Cut))
 }
 
 // adder adds a figure; labels are pairs of name and value.

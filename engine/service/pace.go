@@ -18,7 +18,10 @@ func limits(pace time.Duration) specserve.Limits {
 }
 
 // childReported passes on what is new from below.
-func (s *Service) childReported(wire.Report) {
+func (s *Service) childReported(before, after wire.Report, child bool) {
+	if child {
+		s.events.Reported(before, after, time.Now().UTC())
+	}
 	if s.above != nil {
 		s.above.PassEnded()
 	}

@@ -17,9 +17,9 @@ func Event(e control.Event, zone *time.Location, p Paint) string {
 	}
 	kind := fmt.Sprintf("%-18s", e.Type)
 	switch e.Type {
-	case control.CommitRefused, control.NodeNotReady, control.RepositoryFailing, control.CheckFailing, control.MissedEvents:
+	case control.CommitRefused, control.NodeNotReady, control.RepositoryFailing, control.CheckFailing, control.HostNotReady, control.MissedEvents:
 		kind = p.as(bad, kind)
-	case control.NodeReady, control.CheckPassing:
+	case control.NodeReady, control.HostReady, control.CheckPassing:
 		kind = p.as(good, kind)
 	default: // nothing to worry about
 	}

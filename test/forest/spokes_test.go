@@ -1,7 +1,10 @@
 package forest
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -97,6 +100,37 @@ func newFleet(t *testing.T, h *hub) *world {
 	return w
 }
 
+// hubStory is a story of a hub of which all hosts below are there.
+func hubStory(t *testing.T, h *hub, story func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newFleet(t, h)
+		defer w.end()
+		w.pushHub(h, "begin")
+		w.until(2*time.Hour, "all are there", func() bool { return w.follows(h) == "" })
+		story(t, w)
+		require.Empty(t, w.broken)
+	})
+}
+
+// ask gets a page of the server of a machine, with its read key.
+func (w *world) ask(m *Machine, path string) string {
+	w.t.Helper()
+	key, err := os.ReadFile(filepath.Join(server(m), "read.key"))
+	require.NoError(w.t, err)
+	pins, err := wire.ParsePins(m.Agent().Server().State().Pins)
+	require.NoError(w.t, err)
+	q, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "https://"+m.At.String()+path, http.NoBody)
+	require.NoError(w.t, err)
+	wire.SetToken(q.Header, strings.TrimSpace(string(key)))
+	got, err := (&http.Transport{DialContext: w.Network.dial(m), TLSClientConfig: wire.PinnedTLS(pins), DisableKeepAlives: true}).RoundTrip(q)
+	require.NoError(w.t, err)
+	text, err := io.ReadAll(got.Body)
+	require.NoError(w.t, errors.Join(err, got.Body.Close()))
+	require.Equal(w.t, http.StatusOK, got.StatusCode, string(text))
+	return string(text)
+}
+
 func (w *world) pushHub(h *hub, what string) {
 	w.t.Helper()
 	w.pushFiles(newSite(), h.files(), what)
@@ -139,12 +173,8 @@ func (w *world) line(name string) *wire.ReportNode {
 
 // A hub with twenty hosts below, three levels below some: they get everything from it, each its own part, and the hub shows all.
 func TestHubAndSpokes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHub(20, 2)
-		w := newFleet(t, h)
-		defer w.end()
-		w.pushHub(h, "begin")
-		w.until(2*time.Hour, "all are there", func() bool { return w.follows(h) == "" })
+	h := newHub(20, 2)
+	hubStory(t, h, func(t *testing.T, w *world) {
 		w.until(10*time.Minute, "the hub knows", func() bool { return w.Machine("father").Agent().Tree().Ready })
 		require.Len(t, w.Machine("father").Agent().Tree().Nodes, 1+20*2+2*3)
 		st := w.Machine("father").Agent().StatusAndTree().Status
@@ -154,6 +184,18 @@ func TestHubAndSpokes(t *testing.T) {
 			require.NotNil(t, host.Reported, host.Name)
 			require.Equal(t, w.head, host.Commit, host.Name)
 		}
+
+		// Metrics and events have all hosts, at any depth.
+		figures, events := w.ask(w.Machine("father"), "/metrics"), w.ask(w.Machine("father"), "/events?follow=false")
+		require.Contains(t, figures, "\nhomestak_tree_nodes 47\n")
+		require.Contains(t, figures, "\nhomestak_tree_nodes_not_ready 0\n")
+		for host, parent := range map[string]string{"branch-1": "father", "branch-20": "father", "inner-branch-2": "branch-2", "leaf-branch-2": "inner-branch-2"} {
+			labels := fmt.Sprintf(`{host=%q,parent=%q}`, host, parent)
+			require.Contains(t, figures, "\nhomestak_host_ready"+labels+" 1\n")
+			require.Contains(t, figures, "\nhomestak_host_report_age_seconds"+labels+" ")
+			require.Regexp(t, `"type":"host-ready","agent":"[a-z0-9-]+","address":"host.`+host+`"`, events)
+		}
+		require.Equal(t, 24, strings.Count(figures, "\nhomestak_host_ready{"))
 
 		// Each has its own secrets, and not those of another one.
 		for _, name := range h.spokes {
@@ -185,19 +227,14 @@ func TestHubAndSpokes(t *testing.T) {
 		_, err := keys.Revoke(server(w.Machine("father")), lost, time.Now())
 		require.NoError(t, err)
 		w.until(30*time.Minute, "it is forgotten", func() bool { return w.line(lost) == nil && w.Machine("father").Agent().Tree().Ready })
-		require.Empty(t, w.broken)
 	})
 }
 
 // The hub is away for two days: the hosts below go on with what was in force, and put back what somebody changes. So they do when
 // the hub has lost all of its data; then they need to join again, with their guests as they are.
 func TestHubAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHub(2, 0)
-		w := newFleet(t, h)
-		defer w.end()
-		w.pushHub(h, "begin")
-		w.until(2*time.Hour, "all are there", func() bool { return w.follows(h) == "" })
+	h := newHub(2, 0)
+	hubStory(t, h, func(t *testing.T, w *world) {
 		before, guests := w.head, w.guests()
 
 		w.kill(w.Machine("father"), 72*time.Hour)
@@ -231,19 +268,14 @@ func TestHubAway(t *testing.T) {
 		}
 		w.until(20*time.Minute, "all are back", func() bool { return w.follows(h) == "" && father.Agent().Tree().Ready })
 		require.Equal(t, guests, w.guests())
-		require.Empty(t, w.broken)
 	})
 }
 
 // A machine joins with a token, before the site has it: it waits until a commit does. The token is worth nothing to another
 // machine, neither before it is used nor after, and opens nothing else.
 func TestJoin(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHub(0, 0)
-		w := newFleet(t, h)
-		defer w.end()
-		w.pushHub(h, "begin")
-		w.until(time.Hour, "the hub is there", func() bool { return w.follows(h) == "" })
+	h := newHub(0, 0)
+	hubStory(t, h, func(t *testing.T, w *world) {
 		father := w.Machine("father")
 		mint := func(life time.Duration) string {
 			minted, err := keys.MintJoin(server(father), "branch-1", life, time.Now())
@@ -297,18 +329,13 @@ func TestJoin(t *testing.T) {
 		require.ErrorIs(t, father.Agent().Server().Accepts("branch-1", first), wire.ErrReplaced)
 		_, err = m.Join(token, own, pins)
 		require.Error(t, err, "an earlier token is of no use any more")
-		require.Empty(t, w.broken)
 	})
 }
 
 // A host with what is below it moves to another parent by one commit, and back again. Nothing of it changes but where it reports.
 func TestHostMoves(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHub(2, 1)
-		w := newFleet(t, h)
-		defer w.end()
-		w.pushHub(h, "begin")
-		w.until(2*time.Hour, "all are there", func() bool { return w.follows(h) == "" })
+	h := newHub(2, 1)
+	hubStory(t, h, func(t *testing.T, w *world) {
 		guests := w.guests()
 		father, other := w.Machine("father"), w.Machine("branch-2")
 
@@ -342,6 +369,5 @@ func TestHostMoves(t *testing.T) {
 			return w.follows(h) == "" && len(father.Agent().StatusAndTree().Hosts) == 2 && w.line("branch-1") != nil && w.line("branch-1").Parent == "father" && w.line("branch-1").Ready
 		})
 		require.Equal(t, guests, w.guests())
-		require.Empty(t, w.broken)
 	})
 }

@@ -232,7 +232,8 @@ func TestTreeOfAgents(t *testing.T) {
 		`homestak_agent_failing{what="server"} 0`, `homestak_agent_last_pass_errors 0`,
 		`homestak_agent_passes_total{outcome="done"} [1-9]\d*`, `homestak_agent_pass_seconds_count [1-9]\d*`, `homestak_agent_last_pass_seconds [0-9.e-]+`,
 		`homestak_agent_pve_requests_total{class="2xx",method="GET"} [1-9]\d*`, `homestak_agent_pve_requests_total{class="2xx",method="POST"} [1-9]\d*`,
-		`homestak_node_report_age_seconds{node="inner"} [0-9.e-]+`, `homestak_serve_request_seconds_count{endpoint="/report/{identity}"} [1-9]\d*`,
+		`homestak_host_ready{host="inner",parent="father"} 1`, `homestak_host_report_age_seconds{host="inner",parent="father"} [0-9.e-]+`,
+		`homestak_tree_nodes 3`, `homestak_tree_nodes_not_ready 0`, `homestak_node_report_age_seconds{node="inner"} [0-9.e-]+`, `homestak_serve_request_seconds_count{endpoint="/report/{identity}"} [1-9]\d*`,
 	} {
 		require.Regexp(t, "(?m)^"+strings.NewReplacer("{", `\{`, "}", `\}`).Replace(line)+"$", scraped)
 	}
