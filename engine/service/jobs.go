@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/engine/ledger"
@@ -25,16 +26,28 @@ const jobsFile = "jobs.json"
 
 // jobState is what is known of the jobs of an agent. Version is 1.
 type jobState struct {
-	Version int                  `json:"version"`
-	Last    map[string]time.Time `json:"last"` // the time that each was run for last, or since when it is known
-	Once    map[string][]string  `json:"once"` // nodes that have run it, by ID
+	Version int                        `json:"version"`
+	Last    map[string]lastRun         `json:"last"` // of each with a schedule; see lastKey
+	Once    map[string]map[string]bool `json:"once"` // by ID and node that has run it: whether that ended well
 }
+
+// lastRun is the time that a job was run for last, or since when it is known. One that has not ended goes on before the next
+// one begins.
+type lastRun struct {
+	At    time.Time `json:"at"`
+	Ended bool      `json:"ended"`
+}
+
+// lastKey is the key of a job with a schedule. With another schedule it is another job, which has missed nothing.
+func lastKey(j *model.Job) string { return j.Name + " " + j.Schedule }
 
 // jobs runs the jobs of the site on the nodes that this agent manages itself, beside its passes. The IDs of their tasks follow
 // from job, time and node: what a restart interrupted goes on where that is possible, and runs nowhere twice.
 type jobs struct {
-	c    *carrier
-	wake chan struct{}
+	c       *carrier
+	status  func() agent.Status
+	replace func(name string, content []byte) error // tests crash there
+	wake    chan struct{}
 
 	mutex sync.Mutex // for the time of a write
 	state jobState
@@ -42,9 +55,9 @@ type jobs struct {
 	all   sync.WaitGroup
 }
 
-func newJobs(c *carrier) (*jobs, error) {
-	j := &jobs{c: c, wake: make(chan struct{}, 1), busy: map[string]bool{}}
-	j.state = jobState{Version: 1, Last: map[string]time.Time{}, Once: map[string][]string{}}
+func newJobs(c *carrier, status func() agent.Status) (*jobs, error) {
+	j := &jobs{c: c, status: status, replace: durable.Replace, wake: make(chan struct{}, 1), busy: map[string]bool{}}
+	j.state = jobState{Version: 1, Last: map[string]lastRun{}, Once: map[string]map[string]bool{}}
 	text, err := durable.ReadPrivate(j.file())
 	if errors.Is(err, fs.ErrNotExist) {
 		return j, nil
@@ -64,11 +77,14 @@ func (j *jobs) file() string { return filepath.Join(j.c.s.o.Config.DataDir, jobs
 func (j *jobs) change(do func(s *jobState)) error {
 	j.mutex.Lock()
 	defer j.mutex.Unlock()
-	next := jobState{Version: 1, Last: maps.Clone(j.state.Last), Once: maps.Clone(j.state.Once)}
+	next := jobState{Version: 1, Last: maps.Clone(j.state.Last), Once: map[string]map[string]bool{}}
+	for id, nodes := range j.state.Once {
+		next.Once[id] = maps.Clone(nodes)
+	}
 	do(&next)
 	text, err := json.Marshal(next)
 	if err == nil {
-		err = durable.Replace(j.file(), text)
+		err = j.replace(j.file(), text)
 	}
 	if err == nil {
 		j.state = next
@@ -92,6 +108,9 @@ func (j *jobs) run(ctx context.Context) {
 	defer j.all.Wait()
 	for {
 		now := time.Now()
+		if err := j.learn(now); err != nil {
+			j.c.s.o.Log.Error("jobs that are new do not run yet, since it cannot be kept since when they are known", "error", err)
+		}
 		next := now.Add(mostJobPause)
 		for _, due := range j.due(now) {
 			if due.at.IsZero() || due.at.After(now) {
@@ -112,6 +131,33 @@ func (j *jobs) run(ctx context.Context) {
 		}
 		timer.Stop()
 	}
+}
+
+// learn keeps since when jobs are known: the first time of each comes after that, and counts as missed if the agent is away
+// then. A job that has no node here any more is forgotten.
+func (j *jobs) learn(now time.Time) error {
+	site, suspended := j.site()
+	if site == nil {
+		return nil
+	}
+	last := map[string]lastRun{}
+	j.mutex.Lock()
+	for _, job := range site.Jobs {
+		if job.Schedule != "" && (j.busy[job.Name] || len(j.mine(site, job, suspended)) > 0) {
+			last[lastKey(job)] = lastRun{now.UTC(), true}
+		}
+	}
+	for key := range last {
+		if at, known := j.state.Last[key]; known {
+			last[key] = at
+		}
+	}
+	same := maps.Equal(last, j.state.Last)
+	j.mutex.Unlock()
+	if same {
+		return nil
+	}
+	return j.change(func(s *jobState) { s.Last = last })
 }
 
 // dueJob is a job that is to run at a time, on nodes of this agent.
@@ -138,22 +184,29 @@ func (j *jobs) due(now time.Time) []dueJob {
 		}
 		if d.Once != "" {
 			done := j.state.Once[d.Once]
+			if d.OnFailure == "stop" && slices.Contains(slices.Collect(maps.Values(done)), false) {
+				continue
+			}
 			ready := j.ready()
-			d.nodes = slices.DeleteFunc(d.nodes, func(n string) bool { return slices.Contains(done, n) || site.Hosts[n] == nil && !ready[n] })
+			d.nodes = slices.DeleteFunc(d.nodes, func(n string) bool { _, ran := done[n]; return ran || site.Hosts[n] == nil && !ready[n] })
 			d.at, d.expires = now, now.Add(onceTime)
 		} else {
-			last, known := j.state.Last[name]
-			if !known { // its first time comes after the commit that has it
-				last = now
-				j.state.Last[name] = now // stored with its first run; a restart before that begins anew
+			last, known := j.state.Last[lastKey(d.Job)]
+			if !known {
+				continue // learn failed
 			}
-			d.at = d.Next(last, site.Timezone)
-			for next := d.at; !next.IsZero() && !next.After(now); next = d.Next(next, site.Timezone) {
-				d.at = next // of those that were missed, the last one
+			if last.At.After(now) { // the clock was set back; what runs twice by that has the same ID
+				last = lastRun{now, true}
 			}
-			d.expires = d.Next(later(d.at, now), site.Timezone)
+			if d.at = last.At; last.Ended {
+				d.at = d.Next(last.At, site.Timezone)
+				for next := d.at; !next.IsZero() && !next.After(now); next = d.Next(next, site.Timezone) {
+					d.at = next // of those that were missed, the last one
+				}
+			}
+			d.expires = d.Next(d.at, site.Timezone)
 		}
-		if s := j.c.s.server; s != nil && !s.State().Answers && slices.ContainsFunc(d.nodes, j.c.queued) {
+		if s := j.c.children; s != nil && !s.State().Answers && slices.ContainsFunc(d.nodes, j.c.queued) {
 			d.at = now.Add(time.Second) // soon after a start
 		}
 		if len(d.nodes) > 0 {
@@ -166,17 +219,10 @@ func (j *jobs) due(now time.Time) []dueJob {
 // ready are the nodes on this host that are ready: what happens once waits for that.
 func (j *jobs) ready() map[string]bool {
 	out := map[string]bool{}
-	for _, n := range j.c.s.Agent.Status().Nodes {
+	for _, n := range j.status().Nodes {
 		out[n.Node] = n.Ready
 	}
 	return out
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // onceTime is how long a node may take to begin what it does once.
@@ -188,7 +234,7 @@ func (j *jobs) site() (*model.Site, map[string]bool) {
 	site := j.c.desired.Site
 	j.c.mutex.Unlock()
 	suspended := map[string]bool{}
-	for _, s := range j.c.s.Agent.Status().Suspended {
+	for _, s := range j.status().Suspended {
 		if s.Manifest == "" {
 			return nil, nil
 		}
@@ -230,31 +276,40 @@ func (j *jobs) start(ctx context.Context, d dueJob) {
 			defer j.mutex.Unlock()
 			delete(j.busy, d.Name)
 		}()
-		done := j.carryOut(ctx, d)
-		if ctx.Err() != nil {
-			return // the next process goes on
-		}
-		if err := j.change(func(s *jobState) {
-			if d.Once != "" {
-				s.Once[d.Once] = append(slices.Clone(s.Once[d.Once]), done...)
-				return
+		ran := func(ended bool) {
+			if d.Once == "" {
+				j.keep(ctx, d.Name, func(s *jobState) { s.Last[lastKey(d.Job)] = lastRun{d.at.UTC(), ended} })
 			}
-			s.Last[d.Name] = d.at.UTC()
-		}); err != nil {
-			j.c.s.o.Log.Error("it is not kept that a job ran; it does not run again before it can be", "job", d.Name, "error", err)
-			<-ctx.Done()
 		}
+		ran(false)
+		j.carryOut(ctx, d)
+		ran(true)
 	})
 }
 
-// carryOut runs a job on its nodes, and returns those that ran it.
-func (j *jobs) carryOut(ctx context.Context, d dueJob) (done []string) {
+// keep changes the state around a run. It tries until that succeeds or ctx ends: then the next process goes on.
+func (j *jobs) keep(ctx context.Context, job string, do func(*jobState)) {
+	for ctx.Err() == nil {
+		err := j.change(do)
+		if err == nil {
+			return
+		}
+		j.c.s.o.Log.Error("it cannot be kept that a job runs; it does not run again before it can be", "job", job, "error", err)
+		select {
+		case <-time.After(mostJobPause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// carryOut runs a job on its nodes.
+func (j *jobs) carryOut(ctx context.Context, d dueJob) {
 	j.c.s.o.Log.Info("a job runs", "job", d.Name, "nodes", len(d.nodes))
 	occurrence := cmp.Or(d.Once, d.at.UTC().Format(time.RFC3339))
 	slots := make(chan struct{}, max(1, d.Concurrency))
 	var all sync.WaitGroup
-	var mutex sync.Mutex // for failed and done
-	failed := 0
+	var mutex sync.Mutex // for failed and ended
+	failed, ended := 0, 0
 	for _, node := range d.nodes {
 		slots <- struct{}{}
 		mutex.Lock()
@@ -269,21 +324,41 @@ func (j *jobs) carryOut(ctx context.Context, d dueJob) (done []string) {
 		}
 		all.Go(func() {
 			defer func() { <-slots }()
-			ran := j.c.outcomeOf(t.ID)
-			if ran == "" {
-				ran = j.c.do(ctx, t).Outcome
+			ran := j.outcome(ctx, t)
+			if ctx.Err() != nil {
+				return // the next process goes on
+			}
+			if d.Once != "" {
+				j.keep(ctx, d.Name, func(s *jobState) {
+					if s.Once[d.Once] == nil {
+						s.Once[d.Once] = map[string]bool{}
+					}
+					s.Once[d.Once][node] = ran == wire.TaskDone
+				})
 			}
 			mutex.Lock()
 			defer mutex.Unlock()
-			done = append(done, node)
-			if ran != wire.TaskDone {
+			if ended++; ran != wire.TaskDone {
 				failed++
 			}
 		})
 	}
 	all.Wait()
-	j.c.s.o.Log.Info("a job ended", "job", d.Name, "nodes", len(done), "failed", failed)
-	return done
+	j.c.s.o.Log.Info("a job ended", "job", d.Name, "nodes", ended, "failed", failed)
+}
+
+// outcome is how a task ends, or ended before this process began. One that could not begin gets its receipt here.
+func (j *jobs) outcome(ctx context.Context, t wire.Task) wire.TaskOutcome {
+	if ran := j.c.outcomeOf(t.ID); ran != "" {
+		return ran
+	}
+	r := j.c.do(ctx, t)
+	if j.c.outcomeOf(t.ID) == "" && ctx.Err() == nil {
+		if err := j.c.record(t, j.c.clean(r)); err != nil {
+			j.c.s.o.Log.Error("the result of a command is not kept", "node", t.Node, "error", err)
+		}
+	}
+	return r.Outcome
 }
 
 // outcomeOf is the outcome of a task that has a receipt; "" if it has none.

@@ -145,10 +145,14 @@ func New(o Options) (*Service, error) {
 	s.near = near(c, s.above, o)
 	s.serveNodes()
 	way.make = o.Open(&way.tree, s.counts.sent, s.server, s.near)
-	if s.carrier, err = newCarrier(s, way.make); err != nil {
+	var below children
+	if s.server != nil {
+		below = s.server
+	}
+	if s.carrier, err = newCarrier(s, below, way.make); err != nil {
 		return nil, err
 	}
-	if s.jobs, err = newJobs(s.carrier); err != nil {
+	if s.jobs, err = newJobs(s.carrier, func() agent.Status { return s.Agent.Status() }); err != nil {
 		return nil, err
 	}
 	if s.server != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/specserve/client"
+	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/tasks"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -35,14 +36,37 @@ const (
 // enterer is a driver that can be told what to enter without observing the host. See push.Driver.
 type enterer interface{ Enter(w *model.Want) }
 
+// children are those that a server serves; see daemon.Server.
+type children interface {
+	Next(node string) (child string, pushed bool)
+	Announce(child string)
+	State() daemon.State
+}
+
+// once and receipts are what a carrier keeps; see tasks.Once and ledger.Ledger. Tests crash at each step of them.
+type (
+	once interface {
+		Begin(t wire.Task, relayed bool) (bool, error)
+		End(r wire.TaskResult) error
+		Answered(id string) error
+		Unanswered() (results []wire.TaskResult, again []wire.Task)
+		Task(id string) wire.Task
+	}
+	receipts interface {
+		Write(r ledger.Receipt) (ledger.Receipt, error)
+		Last(n int, match func(*ledger.Receipt) bool) ([]ledger.Receipt, error)
+	}
+)
+
 // carrier carries out tasks beside the passes of the agent: on its own machine, on nodes that it enters, and through the
 // queues of its children. It has a driver of its own for each command, since a pass closes the connections of its driver.
 type carrier struct {
-	s      *Service
-	open   open
-	queue  *tasks.Queue // for the children; nil without a server
-	once   *tasks.Once
-	ledger *ledger.Ledger
+	s        *Service
+	open     open
+	children children     // nil without a server
+	queue    *tasks.Queue // for them
+	once     once
+	ledger   receipts
 
 	mutex    sync.Mutex // for moments: passes tell what is in force while commands run
 	desired  engine.Desired
@@ -50,26 +74,18 @@ type carrier struct {
 	recorded map[string]wire.TaskOutcome // tasks that have a receipt
 }
 
-func newCarrier(s *Service, open open) (*carrier, error) {
-	c := &carrier{s: s, open: open, guests: model.State{}, recorded: map[string]wire.TaskOutcome{}}
+func newCarrier(s *Service, below children, open open) (*carrier, error) {
+	c := &carrier{s: s, open: open, children: below, guests: model.State{}}
 	dir := s.o.Config.DataDir
 	var err error
 	if c.ledger, err = ledger.Open(filepath.Join(dir, runsDir)); err != nil {
 		return nil, fmt.Errorf("open the receipts of commands: %w", err)
 	}
-	list, err := c.ledger.Last(0, nil)
-	if err != nil {
-		s.o.Log.Warn("not all receipts of commands can be read", "error", err)
-	}
-	for _, r := range slices.Backward(list) {
-		if r.Run != nil {
-			c.recorded[r.Run.ID] = wire.TaskOutcome(r.Outcome)
-		}
-	}
+	c.readRecorded()
 	if c.once, err = tasks.OpenOnce(filepath.Join(dir, onceFile)); err != nil {
 		return nil, err
 	}
-	if s.server == nil {
+	if below == nil {
 		return c, nil
 	}
 	c.queue, err = tasks.Open(tasks.Options{Dir: filepath.Join(dir, queueDir), Clean: c.clean, Ended: c.record})
@@ -78,6 +94,23 @@ func newCarrier(s *Service, open open) (*carrier, error) {
 		err = nil
 	}
 	return c, err
+}
+
+// mostRecorded bounds carrier.recorded: more than a ledger keeps.
+const mostRecorded = 4096
+
+// readRecorded learns which tasks have a receipt.
+func (c *carrier) readRecorded() {
+	list, err := c.ledger.Last(0, nil)
+	if err != nil {
+		c.s.o.Log.Warn("not all receipts of commands can be read", "error", err)
+	}
+	c.recorded = map[string]wire.TaskOutcome{}
+	for _, r := range slices.Backward(list) {
+		if r.Run != nil {
+			c.recorded[r.Run.ID] = wire.TaskOutcome(r.Outcome)
+		}
+	}
 }
 
 // inForce is told the site that passes converge to.
@@ -137,16 +170,25 @@ func (c *carrier) record(t wire.Task, r wire.TaskResult) error {
 		Run: &ledger.Run{ID: t.ID, Job: t.Job, Node: t.Node, Command: t.Command, Code: r.Code, Output: r.Output, Cut: r.Cut, Error: r.Error},
 	}
 	if site := c.desired.Site; site != nil {
-		out.Site, out.Run.Command = site.Name, slices.Clone(t.Command)
-		for i, arg := range t.Command { // a person may have typed a secret
-			out.Run.Command[i] = site.Secrets.Mask(arg)
-		}
+		out.Site, out.Run.Command = site.Name, masked(site, t.Command)
 	}
 	if _, err := c.ledger.Write(out); err != nil {
 		return fmt.Errorf("write the receipt of a command: %w", err)
 	}
 	c.recorded[t.ID] = r.Outcome
+	if len(c.recorded) > mostRecorded {
+		c.readRecorded()
+	}
 	return nil
+}
+
+// masked is a command to keep: a person may have typed a secret.
+func masked(site *model.Site, command []string) []string {
+	out := slices.Clone(command)
+	for i, arg := range out {
+		out[i] = site.Secrets.Mask(arg)
+	}
+	return out
 }
 
 // failedTask is the result of a task that did not begin.
@@ -156,10 +198,10 @@ func failedTask(t wire.Task, err error) wire.TaskResult {
 
 // next is the child that a task goes through; "" for one that is carried out here.
 func (c *carrier) next(node string) string {
-	if node == c.s.o.Config.Identity || c.s.server == nil {
+	if node == c.s.o.Config.Identity || c.children == nil {
 		return ""
 	}
-	child, pushed := c.s.server.Next(node)
+	child, pushed := c.children.Next(node)
 	if pushed {
 		return ""
 	}
@@ -198,12 +240,24 @@ func (c *carrier) do(ctx context.Context, t wire.Task) wire.TaskResult {
 	if c.queued(t.Node) {
 		return failedTask(t, errors.New("the server for nodes does not run, so the node cannot take it"))
 	}
-	begins, err := c.once.Begin(t, false)
-	if err == nil && !begins {
-		err = errors.New("it was begun before, or has expired")
+	kept := t
+	c.mutex.Lock()
+	if site := c.desired.Site; site != nil {
+		kept.Command = masked(site, t.Command)
 	}
-	if err != nil {
+	c.mutex.Unlock()
+	begins, err := c.once.Begin(kept, false)
+	switch {
+	case err != nil:
 		return failedTask(t, err)
+	case !begins && time.Now().Before(t.Expires):
+		r := failedTask(t, errors.New("it was begun before, and how it ended is not known any more"))
+		r.Outcome = wire.TaskUnknown
+		return r
+	case !begins:
+		r := failedTask(t, errors.New("its turn did not come in time"))
+		r.Outcome = wire.TaskExpired
+		return r
 	}
 	r := c.clean(c.here(ctx, t))
 	if err := errors.Join(c.once.End(r), c.record(t, r), c.once.Answered(t.ID)); err != nil {
@@ -218,7 +272,7 @@ func (c *carrier) relay(ctx context.Context, t wire.Task, child string) wire.Tas
 	if err := c.queue.Put(t); err != nil {
 		return failedTask(t, err)
 	}
-	c.s.server.Announce(child)
+	c.children.Announce(child)
 	r, err := c.queue.Await(ctx, child, t.ID)
 	if err == nil {
 		return r
@@ -446,11 +500,11 @@ const sweepEvery = time.Minute
 
 // served reports which children are served; nil before the first commit.
 func (c *carrier) served() func(child string) bool {
-	if c.s.server.State().Commit == "" {
+	if c.children.State().Commit == "" {
 		return nil
 	}
 	return func(child string) bool {
-		next, pushed := c.s.server.Next(child)
+		next, pushed := c.children.Next(child)
 		return next == child && !pushed
 	}
 }
@@ -459,8 +513,7 @@ func (c *carrier) served() func(child string) bool {
 func (c *carrier) settle() {
 	results, _ := c.once.Unanswered()
 	for _, r := range results {
-		t := wire.Task{ID: r.ID, Kind: wire.TaskRun, Node: r.Node, By: c.s.o.Config.Identity, Job: c.once.Job(r.ID)}
-		if err := errors.Join(c.record(t, r), c.once.Answered(r.ID)); err != nil {
+		if err := errors.Join(c.record(c.once.Task(r.ID), r), c.once.Answered(r.ID)); err != nil {
 			c.s.o.Log.Error("the result of a command is not kept", "node", r.Node, "error", err)
 		}
 	}

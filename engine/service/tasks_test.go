@@ -31,7 +31,7 @@ func TestATaskStaysWithItsChildOverARestart(t *testing.T) {
 	s.o.Config.Identity = "father"
 	receipts, err := ledger.Open(t.TempDir())
 	require.NoError(t, err)
-	c := &carrier{s: s, queue: queue, once: once, ledger: receipts, recorded: map[string]wire.TaskOutcome{}}
+	c := &carrier{s: s, children: s.server, queue: queue, once: once, ledger: receipts, recorded: map[string]wire.TaskOutcome{}}
 	task.For = "father"
 	require.Equal(t, "from below", c.do(t.Context(), task).Output)
 	task.ID = wire.NewTaskID()

@@ -22,11 +22,11 @@ var errManyBegun = errors.New("too many tasks are not over yet: this one is not 
 type begun struct {
 	ID       string           `json:"id"`
 	Node     string           `json:"node"`
-	Job      string           `json:"job,omitempty"`
 	Expires  time.Time        `json:"expires"`
 	Began    time.Time        `json:"began"`
-	Relayed  *wire.Task       `json:"relayed,omitempty"` // it is carried out by a child of this one, which remembers it: it may be begun again
-	Result   *wire.TaskResult `json:"result,omitempty"`  // nil: it runs, or was interrupted; none is kept after the answer
+	Task     *wire.Task       `json:"task,omitempty"`   // nil after the answer
+	Relayed  bool             `json:"again,omitempty"`  // it is carried out by a child of this one, which remembers it: it may be begun again
+	Result   *wire.TaskResult `json:"result,omitempty"` // nil: it runs, or was interrupted; none is kept after the answer
 	Answered bool             `json:"answered,omitempty"`
 }
 
@@ -104,10 +104,7 @@ func (o *Once) Begin(t wire.Task, relayed bool) (bool, error) {
 	if len(all) >= mostBegun {
 		return false, errManyBegun
 	}
-	b := begun{ID: t.ID, Node: t.Node, Job: t.Job, Expires: t.Expires, Began: now.UTC()}
-	if relayed {
-		b.Relayed = &t
-	}
+	b := begun{ID: t.ID, Node: t.Node, Expires: t.Expires, Began: now.UTC(), Task: &t, Relayed: relayed}
 	if err := o.store(append(all, b)); err != nil {
 		return false, err
 	}
@@ -134,21 +131,21 @@ func (o *Once) change(id string, do func(*begun)) error {
 	return o.store(all)
 }
 
-// Job is the job of a task that was begun; "" if it has none.
-func (o *Once) Job(id string) string {
+// Task is a task as it was begun; zero if it was answered, or was not begun.
+func (o *Once) Task(id string) (t wire.Task) {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
-	if i := slices.IndexFunc(o.all, func(b begun) bool { return b.ID == id }); i >= 0 {
-		return o.all[i].Job
+	if i := slices.IndexFunc(o.all, func(b begun) bool { return b.ID == id && b.Task != nil }); i >= 0 {
+		t = *o.all[i].Task
 	}
-	return ""
+	return t
 }
 
 // Answered records that the parent has the result of a task.
 func (o *Once) Answered(id string) error {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
-	return o.change(id, func(b *begun) { b.Answered, b.Result, b.Relayed = true, nil, nil })
+	return o.change(id, func(b *begun) { b.Answered, b.Result, b.Task = true, nil, nil })
 }
 
 // due reports whether Unanswered has something.
@@ -168,9 +165,9 @@ func (o *Once) Unanswered() (results []wire.TaskResult, again []wire.Task) {
 		case b.Answered || o.running[b.ID]:
 		case b.Result != nil:
 			results = append(results, *b.Result)
-		case b.Relayed != nil:
+		case b.Relayed && b.Task != nil:
 			o.running[b.ID] = true
-			again = append(again, *b.Relayed)
+			again = append(again, *b.Task)
 		default:
 			results = append(results, wire.TaskResult{
 				ID: b.ID, Node: b.Node, Outcome: wire.TaskUnknown, Code: -1, Began: b.Began,
