@@ -21,9 +21,10 @@ func demoVerb(a *app) *cobra.Command {
 		Long: `Creates a repository with the example site and a simulated Proxmox VE host, starts an
 agent, and then only pushes commits. You see guests created, changed and removed, drift
 reverted, and bad commits refused. Guests that were there before are adopted and given up.
-Then VMs become hosts with their own agents, down to three levels. After each chapter it
-checks the simulated hosts themselves. It needs no privileges, no network and no git
-program, and leaves nothing behind.`,
+Then VMs become hosts with their own agents, down to three levels, and a machine that
+stands elsewhere joins as a host. After each chapter it checks the simulated hosts
+themselves. It needs no privileges, no network and no git program, and leaves nothing
+behind.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return runDemo(c.Context(), a, serve) },
 	}

@@ -68,11 +68,13 @@ type demo struct {
 	origin    string // the repository
 	dir       string // the author's checkout of it
 	secrets   string // the file with the keys of the site
+	data      string // folder of the agent
 	author    *source.Author
 	world     *World
 	history   History
 	sim       *pve.Host
 	guests    *sim.Guests // what runs inside of its guests
+	elsewhere *sim.Guests // what runs on no host of the site
 	service   *service.Service
 	agent     *agent.Agent // of the service
 	receipts  *ledger.Ledger
@@ -91,9 +93,9 @@ func RunDemo(ctx context.Context, o DemoOptions) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	d := &demo{
 		o: o, origin: filepath.Join(work, "site.git"), dir: filepath.Join(work, "site"), secrets: filepath.Join(work, "secrets.yaml"),
-		unmanaged: map[int]pve.Guest{},
+		data: filepath.Join(work, "agent"), unmanaged: map[int]pve.Guest{},
 	}
-	if err := d.setUp(filepath.Join(work, "agent")); err != nil {
+	if err := d.setUp(); err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
@@ -109,13 +111,15 @@ func RunDemo(ctx context.Context, o DemoOptions) (err error) {
 		}
 	}
 	close(stop)
-	return errors.Join(err, <-ended, d.world.Close())
+	err = errors.Join(err, <-ended)
+	d.elsewhere.Close()
+	return errors.Join(err, d.world.Close())
 }
 
 func (d *demo) printf(format string, args ...any) { fmt.Fprintf(d.o.Out, format, args...) }
 
 // setUp makes repository, host and agent.
-func (d *demo) setUp(data string) error {
+func (d *demo) setUp() error {
 	site, err := fs.Sub(examples.Site, "site")
 	if err == nil {
 		d.author, err = source.NewAuthor(d.origin, d.dir, site)
@@ -131,13 +135,13 @@ func (d *demo) setUp(data string) error {
 	if err != nil {
 		return err
 	}
-	d.guests = d.world.Guests()
+	d.guests, d.elsewhere = d.world.Guests(), d.world.Guests()
 	d.sim = pve.New(pve.Config{Node: hostName, Guests: 3, TaskTime: taskTime, Systems: d.guests, Record: d.history.Record})
 	hosts[hostName] = d.sim
 	for _, g := range d.sim.Snapshot().Guests {
 		d.unmanaged[g.VMID] = g
 	}
-	cfg := &service.Config{AgentFile: model.AgentFile{Identity: hostName, DataDir: data, SecretsFile: d.secrets, Listen: server, DriftEvery: driftEvery, Concurrency: 8}}
+	cfg := &service.Config{AgentFile: model.AgentFile{Identity: hostName, DataDir: d.data, SecretsFile: d.secrets, Listen: server, DriftEvery: driftEvery, Concurrency: 8}}
 	cfg.Repository = &model.AgentRepository{URL: d.origin, Branch: source.AuthorBranch, Poll: poll, Auth: &model.AgentAuth{}}
 	cfg.Parent, cfg.API, cfg.Access = &model.AgentParent{}, &model.AgentAPI{}, &model.AgentAccess{}
 	if d.service, err = d.world.Agent(cfg); err != nil {
@@ -155,7 +159,7 @@ An agent that polls the repository %d times a second. From here on, everything i
 func (d *demo) story(ctx context.Context) error {
 	tree := levels{d}
 	for _, chapter := range []func(context.Context) error{
-		d.create, d.edit, d.drift, d.handwork, d.mistake, d.forbidden, d.accident, d.stranded, d.adoption, d.farewell, tree.two, tree.three, tree.upwards,
+		d.create, d.edit, d.drift, d.handwork, d.mistake, d.forbidden, d.accident, d.stranded, d.adoption, d.farewell, tree.two, tree.three, tree.upwards, tree.remote,
 	} {
 		if err := chapter(ctx); err != nil {
 			return err

@@ -3,15 +3,21 @@ package sim
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/specserve/daemon"
+	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // levels has the chapters about trees, in their order.
@@ -81,6 +87,60 @@ func (d levels) upwards(ctx context.Context) error {
 	return nil
 }
 
+// remote: a machine that stands elsewhere becomes a host below this one.
+func (d levels) remote(ctx context.Context) error {
+	d.title("A machine elsewhere joins: it becomes a host below this one")
+	const site = `host "branch" {
+  parent = host.father
+}
+
+manifest "shop" {
+  pattern = "flat"
+  host    = host.branch
+
+  node "till" {
+    type   = "vm"
+    preset = preset.vm-small
+    image  = image.debian-12
+  }
+}
+`
+	if err := os.WriteFile(filepath.Join(d.dir, "hosts", "branch.hcl"), []byte(site), 0o644); err != nil {
+		return fmt.Errorf("edit the site: %w", err)
+	}
+	d.printf("  edit      hosts/branch.hcl: host \"branch\" { parent = host.father }, with a VM on it\n")
+	st, err := d.push(ctx, "A branch")
+	if err != nil {
+		return err
+	}
+	token, err := keys.MintJoin(filepath.Join(d.data, daemon.Folder), "branch", time.Hour, time.Now())
+	if err != nil {
+		return err
+	}
+	const disk = "disk of branch"
+	d.elsewhere.Boot(pve.Machine{Key: disk, Kind: "qemu", Image: "pve-9", Hostname: "branch", Address: "198.51.100.7/24", Cards: 1})
+	m := d.elsewhere.Machine(disk)
+	d.printf("  homestak-gitops token mint branch --join\n  homestak-gitops join https://%s --pin sha256:… --token …\n\n", server)
+	var said strings.Builder
+	join := push.Join{
+		JoinFile: wire.JoinFile{URL: "https://" + server, Pin: d.service.Status().Server.Pins[0], Token: token.Token}, Machine: inside{m}, Dial: m.Dial,
+		System: "linux", Arch: "amd64", Program: []byte(download("demo")), Version: "demo",
+		Say: func(format string, args ...any) { fmt.Fprintf(&said, format+"\n", args...) },
+	}
+	err = join.Do(ctx, false)
+	d.printf("%s\n", indent(said.String()))
+	if err != nil {
+		return err
+	}
+	if err := d.ready(ctx, st.Converged.ID, 4); err != nil {
+		return err
+	}
+	made := d.elsewhere.Hosts()[0].Snapshot()
+	own := len(made.Tasks) > 0 && !slices.ContainsFunc(made.Tasks, func(t pve.Task) bool { return t.User != "homestak@pve!agent" })
+	d.check(own && len(made.Guests) == 1 && made.Guests[0].Name() == "till", "on branch: till, made by its own agent with its own token")
+	return nil
+}
+
 // deploy names the host in a recipe.
 func (d levels) deploy(recipe string) error {
 	d.printf("  edit      recipes/%s.hcl: host = host.father\n", recipe)
@@ -98,10 +158,15 @@ func (d levels) grow(ctx context.Context, message string, nodes int) error {
 		d.check(false, "the commit is in force")
 		return nil
 	}
-	_, err = d.until(ctx, fmt.Sprintf("the tree has %d nodes that are ready", nodes), func(agent.Status) bool {
+	return d.ready(ctx, st.Converged.ID, nodes)
+}
+
+// ready waits until the whole tree is at a commit and ready, and draws it.
+func (d levels) ready(ctx context.Context, commit string, nodes int) error {
+	_, err := d.until(ctx, fmt.Sprintf("the tree has %d nodes that are ready", nodes), func(agent.Status) bool {
 		tree := d.service.Tree()
 		for _, n := range tree.Nodes {
-			if n.Type == "pve" && n.Commit != st.Converged.ID {
+			if n.Type == "pve" && n.Commit != commit {
 				return false
 			}
 		}
