@@ -2,7 +2,10 @@ package forest
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -11,7 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
+	"github.com/homestak/homestak-gitops/specserve/node"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -160,5 +166,127 @@ job "rotate" {
 		require.Equal(t, 4, all.runs["inner"])
 		w.rest(time.Hour)
 		require.Equal(t, map[string]int{"father": 9, "inner": 5, "leaf": 6}, all.runs)
+	})
+}
+
+// chatty is the inside of a node whose commands write much, with a secret of the site at the end.
+type chatty struct{ *shells }
+
+func (m chatty) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
+	out, err := shell{name: "edge", all: m.shells}.Run(ctx, c)
+	out.Out = strings.Repeat("x", wire.MaxTaskOutput) + " canary-of-father\n"
+	return out, err
+}
+
+// A node in mode pull hears of a command or of a job by its poll, runs it once, and its parent has the result: after the node, its
+// connection or the parent were away, too.
+func TestTasksOfANodeInModePull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := &shells{runs: map[string]int{}, hold: map[string]chan struct{}{}}
+		w := newWorld(t, nil)
+		defer w.end()
+		s := newSite()
+		s.inner, s.leaf = false, false
+		s.add("father")
+		files := s.files()
+		files["edge.hcl"] = `
+manifest "edge" {
+  pattern = "flat"
+  host    = host.father
+  node "edge" {
+    type   = "vm"
+    cores  = 1
+    memory = 512
+    image  = image.debian-12
+    spec   = spec.plain
+    execution {
+      mode = "pull"
+    }
+  }
+}
+job "tick" {
+  nodes    = [node.edge]
+  command  = ["backup", "canary-of-father"]
+  schedule = "every 1h"
+}
+`
+		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour + time.Minute)))
+		w.pushFiles(s, files, "a node in mode pull")
+		w.live(5 * time.Minute)
+		father := w.Machine("father")
+		known, err := father.Agent().Parent("edge", "plain")
+		require.NoError(t, err)
+		dir := sourcetest.TempDir(t)
+		from := node.Source{File: filepath.Join(dir, "node.json")}
+		require.NoError(t, known.Save(from.File))
+
+		// wait is config wait on the node, until it is ended.
+		wait := func() (end func()) {
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			run := node.Run{Folder: dir, Machine: chatty{all}, Dial: w.Network.dial(&Machine{Name: "edge"}), Note: func(string, ...any) {}}
+			go func() { ended <- run.Wait(ctx, from) }()
+			return func() {
+				cancel()
+				require.ErrorIs(t, <-ended, context.Canceled)
+			}
+		}
+		end := wait()
+		w.live(time.Minute)
+		run := wire.Asking{Kind: wire.TaskRun, Nodes: []string{"edge"}, Command: []string{"uptime"}, Timeout: 600}
+		began := time.Now()
+		got := asked(t, father, run)()["edge"]
+		require.Less(t, time.Since(began), 5*time.Second, "it hears of it at once")
+		require.Equal(t, wire.TaskDone, got.Outcome, got.Error)
+		require.LessOrEqual(t, len(got.Output), wire.MaxTaskOutput)
+		require.True(t, got.Cut)
+		require.True(t, strings.HasSuffix(got.Output, "xxx (sensitive)\n"), got.Output[len(got.Output)-40:])
+		require.Equal(t, 1, all.runs["edge"])
+
+		// The parent ends while the command runs, and the answer goes to the next process.
+		all.hold["edge"] = make(chan struct{})
+		_ = asked(t, father, run)
+		w.live(10 * time.Second)
+		father.Kill()
+		w.down["father"] = time.Now().Add(2 * time.Minute)
+		close(all.hold["edge"])
+		delete(all.hold, "edge")
+		w.live(10 * time.Minute)
+		require.Equal(t, 2, all.runs["edge"])
+
+		// The node ends while it runs: how it ended is not known, and it does not run again.
+		all.hold["edge"] = make(chan struct{})
+		results := asked(t, father, run)
+		w.live(10 * time.Second)
+		end()
+		delete(all.hold, "edge")
+		end = wait()
+		w.live(2 * time.Minute)
+		require.Equal(t, wire.TaskUnknown, results()["edge"].Outcome)
+		require.Equal(t, 3, all.runs["edge"])
+
+		// A node that nobody reaches does not run it later.
+		w.Network.Cut("edge", true)
+		results = asked(t, father, run)
+		w.live(4 * time.Minute)
+		require.Equal(t, wire.TaskExpired, results()["edge"].Outcome)
+		w.Network.Cut("edge", false)
+		w.rest(4 * time.Hour)
+		end()
+		require.Equal(t, 3+4, all.runs["edge"], "a job runs each hour")
+
+		receipts, err := ledger.Read(filepath.Join(father.Data, "data", "runs")).Last(0, nil)
+		require.NoError(t, err)
+		outcomes := map[string]int{}
+		for _, r := range receipts {
+			outcomes[r.Verb+" "+r.Outcome]++
+			text, err := json.Marshal(r)
+			require.NoError(t, err)
+			require.NotContains(t, string(text), "canary")
+			if r.Verb == "job" {
+				require.Equal(t, []string{"backup", "(sensitive)"}, r.Run.Command)
+			}
+		}
+		require.Equal(t, map[string]int{"exec done": 2, "exec unknown": 1, "exec expired": 1, "job done": 4}, outcomes)
 	})
 }
