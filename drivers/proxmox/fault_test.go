@@ -60,8 +60,7 @@ func (c *tally) add(n counts) {
 func (c *tally) now() counts { return counts{c.all.Load(), c.writes.Load()} }
 
 // tellWithFaults tells a tale once for each request that fails with each status, once
-// without and once with effect. The first status is tried everywhere; the others take
-// samples: see thinned.
+// without and once with effect. Each takes samples: see thinned.
 func tellWithFaults(t *testing.T, name string, statuses []int, story tale) {
 	t.Helper()
 	var whole storyRun
@@ -70,10 +69,7 @@ func tellWithFaults(t *testing.T, name string, statuses []int, story tale) {
 	require.Greater(t, len(whole.ordered), 3, "there is too little to break")
 	t.Logf("%s: %d requests, %d of them write", name, len(whole.asked), len(whole.ordered))
 	for i, status := range statuses {
-		first, step := 1, stride()
-		if i > 0 {
-			first, step = thinned(i)
-		}
+		first, step := thinned(i, len(statuses))
 		for _, effect := range []bool{false, true} {
 			for _, at := range whole.places(effect, first, step) {
 				t.Run(fmt.Sprintf("%s %d effect=%v request %d", name, status, effect, at), func(t *testing.T) {
@@ -207,13 +203,14 @@ func live(t *testing.T, r *storyRun, c chapters) {
 	}
 }
 
-// thinned selects the requests that fail in one of several ways that look alike to the driver: every third, so that
-// together they cover all requests. HOMESTAK_FAULTS=all uses each way at every request.
-func thinned(way int) (first, step int) {
+// thinned selects the requests that fail in one of several ways: every third, or with two ways every second, and of
+// each way others, so that together they cover all requests. HOMESTAK_FAULTS=all uses each way at every request.
+func thinned(way, ways int) (first, step int) {
 	if everyFault() {
 		return 1, stride()
 	}
-	return 1 + way%3, 3 * stride()
+	apart := min(ways, 3)
+	return 1 + way%apart, apart * stride()
 }
 
 // stride is the distance of the requests that fail. HOMESTAK_FAULTS=few, which make race sets, takes a few of them:
@@ -230,8 +227,8 @@ func stride() int {
 func everyFault() bool { return os.Getenv("HOMESTAK_FAULTS") == "all" }
 
 // sweepChapters runs a story once for each way in which each of its requests may fail: refused, unanswered by PVE's
-// proxy, cut off, or the last of an agent that dies; without and with its effect. Ways that look alike to the driver
-// take every third request each, unless HOMESTAK_FAULTS=all is set.
+// proxy, cut off, or the last of an agent that dies; without and with its effect. Each way takes every third request,
+// unless HOMESTAK_FAULTS=all is set.
 func sweepChapters(t *testing.T, c chapters) {
 	t.Helper()
 	t.Parallel()
@@ -240,10 +237,7 @@ func sweepChapters(t *testing.T, c chapters) {
 	require.Greater(t, len(whole.ordered), 5, "there is too little to break")
 	t.Logf("%d requests, %d of them write", len(whole.asked), len(whole.ordered))
 	for i, how := range []way{{status: 500}, {status: 595}, {status: -1}, {status: 596}, {status: -1, crash: true}} {
-		first, step := 1, stride()
-		if i < 3 {
-			first, step = thinned(i)
-		}
+		first, step := thinned(i, 5)
 		for _, effect := range []bool{false, true} {
 			for _, at := range whole.places(effect, first, step) {
 				one := way{status: how.status, crash: how.crash, effect: effect}
