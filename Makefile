@@ -38,8 +38,10 @@ export GOFLAGS := $(filter-out -trimpath,$(shell $(GO) env GOFLAGS)) -trimpath
 # faults takes less.
 test: export GOGC ?= 1000
 race: export GOGC ?= 400
-race: export HOMESTAK_FOREST_SCHEDULES ?= 4
+race: export HOMESTAK_FOREST_SCHEDULES ?= 2
+race: export HOMESTAK_FLEET_SCHEDULES ?= 1
 race: export HOMESTAK_CHAOS_SCHEDULES ?= 5
+race: export HOMESTAK_IMPORT_HOSTS ?= 3
 race: export HOMESTAK_FAULTS ?= few
 
 # Half of the packages with long tests mostly wait, for tasks and for programs: three times as
@@ -76,25 +78,28 @@ quick: ## build, vet, and the tests of packages that need no simulated host, in 
 # can race. So it watches the packages whose code or tests start goroutines, enter machines, or
 # serve requests. A package that only guards what it shares is watched in the tests of those that
 # share it. As in make test, most of the long ones wait, so twice as many packages run at once as
-# there are processors. ALONE are the acceptance tests, which run built
-# programs or take very long; of the stories those are watched in which two work on one
+# there are processors, and those of RACEFIRST begin first. ALONE are the acceptance tests, which run built
+# programs or take very long, and hcl/sops, which starts goroutines only beside the real sops; of the stories those
+# are watched in which two work on one
 # thing. The tests of ONEBYONE make one request after the other, or let the accesses to a
-# disk fail one after the other, and its scripts only read a site. Those of MANYVALUES go one
+# disk fail one after the other, and its scripts only read a site or write files. Those of MANYVALUES go one
 # way again and again: TestEveryRequest… goes it for guests, the script apply for plans, trial
 # for trees and for the demo,
-# TestSchedule of test/forest and of test/chaos for long days and for what orders twice,
+# TestSchedule and TestFleetSchedule of test/forest and TestSchedule of test/chaos for long days, for what orders
+# twice, for lost data, and for hosts below a hub, TestGit and TestConcurrency for large answers of a server of git,
 # specserve for many connections, and TestS2ALoadThatTakesTooMuchIsEnded for what a
 # commit does in a child. make test has all of them, and more schedules.
 SIDEBYSIDE := ^\s*(defer )?go [a-zA-Z(]|drivertest|\.Go\(|errgroup|httptest|net\.Listen|http\.Server
-ALONE := examples|test/(arch|bench|guest|machines|nspawn|integration|real|sim/clients|sim/replay)
-ONEBYONE := ^(TestAnyHistory|TestAdoptMoveAndGiveUpInAnyOrder|TestDoctorScript|TestNegotiation|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted|TestOutputIsBounded|TestTestsAreLimited|TestEveryUnusableAnswer|TestSameSurface|TestGuestAgentInputIsBytes|TestS5DamageThatCannotBeMovedAside|TestS5AFailedAccessDuringAFetch|TestADiskThatIsFullForAMoment|TestKilledAtAnyChangeOfTheCopy|TestS5DamageRecovers|TestLargeFilesAreNotHeld|TestTheCopyStaysSmall|TestFetchesOfNothingNewLeaveNothing|TestDecisionsAreRemembered)$$|^TestScript$$/^(config|docs|fmt|init|policy.*|sops|token|validate|version)$$|^TestMachine$$/^(OutputIsLimited|LongStdin)$$
-MANYVALUES := ^(TestAnyContainer|TestEveryKeyOfAContainer|TestN1AStuckTreeNamesTheCause|TestN1N2ATreeOfAHostAtLoopback|TestRandomGuestsConvergeOnce|TestRandomEditsWriteExactlyTheirKeys|TestContainerEditsWriteExactlyTheEditedKeys|TestRestartedInTheMiddleOfATaskOfAContainer|TestCutOffAtEveryCommand|TestWhatDiffersIsPutBack|TestADay|TestAnIdleDay|TestS2HostileSites|TestS3HostileRules|TestAPartitionForHours|TestST18RotationInATree|TestST19ParentAwayForHours|TestAWireThatOrdersTwice|TestEveryLawCanTrip|TestS4IdleConnections|TestS1Table)$$|^TestScript$$/^(badhost|demo|harmful|obstacles|ownership|plan|testtree)$$|^TestATreeThatFailsIsRemoved$$/^(a_variable_of_the_command_line|a_child_that_is_no_Proxmox_VE)$$
+RACEFIRST := ./drivers/proxmox ./test/forest ./cmd/homestak-gitops ./cmd/homestak-gitops/trial ./engine/source ./specserve
+ALONE := examples|hcl/sops|test/(arch|bench|guest|machines|nspawn|integration|real|sim/clients|sim/replay)
+ONEBYONE := ^(TestAnyHistory|TestAdoptMoveAndGiveUpInAnyOrder|TestDoctorScript|TestNegotiation|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted|TestOutputIsBounded|TestTestsAreLimited|TestEveryUnusableAnswer|TestSameSurface|TestGuestAgentInputIsBytes|TestS5DamageThatCannotBeMovedAside|TestS5AFailedAccessDuringAFetch|TestADiskThatIsFullForAMoment|TestKilledAtAnyChangeOfTheCopy|TestS5DamageRecovers|TestLargeFilesAreNotHeld|TestTheCopyStaysSmall|TestFetchesOfNothingNewLeaveNothing|TestDecisionsAreRemembered|TestS5AFailedAccessChangesNothing|TestSinceSaysWhatGitSays|TestKilledAtEveryCommand|TestAnIdleHourAsksNothingOfTheHost|TestHalfMadeClones|TestS1MutatedTags|TestS1AClaimIsNoProof|TestTwinOfAToken|TestRequestsPer(Clone|Import))$$|^TestScript$$/^(config|convert|docs|download|fmt|import.*|init|keyless|policy.*|sops|token|validate|version)$$|^TestMachine$$/^(OutputIsLimited|LongStdin)$$
+MANYVALUES := ^(TestAnyContainer|TestEveryKeyOfAContainer|TestN1AStuckTreeNamesTheCause|TestN1N2ATreeOfAHostAtLoopback|TestRandomGuestsConvergeOnce|TestRandomEditsWriteExactlyTheirKeys|TestContainerEditsWriteExactlyTheEditedKeys|TestRestartedInTheMiddleOfATaskOfAContainer|TestCutOffAtEveryCommand|TestWhatDiffersIsPutBack|TestADay|TestAnIdleDay|TestS2HostileSites|TestS3HostileRules|TestAPartitionForHours|TestST18RotationInATree|TestST19ParentAwayForHours|TestAWireThatOrdersTwice|TestEveryLawCanTrip|TestS4IdleConnections|TestS1Table|TestSlowClients|TestTotalTime|TestDiskThatLeavesBesideWhatIsRefused|TestMediumChangesHot|TestHubAndSpokes|TestHubAway|TestHostMoves|TestST22IdentityGoneInATree|TestST21LostDataFolderInATree|TestAChildThatLostItsData|TestA(Parent|Child)FromAnOldBackup|TestAChildWithATokenOfAnotherTime|TestST11WithdrawalInAChildOfAChild)$$|^TestScript$$/^(badhost|demo|harmful|obstacles|ownership|plan|testtree)$$|^TestATreeThatFailsIsRemoved$$/^(a_variable_of_the_command_line|a_child_that_is_no_Proxmox_VE)$$
 #
 # -cpu 1: in a bubble of synctest, timers that fire on two processors at once share a context
 # of the detector, which crashes (golang/go#78156). What the detector reports does not depend
 # on the number of processors; packages still run side by side.
 race: ## all that runs side by side, under the race detector (needs gcc)
-	CGO_ENABLED=1 $(GO) test -vet=off -timeout 30m -race -cpu 1 -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) -skip '$(ONEBYONE)|$(MANYVALUES)' $$(grep -lEr --include=*.go --exclude-dir=testdata '$(SIDEBYSIDE)' . | xargs -n 1 dirname | sort -u | grep -vE '^\./($(ALONE))$$')
+	CGO_ENABLED=1 $(GO) test -vet=off -timeout 30m -race -cpu 1 -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) -skip '$(ONEBYONE)|$(MANYVALUES)' $$({ printf '%s\n' $(RACEFIRST); grep -lEr --include=*.go --exclude-dir=testdata '$(SIDEBYSIDE)' . | xargs -n 1 dirname | sort -u | grep -vE '^\./($(ALONE))$$'; } | awk '!seen[$$0]++')
 	CGO_ENABLED=1 $(GO) test -vet=off -race -cpu 1 -run 'OneWriter|Interrupted|SideBySide|NotWell' ./test/integration
 
 # Among the linters is govet, with all that go vet has.

@@ -217,7 +217,7 @@ func thinned(way, ways int) (first, step int) {
 // the race detector makes the sweep ten times as slow, and needs little of it.
 func stride() int {
 	if os.Getenv("HOMESTAK_FAULTS") == "few" {
-		return 41
+		return 97
 	}
 	return 1
 }
