@@ -36,12 +36,7 @@ var cloudInit = regexp.MustCompile(`[:/](vm-\d+-)?cloudinit(\.\w+)?$`)
 
 // MayHoldCD reports whether a key is a slot that CD drives may have.
 func MayHoldCD(key string) bool {
-	switch BusOf(key) {
-	case "ide", "sata", "scsi":
-		return IsDrive(key)
-	default:
-		return false
-	}
+	return IsDrive(key) && slices.Contains([]string{"ide", "sata", "scsi"}, BusOf(key))
 }
 
 // HoldsCD reports whether a drive holds CDs, that of cloud-init included.

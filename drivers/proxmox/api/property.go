@@ -23,14 +23,16 @@ type PropertySet struct {
 // ParseProperty parses a property string.
 func ParseProperty(s string) PropertySet {
 	p := PropertySet{Values: map[string]string{}}
-	for i, part := range strings.Split(s, ",") {
+	first := true
+	for part := range strings.SplitSeq(s, ",") {
 		k, v, ok := strings.Cut(part, "=")
 		switch {
 		case ok:
 			p.Values[strings.TrimSpace(k)] = v
-		case i == 0:
+		case first:
 			p.Keyless = part
 		}
+		first = false
 	}
 	return p
 }
@@ -102,7 +104,7 @@ func StorageOf(drive string) string {
 
 // isNumber reports whether a text is the number at the end of a key such as net0.
 func isNumber(s string) bool {
-	return s != "" && strings.Trim(s, "0123456789") == ""
+	return s != "" && strings.IndexFunc(s, func(c rune) bool { return c < '0' || c > '9' }) < 0
 }
 
 // IsNet reports whether a key is that of a network card.

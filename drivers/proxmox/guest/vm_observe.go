@@ -46,6 +46,9 @@ func vmFromConfig(g api.ListedGuest, cfg api.GuestConfig, notes string, m owner.
 func (o *Observation) readDisks() []Disk {
 	var out []Disk
 	for slot, drive := range o.Config.Next {
+		if !api.IsDrive(slot) {
+			continue
+		}
 		if name, ok := strings.CutPrefix(o.deviceAt(slot), "disk."); ok {
 			out = append(out, Disk{
 				Name: name, Size: api.ParseGiB(api.PropertyValue(drive, "size")), Storage: api.StorageOf(drive),

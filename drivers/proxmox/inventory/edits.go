@@ -38,7 +38,7 @@ type logged struct {
 func (d finder) withEdits(ctx context.Context, obs *kind.Observation, guests model.State) (model.State, error) {
 	differ := map[int]model.Address{}
 	for addr, r := range guests {
-		if obs.Want.NameEdits && differs(obs.Want.State[addr], r) {
+		if want := obs.Want.State[addr]; obs.Want.NameEdits && want != nil && guest.Differs(want, r) {
 			differ[r.Guest.VMID] = addr
 		}
 	}
@@ -191,15 +191,6 @@ func readEntry(e logged) (vmid int, keys []string) {
 	}
 	vmid, _ = strconv.Atoi(id.Object)
 	return vmid, []string{path}
-}
-
-// differs reports whether an observed guest differs from what is wanted of it, pending changes aside. It is false if
-// either is not a VM or container.
-func differs(want, have *model.Resource) bool {
-	if want == nil || guest.TargetOf(want) == nil || guest.StateOf(have) == nil {
-		return false
-	}
-	return !model.Same(want.Spec, guest.Aligned(guest.TargetOf(want), guest.StateOf(have), guest.StateOf(have).Observed().Config).Spec())
 }
 
 // editedPath is the path in the files of a key that a log names; a path stays as it is.

@@ -25,11 +25,12 @@ type finder struct{ *kind.Host }
 // their configuration is not read. Each reader gets what is known before it, and returns what it read.
 func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
 	d := finder{obs.Host}
-	listed, err := list(ctx, obs)
+	wanted := wantedGuests(obs.Want)
+	listed, err := list(ctx, obs, wanted)
 	if err != nil {
 		return listed, err
 	}
-	found, err := classify(ctx, obs)
+	found, err := classify(ctx, obs, wanted)
 	if err != nil {
 		return found, err
 	}
@@ -62,17 +63,16 @@ func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) 
 
 // list lists all guests into the observation, with the configurations of those on the cluster's list that may be
 // managed. It returns the VMIDs in use, and what could not be listed.
-func list(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
-	out := model.Observed{Taken: map[int]string{}}
-	wanted := wantedGuests(obs.Want)
+func list(ctx context.Context, obs *kind.Observation, wanted wanted) (model.Observed, error) {
 	// The guests on the cluster's list are read first: PVE closes the connection after each of
 	// the requests that follow, and these then close connections that are open already.
-	var first []api.ListedGuest
+	first := make([]api.ListedGuest, 0, len(obs.View.Guests))
 	for _, id := range slices.Sorted(maps.Keys(obs.View.Guests)) {
 		if g := obs.View.Guests[id]; wanted.mayBeManaged(g) && obs.View.Nodes[g.Node] {
 			first = append(first, g)
 		}
 	}
+	out := model.Observed{Taken: make(map[int]string, len(obs.View.Guests))}
 	if err := obs.ReadConfigs(ctx, first); err != nil {
 		return out, err
 	}
@@ -88,10 +88,10 @@ func list(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
 
 // classify reads the configurations of guests that may be managed and were not read yet, and separates managed guests
 // from all others.
-func classify(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
-	wanted := wantedGuests(obs.Want)
+func classify(ctx context.Context, obs *kind.Observation, wanted wanted) (model.Observed, error) {
 	var offline []model.Unknown
-	var maybe, later, unread, rest []api.ListedGuest
+	maybe := make([]api.ListedGuest, 0, len(obs.Guests))
+	var later, unread, rest []api.ListedGuest
 	for _, id := range slices.Sorted(maps.Keys(obs.Guests)) {
 		g := obs.Guests[id]
 		switch {

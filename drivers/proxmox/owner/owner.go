@@ -213,8 +213,8 @@ func (t Tag) Provisional() bool { return t.UUID == "" && t.MAC == "" }
 // pending values count: a clone takes over neither.
 func (t Tag) matches(cfg api.GuestConfig) (ok bool, what string) {
 	if t.Type != "ct" {
-		now, next := UUID(cfg.Now["smbios1"]), UUID(cfg.Next["smbios1"])
-		return t.UUID != "" && (strings.EqualFold(t.UUID, next) || strings.EqualFold(t.UUID, now)), "uuid"
+		is := func(smbios1 string) bool { return strings.EqualFold(t.UUID, UUID(smbios1)) }
+		return t.UUID != "" && (is(cfg.Next["smbios1"]) || is(cfg.Now["smbios1"])), "uuid"
 	}
 	for _, side := range []map[string]string{cfg.Next, cfg.Now} {
 		for key, val := range side {
