@@ -31,15 +31,17 @@ func programMappings() []mapping {
 		var m mapping
 		var mode string
 		var own int
-		if n, _ := fmt.Sscanf(line, "%x-%x %s", &m.from, &m.to, &mode); n == 3 { // the first line of each
-			if listed = len(mode) > 1 && mode[1] == '-' && strings.HasSuffix(line, " "+program); listed {
-				out = append(out, m)
-			}
-			continue
-		}
 		key, value, _ := strings.Cut(line, ":")
-		if n, _ := fmt.Sscanf(value, "%d", &own); listed && n == 1 && own > 0 && (key == "Anonymous" || key == "Swap") {
-			out, listed = out[:len(out)-1], false
+		switch {
+		case strings.Contains(key, "-"): // the first line of each
+			listed = false
+			if n, _ := fmt.Sscanf(line, "%x-%x %s", &m.from, &m.to, &mode); strings.HasSuffix(line, " "+program) && n == 3 && len(mode) > 1 && mode[1] == '-' {
+				out, listed = append(out, m), true
+			}
+		case listed && (key == "Anonymous" || key == "Swap"):
+			if n, _ := fmt.Sscanf(value, "%d", &own); n == 1 && own > 0 {
+				out, listed = out[:len(out)-1], false
+			}
 		}
 	}
 	return out
