@@ -262,15 +262,16 @@ func corpus(t *testing.T, name string) (out []hostile) {
 	return out
 }
 
-// sweep loads each of a corpus, with a good commit after it, and says what became of it.
-func sweep(t *testing.T, name string, most int, tree func(text string) fs.FS) map[string]int {
+// sweep loads each of a corpus, with a good commit after it, and says what became of it. Children may take so much, or with
+// HOMESTAK_FULL_LIMITS=1 what they have in use.
+func sweep(t *testing.T, name string, most int, may limits, tree func(text string) fs.FS) map[string]int {
 	files := corpus(t, name)
 	require.GreaterOrEqual(t, len(files), most)
 	s := sandboxed(t)
 	l := loaderIn(s)
 	require.NotNil(t, load(t, l, soundTree(), "good").Site)
 	if os.Getenv("HOMESTAK_FULL_LIMITS") == "" {
-		s.Limits.CPU = 200 * time.Millisecond
+		s.Limits = may
 	}
 	base, peak := heapNow(), uint64(0)
 	outcomes := map[string]int{}
@@ -309,12 +310,12 @@ func heapNow() uint64 {
 }
 
 func TestS2HostileSites(t *testing.T) {
-	got := sweep(t, "hcl-bombs.txtar", 70, func(text string) fs.FS { return soundTree("bomb.hcl", text) })
+	got := sweep(t, "hcl-bombs.txtar", 70, limits{CPU: 200 * time.Millisecond, Memory: 256 << 20}, func(text string) fs.FS { return soundTree("bomb.hcl", text) })
 	require.Greater(t, got["ended"], 15, "the texts are as hostile as they are meant to be")
 }
 
 func TestS3HostileRules(t *testing.T) {
-	got := sweep(t, "rego-bombs.txtar", 50, func(text string) fs.FS { return soundTree("policy/bomb.rego", "package homestak.site\n"+text) })
+	got := sweep(t, "rego-bombs.txtar", 50, limits{CPU: 100 * time.Millisecond, Memory: 128 << 20}, func(text string) fs.FS { return soundTree("policy/bomb.rego", "package homestak.site\n"+text) })
 	require.Greater(t, got["ended"], 15, "the rules are as hostile as they are meant to be")
 }
 
