@@ -10,7 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pmxcfs"
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/apply"
@@ -114,7 +114,7 @@ func newService(cfg *service.Config, net session.Network, in *site.Sandbox, log 
 	return net.Agent(service.Options{
 		Config: cfg, Program: thisBuild().Version, Log: log, Sandbox: in,
 		Watch: func(changed func([]int)) service.Watcher {
-			return &pmxcfs.Watcher{Root: env("HOMESTAK_PVE_ROOT"), Changed: changed}
+			return &proxmox.Watcher{Root: env("HOMESTAK_PVE_ROOT"), Changed: changed}
 		},
 	}, session.OwnWays(cfg.DataDir, env))
 }

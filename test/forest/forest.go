@@ -25,7 +25,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pmxcfs"
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/guest"
@@ -221,7 +221,7 @@ func (m *Machine) Start() error {
 	}
 	if f.o.Watch {
 		o.Watch = func(changed func([]int)) service.Watcher {
-			return &pmxcfs.Watcher{Root: filepath.Join(m.Data, "root"), Changed: changed}
+			return &proxmox.Watcher{Root: filepath.Join(m.Data, "root"), Changed: changed}
 		}
 	}
 	s, err := service.New(o)

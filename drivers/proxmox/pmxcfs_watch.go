@@ -1,4 +1,4 @@
-package pmxcfs
+package proxmox
 
 import (
 	"context"
@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// every is the interval at which the files are read. A change is to be noticed within two seconds, and each reading wakes the processor.
-const every = 1500 * time.Millisecond
+// watchEvery is the interval at which the files are read. A change is to be noticed within two seconds, and each reading wakes the processor.
+const watchEvery = 1500 * time.Millisecond
 
-// absent is the longest pause while the files are not there. An agent that is not on a node of Proxmox VE never sees them; on
+// watchAbsent is the longest pause while the files are not there. An agent that is not on a node of Proxmox VE never sees them; on
 // a node they are gone for a moment while the file system of the cluster restarts.
-const absent = time.Minute
+const watchAbsent = time.Minute
 
 // Watcher calls Changed when a guest that matters is not as it was.
 type Watcher struct {
@@ -45,13 +45,13 @@ func (w *Watcher) Err() error {
 }
 
 // Run reads the files until ctx ends. Missing files may appear later: until then each pause is twice as long as the
-// one before, up to absent.
+// one before, up to watchAbsent.
 func (w *Watcher) Run(ctx context.Context) {
-	r := &reader{Root: w.Root}
-	var before state
-	timer := time.NewTimer(every)
+	r := &nodeReader{Root: w.Root}
+	var before nodeState
+	timer := time.NewTimer(watchEvery)
 	defer timer.Stop()
-	for pause := every; ; {
+	for pause := watchEvery; ; {
 		now, err := r.Read()
 		if changed, all := now.Since(before); err == nil && before.Began != 0 {
 			if changed = w.those(changed); all || len(changed) > 0 {
@@ -62,8 +62,8 @@ func (w *Watcher) Run(ctx context.Context) {
 			before = now
 		}
 		w.note(err)
-		if pause = min(2*pause, absent); !errors.Is(err, fs.ErrNotExist) {
-			pause = every
+		if pause = min(2*pause, watchAbsent); !errors.Is(err, fs.ErrNotExist) {
+			pause = watchEvery
 		}
 		timer.Reset(pause)
 		select {

@@ -1,4 +1,4 @@
-package pmxcfs
+package proxmox
 
 import (
 	"context"
@@ -30,7 +30,7 @@ const (
 
 func TestReadsWhatANodeWrites(t *testing.T) {
 	root := t.TempDir()
-	r := &reader{Root: root}
+	r := &nodeReader{Root: root}
 	_, err := r.Read()
 	require.ErrorIs(t, err, os.ErrNotExist)
 	write(t, root, "etc/pve/.version", version)
@@ -39,7 +39,7 @@ func TestReadsWhatANodeWrites(t *testing.T) {
 	write(t, root, "etc/pve/.vmlist", list)
 	before, err := r.Read()
 	require.NoError(t, err)
-	require.Equal(t, map[int]guest{100: {Node: "father", Version: 3}, 101: {Node: "mother", Version: 5}}, before.Guests)
+	require.Equal(t, map[int]listedGuest{100: {Node: "father", Version: 3}, 101: {Node: "mother", Version: 5}}, before.Guests)
 	require.Empty(t, before.Running)
 
 	since := func() []int {
@@ -118,7 +118,7 @@ func TestR7NoticesStopsWithControlGroupsOfVersion1(t *testing.T) {
 		write(t, root, "run/qemu-server/"+name, "")
 	}
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "sys/fs/cgroup/systemd/lxc/101"), 0o700))
-	r := &reader{Root: root}
+	r := &nodeReader{Root: root}
 	before, err := r.Read()
 	require.NoError(t, err)
 	require.Equal(t, map[int]bool{100: true, 101: true}, before.Running)
@@ -164,7 +164,7 @@ func TestNoticesChanges(t *testing.T) {
 		go w.Run(ctx)
 		after := func() []int {
 			t.Helper()
-			<-time.After(every)
+			<-time.After(watchEvery)
 			synctest.Wait()
 			select {
 			case guests := <-noticed:
@@ -207,13 +207,13 @@ func TestMissingFoldersAreCheckedSeldom(t *testing.T) {
 		require.ErrorIs(t, w.Err(), os.ErrNotExist)
 		write(t, root, "etc/pve/.version", version)
 		write(t, root, "etc/pve/.vmlist", list)
-		pass(2 * every)
+		pass(2 * watchEvery)
 		require.ErrorIs(t, w.Err(), os.ErrNotExist, "it sleeps")
-		pass(absent)
+		pass(watchAbsent)
 		require.NoError(t, w.Err())
 		write(t, root, "etc/pve/.vmlist", strings.Replace(list, `"version": 3`, `"version": 8`, 1))
 		write(t, root, "etc/pve/.version", strings.Replace(version, "vmlist\": 7", "vmlist\": 8", 1))
-		pass(every)
+		pass(watchEvery)
 		require.Equal(t, []int{100}, <-noticed)
 	})
 }
@@ -227,7 +227,7 @@ func BenchmarkRead(b *testing.B) {
 			e.Add(pve.Guest{VMID: 100 + id, Running: true})
 		}
 	})
-	r := &reader{Root: root}
+	r := &nodeReader{Root: root}
 	for b.Loop() {
 		if _, err := r.Read(); err != nil {
 			b.Fatal(err)

@@ -1,4 +1,4 @@
-package pmxcfs
+package proxmox
 
 import (
 	"errors"

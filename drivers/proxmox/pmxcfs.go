@@ -1,8 +1,9 @@
-// Package pmxcfs notices changes of guests on a Proxmox VE node, without API requests. The cluster file system has
+// The agent on a node notices changes of guests without API requests. The cluster file system, pmxcfs, has
 // a version for every guest, which grows with each write of its configuration (pve-cluster, src/pmxcfs/status.c,
 // cfs_create_version_msg and cfs_create_vmlist_msg). A running guest has a control group, and a VM also a PID file.
 // A change only triggers an observation of the host.
-package pmxcfs
+
+package proxmox
 
 import (
 	"bytes"
@@ -24,10 +25,10 @@ const (
 	guestsFile  = folder + "/.vmlist"
 )
 
-// running are folders that show which VMs and which containers run; of each kind the first that is there counts. The control
+// runningFolders are those that show which VMs and which containers run; of each kind the first that is there counts. The control
 // groups of version 1 are in a folder for each controller. There nothing but the file with its process is read of a VM, which is
 // there with version 2 as well, but stays for a moment when QEMU is killed (qemu-server, PVE/QemuServer.pm, vm_stop_cleanup).
-var running = [2][]string{
+var runningFolders = [2][]string{
 	{
 		"sys/fs/cgroup/qemu.slice", // VMID.scope (qemu-server, PVE/QemuServer.pm, vm_start_nolock)
 		"run/qemu-server",          // VMID.pid, and other files (qemu-server, PVE/QemuServer/Helpers.pm, pidfile_name)
@@ -38,18 +39,18 @@ var running = [2][]string{
 	},
 }
 
-// state is the content of the files at one moment.
-type state struct {
-	Began   uint64        // when the file system started, Unix seconds: versions are counted from then
-	List    uint64        // version of the list of guests
-	Guests  map[int]guest // of the whole cluster
-	Running map[int]bool  // guests of this node
+// nodeState is the content of the files at one moment.
+type nodeState struct {
+	Began   uint64              // when the file system started, Unix seconds: versions are counted from then
+	List    uint64              // version of the list of guests
+	Guests  map[int]listedGuest // of the whole cluster
+	Running map[int]bool        // guests of this node
 
 	ran uint64 // grows with each other Running
 }
 
-// guest is an entry of the list of guests.
-type guest struct {
+// listedGuest is an entry of the list of guests.
+type listedGuest struct {
 	Node    string
 	Version uint64 // of its configuration
 }
@@ -58,11 +59,11 @@ type guest struct {
 // them, and knows no time of the last change. One guest that stops while another one starts, between two readings, is found then.
 const listEvery = 7
 
-// reader reads the files below the root of a node. The zero value is for this machine. It keeps what it
+// nodeReader reads the files below the root of a node. The zero value is for this machine. It keeps what it
 // read last, and is for one goroutine.
-type reader struct {
+type nodeReader struct {
 	Root   string // "" for /
-	last   state
+	last   nodeState
 	text   []byte // of the file of versions, as it was read last
 	buffer []byte
 	groups [2]groups
@@ -80,33 +81,33 @@ type groups struct {
 
 // Read reads the files. It reads their content and the folders only if a change shows, and States share them until
 // then.
-func (r *reader) Read() (state, error) {
+func (r *nodeReader) Read() (nodeState, error) {
 	now, err := r.read()
 	if err != nil {
 		r.text, r.groups = nil, [2]groups{} // so that all of it is read again
-		return state{}, err
+		return nodeState{}, err
 	}
 	r.last = now
 	return now, nil
 }
 
-func (r *reader) read() (state, error) {
+func (r *nodeReader) read() (nodeState, error) {
 	now, err := r.versions()
 	if err != nil {
-		return state{}, err
+		return nodeState{}, err
 	}
 	if now.Guests == nil || now.Began != r.last.Began || now.List != r.last.List {
 		if now.Guests, err = r.guests(); err != nil {
-			return state{}, err
+			return nodeState{}, err
 		}
 	}
 	return r.running(now)
 }
 
 // guests reads the list of guests.
-func (r *reader) guests() (map[int]guest, error) {
+func (r *nodeReader) guests() (map[int]listedGuest, error) {
 	var list struct {
-		IDs map[int]guest `json:"ids"`
+		IDs map[int]listedGuest `json:"ids"`
 	}
 	name := r.path(guestsFile)
 	data, err := readFresh(name, nil)
@@ -117,17 +118,17 @@ func (r *reader) guests() (map[int]guest, error) {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
 	if list.IDs == nil { // without guests
-		return map[int]guest{}, nil
+		return map[int]listedGuest{}, nil
 	}
 	return list.IDs, nil
 }
 
 // versions reads the file of versions. Its state has the guests of the last one.
-func (r *reader) versions() (state, error) {
+func (r *nodeReader) versions() (nodeState, error) {
 	name := r.path(versionFile)
 	text, err := readFresh(name, r.buffer[:0])
 	if err != nil {
-		return state{}, err
+		return nodeState{}, err
 	}
 	if r.text != nil && bytes.Equal(text, r.text) {
 		r.buffer = text
@@ -139,9 +140,9 @@ func (r *reader) versions() (state, error) {
 	}
 	switch err := json.Unmarshal(text, &versions); {
 	case err != nil:
-		return state{}, fmt.Errorf("read %s: %w", name, err)
+		return nodeState{}, fmt.Errorf("read %s: %w", name, err)
 	case versions.Began == 0 || versions.List == 0:
-		return state{}, fmt.Errorf("%s has no version of the list of guests", name)
+		return nodeState{}, fmt.Errorf("%s has no version of the list of guests", name)
 	}
 	r.text, r.buffer = text, r.text
 	now := r.last
@@ -151,16 +152,16 @@ func (r *reader) versions() (state, error) {
 
 // running lists the guests that run, in a state that has everything else. As long as the folders are as before it has the
 // same map.
-func (r *reader) running(now state) (state, error) {
+func (r *nodeReader) running(now nodeState) (nodeState, error) {
 	again := r.reads%listEvery == 0
 	r.reads++
 	same := r.last.Running != nil
-	for i := range running {
+	for i := range runningFolders {
 		g := &r.groups[i]
-		name, is, err := r.first(running[i])
+		name, is, err := r.first(runningFolders[i])
 		switch {
 		case err != nil:
-			return state{}, err
+			return nodeState{}, err
 		case name == "": // as long as none runs
 			same = same && !g.there
 			*g = groups{}
@@ -174,7 +175,7 @@ func (r *reader) running(now state) (state, error) {
 		}
 		list, err := listing(name, g.buffer[:0])
 		if err != nil {
-			return state{}, err
+			return nodeState{}, err
 		}
 		same = same && g.there && bytes.Equal(list, g.list)
 		g.seen, g.there, g.list, g.buffer = is, true, list, g.list
@@ -195,7 +196,7 @@ func (r *reader) running(now state) (state, error) {
 }
 
 // first finds the first of some folders that is there; "" for none.
-func (r *reader) first(folders []string) (name string, is stamp, err error) {
+func (r *nodeReader) first(folders []string) (name string, is stamp, err error) {
 	for _, folder := range folders {
 		name = r.path(folder)
 		if is, err = stampOf(name); !errors.Is(err, fs.ErrNotExist) {
@@ -205,11 +206,11 @@ func (r *reader) first(folders []string) (name string, is stamp, err error) {
 	return "", stamp{}, nil
 }
 
-func (r *reader) path(name string) string { return filepath.Join("/", r.Root, name) }
+func (r *nodeReader) path(name string) string { return filepath.Join("/", r.Root, name) }
 
 // Since lists the guests that are not as they were: their configuration was written, they were created, removed, moved,
 // started or stopped. All reports that it cannot be said, since the versions start again.
-func (s state) Since(before state) (guests []int, all bool) {
+func (s nodeState) Since(before nodeState) (guests []int, all bool) {
 	if s.Began != before.Began {
 		return nil, true
 	}

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package pmxcfs
+package proxmox
 
 import (
 	"os"
