@@ -70,3 +70,6 @@ func container(host http.RoundTripper) *machine {
 	}
 	return &machine{h: &kind.Host{API: c, Model: of}, at: api.GuestRef{Node: "father", VMID: 200, LXC: true}}
 }
+
+// ResolveGuest completes and checks guests of a kind.
+var ResolveGuest = resolveGuest

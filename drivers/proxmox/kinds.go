@@ -9,7 +9,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/provision"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/resolve"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -59,7 +58,7 @@ var (
 
 // guestKindOf makes a kind of guests from its schema and the struct of its attributes.
 func guestKindOf[S any](schema model.Kind) kind.Of[S] {
-	schema.Resolve = resolve.Guest(schema.Name)
+	schema.Resolve = resolveGuest(schema.Name)
 	return kind.Of[S]{
 		Model: schema,
 		Create: func(ctx context.Context, h *kind.Host, s plan.Step, _ *S) error {

@@ -48,7 +48,7 @@ type guest interface {
 // Target is a guest as it is wanted: a VMTarget or a CTTarget.
 type Target interface {
 	guest
-	// Resolved returns what package resolve found out about it beyond its attributes.
+	// Resolved returns what the driver found out about it when it completed it beyond its attributes.
 	Resolved() *Resolution
 	// brief describes it in a few words: size and origin.
 	brief() string

@@ -1,4 +1,4 @@
-package resolve_test
+package proxmox_test
 
 import (
 	"fmt"
@@ -11,7 +11,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/resolve"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/sim/pve"
@@ -47,7 +46,7 @@ func vm(edit func(*guest.VM)) (guest.VMTarget, []string) {
 		edit(v)
 	}
 	r := &model.Resource{Addr: model.Address{Kind: "vm", Name: "web-1"}, Spec: v}
-	problems := resolve.Guest("vm")(r, scope())
+	problems := proxmox.ResolveGuest("vm")(r, scope())
 	return guest.TargetOf(r).(guest.VMTarget), summaries(problems)
 }
 
@@ -58,7 +57,7 @@ func ct(edit func(*guest.CT)) (guest.CTTarget, []string) {
 		edit(c)
 	}
 	r := &model.Resource{Addr: model.Address{Kind: "ct", Name: "web-1"}, Spec: c}
-	problems := resolve.Guest("ct")(r, scope())
+	problems := proxmox.ResolveGuest("ct")(r, scope())
 	return guest.TargetOf(r).(guest.CTTarget), summaries(problems)
 }
 
@@ -159,7 +158,7 @@ func TestMissingKeys(t *testing.T) {
 		in.Site.Secrets.Values["ssh_keys"][unknown] = ""
 		in.Site.Specs["base"].Access = &model.Access{Users: []model.User{{Name: "homestak", SSHKeys: names}}}
 		r := &model.Resource{Addr: model.Address{Kind: kind, Name: "web-1"}, Spec: spec, Missing: []string{"secret.passwords.x"}}
-		require.Empty(t, resolve.Guest(kind)(r, in))
+		require.Empty(t, proxmox.ResolveGuest(kind)(r, in))
 		return r.Missing
 	}
 	for _, c := range []struct {
@@ -180,7 +179,7 @@ func TestMissingKeys(t *testing.T) {
 func TestN14RecreateIsShown(t *testing.T) {
 	v := guest.WithDefaults(&guest.VM{Preset: "small", Image: "debian", Recreate: "hunter22"})
 	r := &model.Resource{Addr: model.Address{Kind: "vm", Name: "web-1"}, Spec: v, Sensitive: []string{"recreate"}}
-	require.Equal(t, []string{"recreate: recreate must not come from a secret"}, summaries(resolve.Guest("vm")(r, scope())))
+	require.Equal(t, []string{"recreate: recreate must not come from a secret"}, summaries(proxmox.ResolveGuest("vm")(r, scope())))
 }
 
 // TestCDDrivesThatCannotBe are refused at their line, with what to write.

@@ -1,13 +1,13 @@
-package resolve_test
+package proxmox_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/resolve"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -18,7 +18,7 @@ func adopt(kind string, spec any, vmid int, identity string) (guest.Target, []st
 	in := scope()
 	in.Node.VMID, in.Node.Adopt, in.Node.Spec = vmid, identity, ""
 	r := &model.Resource{Addr: model.Address{Kind: kind, Name: "web-1"}, Spec: spec}
-	problems := resolve.Guest(kind)(r, in)
+	problems := proxmox.ResolveGuest(kind)(r, in)
 	return guest.TargetOf(r), summaries(problems)
 }
 

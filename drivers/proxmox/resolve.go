@@ -1,6 +1,7 @@
-// Package resolve completes a declared guest by its preset, its spec and the defaults of the site,
-// and checks it against what Proxmox VE accepts.
-package resolve
+// A declared guest is completed by its preset, its spec and the defaults of the site, and checked
+// against what Proxmox VE accepts.
+
+package proxmox
 
 import (
 	"cmp"
@@ -20,8 +21,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Guest returns the function that completes and checks guests of a kind, see model.Kind.Resolve.
-func Guest(kind string) func(*model.Resource, model.Scope) []model.Problem {
+// resolveGuest returns the function that completes and checks guests of a kind, see model.Kind.Resolve.
+func resolveGuest(kind string) func(*model.Resource, model.Scope) []model.Problem {
 	return func(r *model.Resource, in model.Scope) []model.Problem {
 		g := &resolver{in: in, kind: kind}
 		adopted := g.in.Node != nil && g.in.Node.Adopt != ""
