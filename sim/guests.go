@@ -27,7 +27,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/sim/debian"
 	"github.com/homestak/homestak-gitops/sim/machine"
-	"github.com/homestak/homestak-gitops/sim/machine/device"
+	"github.com/homestak/homestak-gitops/sim/machine/userland"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
@@ -232,7 +232,7 @@ func (g *Guests) boot(m pve.Machine) *debian.Machine {
 	}
 	birth := debian.Birth{
 		Instance: instance, Discs: m.Discs, Hostname: m.Hostname, User: m.User, Keys: m.Keys, DNS: m.DNS, Domain: m.Domain,
-		Network: debian.Network{Address: m.Address, Gateway: m.Gateway, LAN: device.LAN{Lease: m.Lease}}, Disks: disks,
+		Network: debian.Network{Address: m.Address, Gateway: m.Gateway, LAN: userland.LAN{Lease: m.Lease}}, Disks: disks,
 	}
 	if !hasPVE(d.Files()) {
 		return d.Begin(birth)

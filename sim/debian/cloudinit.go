@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/sim/machine"
-	"github.com/homestak/homestak-gitops/sim/machine/device"
+	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
 // Birth is the input of cloud-init at the first boot, or what Proxmox VE writes into a new container.
@@ -30,14 +30,14 @@ type Birth struct {
 
 // Network is the configuration of a card at the first boot, and the network behind it.
 type Network struct {
-	device.LAN
+	userland.LAN
 
 	Address string // dhcp, or an address with its prefix length; "": the machine has no card
 	Gateway string
 }
 
 // lan is the network of the card: unless declared, the subnets of its address and of a lease, each with a router.
-func (n Network) lan() device.LAN {
+func (n Network) lan() userland.LAN {
 	out := n.LAN
 	if n.Address == "" || len(out.Routers) > 0 {
 		return out
@@ -60,7 +60,7 @@ func (n Network) lan() device.LAN {
 const (
 	interfacesFile = "/etc/network/interfaces"
 	loopback       = "auto lo\niface lo inet loopback\n"
-	networkFile    = "/etc/systemd/network/10-cloud-init-" + device.Card + ".network"
+	networkFile    = "/etc/systemd/network/10-cloud-init-" + userland.Card + ".network"
 )
 
 // attach gives a machine its hardware.
@@ -104,7 +104,7 @@ func (d *Disk) setUp(b Birth, fresh bool) {
 	case ifupdown:
 		d.put(interfacesFile, loopback+"\nauto eth0\niface eth0 inet static\n\taddress "+n.Address+"\n"+setting("\tgateway ", n.Gateway), 0o644)
 	default:
-		text := "[Match]\nName=" + device.Card + "\n\n[Network]\n"
+		text := "[Match]\nName=" + userland.Card + "\n\n[Network]\n"
 		if n.Address == "dhcp" {
 			text += "DHCP=ipv4\n"
 		} else {

@@ -14,7 +14,6 @@ import (
 	"sync"
 
 	"github.com/homestak/homestak-gitops/sim/machine"
-	"github.com/homestak/homestak-gitops/sim/machine/device"
 	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
@@ -25,7 +24,7 @@ type Disk struct {
 	more  []Package // that its repository has beside those of Debian
 
 	programs  map[string]Program // by file
-	lan       device.LAN
+	lan       userland.LAN
 	container bool
 	network   Dial
 }
@@ -70,7 +69,7 @@ func (d *Disk) Files() *machine.FS { return d.fs }
 // Machine is a Debian that runs. Safe for concurrent use.
 type Machine struct {
 	K       *machine.Kernel
-	Network device.Network
+	Network userland.Network
 	disk    *Disk
 
 	// mu is for a moment only: programs of the machine and logins read and change these side by side.
@@ -102,7 +101,7 @@ func (d *Disk) Boot() *Machine {
 		m.K.SetHostname(name)
 	}
 	m.volatile()
-	must(device.Disks{FS: d.fs}.Boot())
+	must(userland.Disks{FS: d.fs}.Boot())
 	must(m.Network.Boot(d.fs, d.lan, d.container))
 	parametersOf{m}.sysctlAtBoot()
 	systemd{m}.startAtBoot()

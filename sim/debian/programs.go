@@ -4,7 +4,6 @@ import (
 	"maps"
 
 	"github.com/homestak/homestak-gitops/sim/machine"
-	"github.com/homestak/homestak-gitops/sim/machine/device"
 	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
@@ -43,7 +42,7 @@ func (m *Machine) programs() map[string]machine.Program {
 		"ssh-keygen": userland.Program("q y t: N: C: f:", 0, 255, ssh.keygen),
 		"apt-helper": apt.helper, "daemon": daemon, "systemd-timesyncd": daemon, "cron": daemon, "agetty": daemon,
 	}
-	disks := device.Disks{}
+	disks := userland.Disks{}
 	if m.disk != nil {
 		disks.FS = m.disk.fs
 	}

@@ -50,8 +50,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/ssh", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest", "engine/diag", "engine/source/sourcetest"}}, // sourcetest: a real sshd
 	{pkg: "sim/machine"}, // a simulated machine, bottom first
 	{pkg: "sim/machine/userland", may: []string{"sim/machine"}},
-	{pkg: "sim/machine/device", may: []string{"sim/machine", "sim/machine/userland"}},
-	{pkg: "sim/debian", may: []string{"sim/machine", "sim/machine/device", "sim/machine/userland"}, tests: []string{"drivers/drivertest", "drivers/ssh", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec"}},
+	{pkg: "sim/debian", may: []string{"sim/machine", "sim/machine/userland"}, tests: []string{"drivers/drivertest", "drivers/ssh", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec"}},
 	{pkg: "engine/health", may: []string{"engine/diag", "engine/guest", "engine/model"}}, // what a check says of a guest
 	{pkg: "engine/plan", may: []string{"engine/diag", "engine/model"}},
 	{pkg: "engine/apply", may: []string{"engine/model", "engine/plan"}},
@@ -91,7 +90,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/daemon", may: []string{"engine/diag", "engine/durable", "engine/model", "engine/site", "engine/source", "engine/source/objects", "engine/source/serve", "policy", "specserve", "specserve/keys", "specserve/tasks", "specserve/wire"}, tests: []string{"drivers/proxmox", "engine/source/sourcetest", "hcl/sops/sopstest"}},
 	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/durable", "engine/guest", "engine/guest/asroot", "engine/guest/converge", "engine/guest/spec", "engine/images", "engine/ledger", "engine/model", "engine/plan", "engine/site", "engine/source", "engine/source/serve", "engine/view", "hcl", "specserve", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/tasks", "specserve/wire"}, tests: []string{"engine/control/controltest"}},
 	{pkg: "drivers", may: []string{"drivers/proxmox", "drivers/proxmox/observation", "drivers/push", "engine", "engine/guest", "engine/images", "engine/model", "engine/plan", "specserve/client", "specserve/wire"}},
-	{pkg: "sim", may: []string{"drivers/proxmox/observation", "engine/model", "sim/debian", "sim/machine", "sim/machine/device", "sim/pve"}, tests: []string{"drivers/proxmox", "hcl"}},
+	{pkg: "sim", may: []string{"drivers/proxmox/observation", "engine/model", "sim/debian", "sim/machine", "sim/machine/userland", "sim/pve"}, tests: []string{"drivers/proxmox", "hcl"}},
 	{pkg: "cmd/homestak-gitops/trial", may: []string{"cmd/homestak-gitops/ui", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/model", "engine/plan", "engine/service", "engine/source", "engine/view", "hcl", "specserve/wire"}, tests: []string{"cmd/homestak-gitops/sim", "drivers", "engine/enginetest", "engine/site", "sim", "sim/pve"}},
 	{pkg: "cmd/homestak-gitops/ui", may: []string{"drivers/proxmox", "engine", "engine/control", "engine/diag", "engine/model", "engine/plan", "engine/site", "engine/view", "specserve/wire"}, tests: []string{"engine/apply"}},
 	{pkg: "cmd/homestak-gitops/session", may: []string{"cmd/homestak-gitops/ui", "drivers", "drivers/local", "drivers/push", "drivers/ssh", "engine", "engine/agent", "engine/control", "engine/diag", "engine/guest/asroot", "engine/images", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "policy", "specserve/daemon", "specserve/wire"}, tests: []string{"engine/control/controltest", "engine/enginetest", "engine/source/sourcetest", "hcl", "sim"}},

@@ -19,7 +19,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	simdebian "github.com/homestak/homestak-gitops/sim/debian"
 	"github.com/homestak/homestak-gitops/sim/machine"
-	"github.com/homestak/homestak-gitops/sim/machine/device"
+	"github.com/homestak/homestak-gitops/sim/machine/userland"
 	"github.com/homestak/homestak-gitops/specserve/node"
 )
 
@@ -61,7 +61,7 @@ func beginSimulated(t *testing.T) *simulated {
 	more = append(more, simdebian.Package{Name: "hs-part", Source: "file:/srv/apt/parts", Component: "main", Files: map[string]string{"/usr/bin/hs-part": "#!/bin/sh\necho part\n"}})
 	m := &simulated{t: t, disk: simdebian.NewDisk(simdebian.Options{Packages: more}), birth: simdebian.Birth{
 		Instance: "1", Hostname: "vm", Disks: []machine.Volume{{Serial: "other", Bytes: 512 << 20}, {Serial: "data", Bytes: 512 << 20}}, DNS: []string{"10.9.0.53"},
-		Network: simdebian.Network{Address: "10.9.0.5/24", Gateway: "10.9.0.1", LAN: device.LAN{
+		Network: simdebian.Network{Address: "10.9.0.5/24", Gateway: "10.9.0.1", LAN: userland.LAN{
 			Routers: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24"), netip.MustParsePrefix("10.8.0.1/24")}, Lease: netip.MustParsePrefix("10.9.0.100/24"),
 		}},
 	}}

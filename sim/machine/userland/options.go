@@ -1,6 +1,7 @@
 // Package userland has the usual programs of a simulated machine: those of coreutils, grep, sed, find and
 // util-linux that scripts call. Each is a Go function over the files and processes of that machine. An unsupported
-// option is an error and never ignored.
+// option is an error and never ignored. Disks and Network are the hardware as its kernel shows it, with the
+// programs that read and change it; ifupdown.go and networkd.go configure an interface from Debian's files.
 //
 // Programs lists them with their options. The files are named after what the programs work on.
 package userland
@@ -47,7 +48,7 @@ func withOptions() map[string]program {
 		"wc":        {options: "l w c", run: wc, wrong: 1},
 		"grep":      {options: "E F v q x e: i c o w l f:", run: grep, wrong: 2},
 		"sed":       {options: "n e: i E", run: sed, wrong: 1},
-		"cmp":       {options: "s", least: 2, run: cmp, wrong: 2},
+		"cmp":       {options: "s", least: 2, run: compareFiles, wrong: 2},
 		"base64":    {options: "d w:", run: base64Program, wrong: 1},
 		"sha256sum": {options: "", run: sha256sum, wrong: 1},
 		"mv":        {options: "f T", least: 2, run: mv, wrong: 1},

@@ -488,7 +488,7 @@ func matching(p *machine.Process, o Options, re *regexp.Regexp) int {
 	return 1
 }
 
-func cmp(p *machine.Process, o Options) int {
+func compareFiles(p *machine.Process, o Options) int {
 	var both []string
 	if texts(p, o.Args[:2], func(_, text string) { both = append(both, text) }) != 0 {
 		return 2

@@ -1,4 +1,4 @@
-package device
+package userland
 
 import (
 	"cmp"
@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/sim/machine"
-	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
 // unitOf is the file by which systemd-networkd configures an interface, and what it says (systemd.network(5)); "" if
@@ -69,7 +68,7 @@ func (n *Network) networkd(p *machine.Process) int {
 	return 0
 }
 
-func (n *Network) networkctl(p *machine.Process, o userland.Options) int {
+func (n *Network) networkctl(p *machine.Process, o Options) int {
 	if o.Args[0] == "reload" {
 		return 0 // the files are read whenever they are needed
 	}

@@ -1,4 +1,4 @@
-package device
+package userland
 
 import (
 	"errors"
@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"github.com/homestak/homestak-gitops/sim/machine"
-	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
 // LAN is the network at the other end of a machine's network card.
@@ -48,10 +47,10 @@ func (n *Network) Programs() map[string]machine.Program {
 	const failed = 1
 	return map[string]machine.Program{
 		"ip":               n.ip,
-		"ifup":             userland.Program("a no-act force i:", 0, failed, n.ifup),
-		"ifdown":           userland.Program("", 1, failed, n.ifdown),
-		"ifreload":         userland.Program("a", 0, failed, n.ifreload),
-		"networkctl":       userland.Program("no-pager lines:", 1, failed, n.networkctl),
+		"ifup":             Program("a no-act force i:", 0, failed, n.ifup),
+		"ifdown":           Program("", 1, failed, n.ifdown),
+		"ifreload":         Program("a", 0, failed, n.ifreload),
+		"networkctl":       Program("no-pager lines:", 1, failed, n.networkctl),
 		"systemd-networkd": n.networkd,
 	}
 }

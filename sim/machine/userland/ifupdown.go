@@ -1,4 +1,4 @@
-package device
+package userland
 
 import (
 	"errors"
@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/sim/machine"
-	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
 const interfacesFile = "/etc/network/interfaces"
@@ -100,7 +99,7 @@ func (n *Network) second() bool {
 	return err == nil
 }
 
-func (n *Network) ifup(p *machine.Process, o userland.Options) int {
+func (n *Network) ifup(p *machine.Process, o Options) int {
 	file := interfacesFile
 	if o.Has("i") {
 		file = o.Text("i")
@@ -142,7 +141,7 @@ func (n *Network) ifup(p *machine.Process, o userland.Options) int {
 	return 0
 }
 
-func (n *Network) ifdown(p *machine.Process, o userland.Options) int {
+func (n *Network) ifdown(p *machine.Process, o Options) int {
 	for _, name := range o.Args {
 		l := n.link(name)
 		switch {
@@ -160,14 +159,14 @@ func (n *Network) ifdown(p *machine.Process, o userland.Options) int {
 }
 
 // ifreload is that of ifupdown2: what comes up at boot is made what the files say, and what they no longer have goes.
-func (n *Network) ifreload(p *machine.Process, _ userland.Options) int {
+func (n *Network) ifreload(p *machine.Process, _ Options) int {
 	list, _, err := n.interfaces(interfacesFile)
 	if err != nil {
 		return p.Failf("%v", err)
 	}
 	for _, name := range n.names() {
 		if l := n.link(name); l != nil && l.taken && !slices.ContainsFunc(list, func(s stanza) bool { return s.name == name }) {
-			n.ifdown(p, userland.Options{Args: []string{name}})
+			n.ifdown(p, Options{Args: []string{name}})
 		}
 	}
 	text, err := n.fs.ReadFile(interfacesFile)
@@ -176,7 +175,7 @@ func (n *Network) ifreload(p *machine.Process, _ userland.Options) int {
 	}
 	for line := range strings.Lines(text) { // allow-hotplug is left alone
 		if f := strings.Fields(line); len(f) > 1 && f[0] == "auto" {
-			if code := n.ifup(p, userland.Options{Args: f[1:]}); code != 0 {
+			if code := n.ifup(p, Options{Args: f[1:]}); code != 0 {
 				return code
 			}
 		}

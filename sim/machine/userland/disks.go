@@ -1,7 +1,4 @@
-// Package device is the hardware of a simulated machine, as its kernel shows it, with the programs that read and
-// change it: disks and swap (disks.go), and the network (network.go). ifupdown.go and networkd.go configure an
-// interface from Debian's files.
-package device
+package userland
 
 import (
 	"errors"
@@ -15,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/sim/machine"
-	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
 // The tables of mounts and swap, as in proc(5); there is no other record.
@@ -34,17 +30,17 @@ type Disks struct{ FS *machine.FS }
 func (d Disks) Programs() map[string]machine.Program {
 	const failed = 1
 	return map[string]machine.Program{
-		"blkid":     userland.Program("p s: o:", 1, 4, d.blkid),
-		"wipefs":    userland.Program("n", 1, failed, d.wipefs),
-		"mkfs.ext4": userland.Program("q F L:", 1, failed, d.mkfs),
-		"dumpe2fs":  userland.Program("h", 1, failed, d.dumpe2fs),
-		"resize2fs": userland.Program("", 1, failed, d.resize2fs),
-		"mount":     userland.Program("o:", 1, failed, d.mountProgram),
-		"umount":    userland.Program("", 1, failed, d.umount),
-		"mkswap":    userland.Program("", 1, failed, d.mkswap),
-		"swapon":    userland.Program("", 1, failed, d.swapon),
-		"swapoff":   userland.Program("", 1, failed, d.swapoff),
-		"fallocate": userland.Program("l:", 1, failed, d.fallocate),
+		"blkid":     Program("p s: o:", 1, 4, d.blkid),
+		"wipefs":    Program("n", 1, failed, d.wipefs),
+		"mkfs.ext4": Program("q F L:", 1, failed, d.mkfs),
+		"dumpe2fs":  Program("h", 1, failed, d.dumpe2fs),
+		"resize2fs": Program("", 1, failed, d.resize2fs),
+		"mount":     Program("o:", 1, failed, d.mountProgram),
+		"umount":    Program("", 1, failed, d.umount),
+		"mkswap":    Program("", 1, failed, d.mkswap),
+		"swapon":    Program("", 1, failed, d.swapon),
+		"swapoff":   Program("", 1, failed, d.swapoff),
+		"fallocate": Program("l:", 1, failed, d.fallocate),
 	}
 }
 
@@ -101,7 +97,7 @@ func (d Disks) find(source string) (name string, v machine.Volume, there bool) {
 	return "", v, false
 }
 
-func (d Disks) blkid(p *machine.Process, o userland.Options) int {
+func (d Disks) blkid(p *machine.Process, o Options) int {
 	_, v, there := d.find(o.Args[0])
 	if !there || v.Type == "" {
 		return 2
@@ -122,7 +118,7 @@ func (d Disks) blkid(p *machine.Process, o userland.Options) int {
 }
 
 // wipefs shows the signatures on a disk.
-func (d Disks) wipefs(p *machine.Process, o userland.Options) int {
+func (d Disks) wipefs(p *machine.Process, o Options) int {
 	name, v, there := d.find(o.Args[0])
 	switch {
 	case !there:
@@ -133,7 +129,7 @@ func (d Disks) wipefs(p *machine.Process, o userland.Options) int {
 	return 0
 }
 
-func (d Disks) mkfs(p *machine.Process, o userland.Options) int {
+func (d Disks) mkfs(p *machine.Process, o Options) int {
 	name, v, there := d.find(o.Args[0])
 	switch {
 	case !there:
@@ -145,7 +141,7 @@ func (d Disks) mkfs(p *machine.Process, o userland.Options) int {
 	return 0
 }
 
-func (d Disks) dumpe2fs(p *machine.Process, o userland.Options) int {
+func (d Disks) dumpe2fs(p *machine.Process, o Options) int {
 	_, v, there := d.find(o.Args[0])
 	if !there || v.Type != "ext4" {
 		return p.Failf("Bad magic number in super-block while trying to open %s", o.Args[0])
@@ -155,7 +151,7 @@ func (d Disks) dumpe2fs(p *machine.Process, o userland.Options) int {
 }
 
 // resize2fs lets a file system fill its disk.
-func (d Disks) resize2fs(p *machine.Process, o userland.Options) int {
+func (d Disks) resize2fs(p *machine.Process, o Options) int {
 	name, v, there := d.find(o.Args[0])
 	if !there || v.Type != "ext4" {
 		return p.Failf("Bad magic number in super-block while trying to open %s", o.Args[0])
@@ -248,7 +244,7 @@ func (d Disks) mount(source, dir, asked string) error {
 }
 
 // mountProgram mounts what /etc/fstab has, or changes the options of what is mounted.
-func (d Disks) mountProgram(p *machine.Process, o userland.Options) int {
+func (d Disks) mountProgram(p *machine.Process, o Options) int {
 	fail := func(dir string, err error) int {
 		p.Failf("%s: %v.", dir, err)
 		return 32
@@ -281,7 +277,7 @@ func (d Disks) mountProgram(p *machine.Process, o userland.Options) int {
 	return p.Failf("%s: can't find in /etc/fstab.", dir)
 }
 
-func (d Disks) umount(p *machine.Process, o userland.Options) int {
+func (d Disks) umount(p *machine.Process, o Options) int {
 	lines, dir := d.mounted(), o.Args[0]
 	i := slices.IndexFunc(lines, func(m []string) bool { return m[4] == dir })
 	switch {
@@ -299,7 +295,7 @@ func (d Disks) umount(p *machine.Process, o userland.Options) int {
 	return 0
 }
 
-func (Disks) fallocate(p *machine.Process, o userland.Options) int {
+func (Disks) fallocate(p *machine.Process, o Options) int {
 	text := o.Text("l")
 	shift := max(strings.IndexByte(" KMG", text[len(text)-1]), 0) * 10
 	n, err := strconv.ParseInt(strings.TrimRight(text, "KMG"), 10, 32)
@@ -317,7 +313,7 @@ func (Disks) fallocate(p *machine.Process, o userland.Options) int {
 // swapMagic is at the end of the first page of swap (mkswap(8)).
 const swapMagic = "SWAPSPACE2"
 
-func (Disks) mkswap(p *machine.Process, o userland.Options) int {
+func (Disks) mkswap(p *machine.Process, o Options) int {
 	const least = 40 << 10
 	h, err := p.K.FS.Open(p.Cred, p.Path(o.Args[0]), os.O_RDWR, 0)
 	switch {
@@ -353,7 +349,7 @@ func (d Disks) swap(c machine.Cred, name string) error {
 	return d.FS.WriteText(swapTable, table+fmt.Sprintf("%-39s file\t\t%d\t\t0\t\t-2\n", name, (h.Stat().Size-blockSize)>>10))
 }
 
-func (d Disks) swapon(p *machine.Process, o userland.Options) int {
+func (d Disks) swapon(p *machine.Process, o Options) int {
 	name := p.Path(o.Args[0])
 	if err := d.swap(p.Cred, name); err != nil {
 		p.Failf("%s: %s", name, machine.ErrorText(err))
@@ -362,7 +358,7 @@ func (d Disks) swapon(p *machine.Process, o userland.Options) int {
 	return 0
 }
 
-func (d Disks) swapoff(p *machine.Process, o userland.Options) int {
+func (d Disks) swapoff(p *machine.Process, o Options) int {
 	name := p.Path(o.Args[0])
 	table, _ := d.FS.ReadFile(swapTable)
 	var b strings.Builder
