@@ -48,7 +48,7 @@ race: export HOMESTAK_FAULTS ?= few
 # many run at once as there are processors, and of each several tests. The packages that
 # take longest begin first, so that at the end none of them is at work alone. go test prints
 # packages in their order; the others are another go test, so that their results are progress.
-LONGEST := ./test/integration ./drivers/proxmox ./test/real ./cmd/homestak-gitops ./test/sim/replay ./engine/source ./engine/source/serve
+LONGEST := ./test/integration ./drivers/proxmox ./test/real ./cmd/homestak-gitops ./test/sim ./engine/source ./engine/source/serve
 #
 # make lint vets, with more than go test does.
 #
@@ -91,7 +91,7 @@ quick: ## build, vet, and the tests of packages that need no simulated host, in 
 # commit does in a child. make test has all of them, and more schedules.
 SIDEBYSIDE := ^\s*(defer )?go [a-zA-Z(]|drivertest|\.Go\(|errgroup|httptest|net\.Listen|http\.Server
 RACEFIRST := ./drivers/proxmox ./test/forest ./cmd/homestak-gitops ./cmd/homestak-gitops/trial ./engine/source ./specserve
-ALONE := examples|hcl/sops|test/(arch|bench|guest|machines|nspawn|integration|real|sim/clients|sim/replay)
+ALONE := examples|hcl/sops|test/(arch|bench|guest|machines|nspawn|integration|real|sim)
 ONEBYONE := ^(TestAnyHistory|TestAdoptMoveAndGiveUpInAnyOrder|TestDoctorScript|TestNegotiation|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted|TestOutputIsBounded|TestTestsAreLimited|TestEveryUnusableAnswer|TestSameSurface|TestGuestAgentInputIsBytes|TestS5DamageThatCannotBeMovedAside|TestS5AFailedAccessDuringAFetch|TestADiskThatIsFullForAMoment|TestKilledAtAnyChangeOfTheCopy|TestS5DamageRecovers|TestLargeFilesAreNotHeld|TestTheCopyStaysSmall|TestFetchesOfNothingNewLeaveNothing|TestDecisionsAreRemembered|TestS5AFailedAccessChangesNothing|TestSinceSaysWhatGitSays|TestKilledAtEveryCommand|TestAnIdleHourAsksNothingOfTheHost|TestHalfMadeClones|TestS1MutatedTags|TestS1AClaimIsNoProof|TestTwinOfAToken|TestRequestsPer(Clone|Import))$$|^TestScript$$/^(config|convert|docs|download|fmt|import.*|init|keyless|policy.*|sops|token|validate|version)$$|^TestMachine$$/^(OutputIsLimited|LongStdin)$$
 MANYVALUES := ^(TestAnyContainer|TestEveryKeyOfAContainer|TestN1AStuckTreeNamesTheCause|TestN1N2ATreeOfAHostAtLoopback|TestRandomGuestsConvergeOnce|TestRandomEditsWriteExactlyTheirKeys|TestContainerEditsWriteExactlyTheEditedKeys|TestRestartedInTheMiddleOfATaskOfAContainer|TestCutOffAtEveryCommand|TestWhatDiffersIsPutBack|TestADay|TestAnIdleDay|TestS2HostileSites|TestS3HostileRules|TestAPartitionForHours|TestST18RotationInATree|TestST19ParentAwayForHours|TestAWireThatOrdersTwice|TestEveryLawCanTrip|TestS4IdleConnections|TestS1Table|TestSlowClients|TestTotalTime|TestDiskThatLeavesBesideWhatIsRefused|TestMediumChangesHot|TestHubAndSpokes|TestHubAway|TestHostMoves|TestST22IdentityGoneInATree|TestST21LostDataFolderInATree|TestAChildThatLostItsData|TestA(Parent|Child)FromAnOldBackup|TestAChildWithATokenOfAnotherTime|TestST11WithdrawalInAChildOfAChild)$$|^TestScript$$/^(badhost|demo|harmful|obstacles|ownership|plan|testtree)$$|^TestATreeThatFailsIsRemoved$$/^(a_variable_of_the_command_line|a_child_that_is_no_Proxmox_VE)$$
 #
@@ -162,7 +162,7 @@ machines: ## specs on a real Debian with systemd, sshd and apt (as guest)
 	HOMESTAK_GUEST=require $(GO) test -count=1 -run 'TestST0[23]Push' $(if $(V),-v) ./test/integration
 
 replay: build ## the recordings of a real Proxmox VE (HOMESTAK_RECORDINGS) against the simulator, also as a process
-	set -o pipefail; $(GO) test -count=1 -v -run 'TestReplay|TestRecordings' ./test/sim/replay | grep -v '^ *--- PASS\|^=== '
+	set -o pipefail; $(GO) test -count=1 -v -run 'TestReplay|TestRecordings' ./test/sim | grep -v '^ *--- PASS\|^=== '
 
 # HOST is a name, an address or a URL. FINGERPRINT pins its certificate, which is otherwise
 # trusted as it shows itself. NODE, STORAGE, BRIDGE and RANGE=FROM-TO choose what the tests
@@ -174,10 +174,10 @@ real: ## the stories that one node allows, on a real host: HOST=… TOKEN='user@
 		$(GO) test -count=1 -timeout 2h -v -run 'TestReal$$' ./test/real
 
 library: ## the own integration tests of go-proxmox, from the module cache, against the simulator
-	HOMESTAK_LIBRARY_TESTS=1 $(GO) test -count=1 -v -run TestLibraryIntegration ./test/sim/clients
+	HOMESTAK_LIBRARY_TESTS=1 $(GO) test -count=1 -v -run TestLibraryIntegration ./test/sim
 
 clients: ## other people's clients against the simulator (ansible, python3-proxmoxer, fence-agents)
-	HOMESTAK_CLIENTS=require $(GO) test -count=1 ./test/sim/clients
+	HOMESTAK_CLIENTS=require $(GO) test -count=1 -run "TestAnsible|TestFence" ./test/sim
 
 # Both are built where the module cache has them, as the main modules that they are: tofu
 # replaces a library of its own, and go install takes no module that does.
@@ -191,13 +191,13 @@ tofu-tools:
 	$(GO) -C $(call SOURCE,$(BPG)) build -o $(CURDIR)/dist/bin/terraform-provider-proxmox .
 
 tofu: tofu-tools ## OpenTofu and its provider bpg/proxmox against the simulator (builds both: minutes)
-	HOMESTAK_TOFU=$(CURDIR)/dist/bin $(GO) test -count=1 -timeout 30m -v -run TestTofu ./test/sim/clients
+	HOMESTAK_TOFU=$(CURDIR)/dist/bin $(GO) test -count=1 -timeout 30m -v -run TestTofu ./test/sim
 
 provider: tofu-tools ## the own acceptance tests of that provider against the simulator (half an hour)
 	rm -rf dist/provider && mkdir -p dist/provider
 	cd $(call SOURCE,$(BPG)) && for dir in $$(grep -rlE '^//go:build acceptance' --include='*_test.go' . | xargs -n 1 dirname | sort -u); do \
 		$(GO) test -c -tags acceptance -o $(CURDIR)/dist/provider/$$(echo $$dir | sed 's|^\./||; s|/|_|g') $$dir || exit; done
-	HOMESTAK_TOFU=$(CURDIR)/dist/bin HOMESTAK_PROVIDER=$(CURDIR)/dist/provider $(GO) test -count=1 -timeout 90m -v -run TestProvider ./test/sim/clients
+	HOMESTAK_TOFU=$(CURDIR)/dist/bin HOMESTAK_PROVIDER=$(CURDIR)/dist/provider $(GO) test -count=1 -timeout 90m -v -run TestProvider ./test/sim
 
 side-by-side: tofu-tools ## no-change plan and clones by OpenTofu with bpg/proxmox and by ours (minutes)
 	HOMESTAK_TOFU=$(CURDIR)/dist/bin $(GO) test -count=1 -timeout 30m -run '^$$' -bench SideBySide ./test/bench

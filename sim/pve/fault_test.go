@@ -191,7 +191,7 @@ var clauses = map[string]string{
 func TestClauses(t *testing.T) {
 	files, err := filepath.Glob("*_test.go")
 	require.NoError(t, err)
-	beside, err := filepath.Glob("../../test/sim/*/*_test.go")
+	beside, err := filepath.Glob("../../test/sim/*_test.go")
 	require.NoError(t, err)
 	there := map[string]bool{}
 	for _, file := range append(files, beside...) {

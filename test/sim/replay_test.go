@@ -1,4 +1,4 @@
-package replay_test
+package sim_test
 
 import (
 	"bytes"
@@ -470,7 +470,7 @@ func recordingFolders() []string {
 }
 
 // beside is where recordings lie that are not part of this repository.
-var beside = filepath.Join("..", "..", "..", "..", "shared", "pve-recordings")
+var beside = filepath.Join("..", "..", "..", "shared", "pve-recordings")
 
 // storyNames lists the stories there are, as "folder/name", or skips the test.
 func storyNames(t *testing.T) []string {

@@ -1,7 +1,7 @@
-// Package clients_test lets programs of other people work against the simulator, as
+// Package sim_test compares the simulator with recordings of real hosts, and lets programs of other people work against it, as
 // they work against a real host: what they were written for is the best judge of
 // how true it is.
-package clients_test
+package sim_test
 
 import (
 	"archive/tar"
@@ -173,8 +173,8 @@ type host struct {
 	*pve.Host
 	api string
 
-	seen   recorder // requests
-	broken recorder // promises of the API table
+	seen   lineLog // requests
+	broken lineLog // promises of the API table
 }
 
 // idle says whether no task runs.
@@ -182,20 +182,20 @@ func (h *host) idle() bool {
 	return !slices.ContainsFunc(h.Snapshot().Tasks, func(t pve.Task) bool { return t.End.IsZero() })
 }
 
-// recorder keeps lines until somebody takes them.
-type recorder struct {
+// lineLog collects lines until all takes them.
+type lineLog struct {
 	mu    sync.Mutex // Requests come on many goroutines.
 	lines []string
 }
 
-func (r *recorder) note(line string) {
+func (r *lineLog) note(line string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lines = append(r.lines, line)
 }
 
 // all takes the lines.
-func (r *recorder) all() []string {
+func (r *lineLog) all() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	lines := r.lines

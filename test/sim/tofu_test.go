@@ -1,4 +1,4 @@
-package clients_test
+package sim_test
 
 import (
 	"bufio"
@@ -24,8 +24,8 @@ import (
 // tests with them, which take minutes and two programs that take longer to build.
 const tofuVar = "HOMESTAK_TOFU"
 
-// story is a configuration of the provider bpg/proxmox, of files in testdata/tofu.
-type story struct {
+// configuration is a configuration of the provider bpg/proxmox, of files in testdata/tofu.
+type configuration struct {
 	files   []string
 	version string // of Proxmox VE; any if it is empty
 
@@ -33,8 +33,8 @@ type story struct {
 	imports map[string]string
 }
 
-func stories() map[string]story {
-	return map[string]story{
+func configurations() map[string]configuration {
+	return map[string]configuration{
 		"vm":         {files: []string{"vm.tf"}},
 		"ct":         {files: []string{"ct.tf"}},
 		"access":     {files: []string{"access.tf"}},
@@ -56,7 +56,7 @@ func TestTofu(t *testing.T) {
 	if bin == "" {
 		t.Skip("not asked for: make tofu")
 	}
-	for name, s := range stories() {
+	for name, s := range configurations() {
 		for _, version := range []string{"8.4", "9.2"} {
 			if s.version != "" && s.version != version {
 				continue
