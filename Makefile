@@ -91,7 +91,7 @@ quick: ## build, vet, and the tests of packages that need no simulated host, in 
 # commit does in a child. make test has all of them, and more schedules.
 SIDEBYSIDE := ^\s*(defer )?go [a-zA-Z(]|drivertest|\.Go\(|errgroup|httptest|net\.Listen|http\.Server
 RACEFIRST := ./drivers/proxmox ./test/forest ./cmd/homestak-gitops ./cmd/homestak-gitops/trial ./engine/source ./specserve
-ALONE := examples|hcl/sops|test/(arch|bench|guest|machines|nspawn|integration|real|sim)
+ALONE := examples|hcl/sops|test/(arch|bench|machines|nspawn|integration|real|sim)
 ONEBYONE := ^(TestAnyHistory|TestAdoptMoveAndGiveUpInAnyOrder|TestDoctorScript|TestNegotiation|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted|TestOutputIsBounded|TestTestsAreLimited|TestEveryUnusableAnswer|TestSameSurface|TestGuestAgentInputIsBytes|TestS5DamageThatCannotBeMovedAside|TestS5AFailedAccessDuringAFetch|TestADiskThatIsFullForAMoment|TestKilledAtAnyChangeOfTheCopy|TestS5DamageRecovers|TestLargeFilesAreNotHeld|TestTheCopyStaysSmall|TestFetchesOfNothingNewLeaveNothing|TestDecisionsAreRemembered|TestS5AFailedAccessChangesNothing|TestSinceSaysWhatGitSays|TestKilledAtEveryCommand|TestAnIdleHourAsksNothingOfTheHost|TestHalfMadeClones|TestS1MutatedTags|TestS1AClaimIsNoProof|TestTwinOfAToken|TestRequestsPer(Clone|Import))$$|^TestScript$$/^(config|convert|docs|download|fmt|import.*|init|keyless|policy.*|sops|token|validate|version)$$|^TestMachine$$/^(OutputIsLimited|LongStdin)$$
 MANYVALUES := ^(TestAnyContainer|TestEveryKeyOfAContainer|TestN1AStuckTreeNamesTheCause|TestN1N2ATreeOfAHostAtLoopback|TestRandomGuestsConvergeOnce|TestRandomEditsWriteExactlyTheirKeys|TestContainerEditsWriteExactlyTheEditedKeys|TestRestartedInTheMiddleOfATaskOfAContainer|TestCutOffAtEveryCommand|TestWhatDiffersIsPutBack|TestADay|TestAnIdleDay|TestS2HostileSites|TestS3HostileRules|TestAPartitionForHours|TestST18RotationInATree|TestST19ParentAwayForHours|TestAWireThatOrdersTwice|TestEveryLawCanTrip|TestS4IdleConnections|TestS1Table|TestSlowClients|TestTotalTime|TestDiskThatLeavesBesideWhatIsRefused|TestMediumChangesHot|TestHubAndSpokes|TestHubAway|TestHostMoves|TestST22IdentityGoneInATree|TestST21LostDataFolderInATree|TestAChildThatLostItsData|TestA(Parent|Child)FromAnOldBackup|TestAChildWithATokenOfAnotherTime|TestST11WithdrawalInAChildOfAChild)$$|^TestScript$$/^(badhost|demo|harmful|obstacles|ownership|plan|testtree)$$|^TestATreeThatFailsIsRemoved$$/^(a_variable_of_the_command_line|a_child_that_is_no_Proxmox_VE)$$
 #
@@ -152,13 +152,14 @@ docs-check: build ## fail if make docs would change anything
 integration: ## the acceptance stories, one line each
 	$(GO) test -count=1 -v $(if $(ONLY),-run '$(ONLY)') ./test/integration
 
+INSTALLED := ^TestInstalled|^TestR8
 guest: ## the installed units on a real Debian with systemd (root, systemd-container, debootstrap)
-	HOMESTAK_GUEST=require $(GO) test -count=1 ./test/guest ./test/nspawn
+	HOMESTAK_GUEST=require $(GO) test -count=1 -run '$(INSTALLED)|^TestNothingStays|^TestTheMirror' ./test/machines ./test/nspawn
 
 # All of it takes more than ten minutes; ONLY is a pattern for a part of it. The guests wait
 # for systemd more than they work: four are up at once.
 machines: ## specs on a real Debian with systemd, sshd and apt (as guest)
-	HOMESTAK_GUEST=require $(GO) test -count=1 -timeout 60m -parallel 4 $(if $(V),-v) $(if $(ONLY),-run '$(ONLY)') ./test/machines
+	HOMESTAK_GUEST=require $(GO) test -count=1 -timeout 60m -parallel 4 $(if $(V),-v) $(if $(ONLY),-run '$(ONLY)',-skip '$(INSTALLED)') ./test/machines
 	HOMESTAK_GUEST=require $(GO) test -count=1 -run 'TestST0[23]Push' $(if $(V),-v) ./test/integration
 
 replay: build ## the recordings of a real Proxmox VE (HOMESTAK_RECORDINGS) against the simulator, also as a process

@@ -1,6 +1,7 @@
 // Package machines_test applies specs to a real Debian with systemd, sshd and apt, which
 // test/nspawn boots: that every field takes effect, is left alone when it is right, and is
-// withdrawn when it is dropped, whatever was cut off in between.
+// withdrawn when it is dropped, whatever was cut off in between. The files installed_…_test.go run
+// the program as it is installed there, with its units.
 //
 // world_test.go is the machine, what the tests see of it, and the packages that apt finds
 // there; nothing of it needs a network.
@@ -286,8 +287,12 @@ var built struct {
 }
 
 func TestMain(m *testing.M) {
+	if name := filepath.Base(os.Args[0]); strings.HasPrefix(name, "pve") {
+		os.Exit(programOfPVE(name))
+	}
 	m.Run()
 	_ = os.RemoveAll(built.dir)
+	_ = os.RemoveAll(installedProgram.dir)
 }
 
 // repository gives the folder that apt reads. Nothing of it is signed, and nothing is

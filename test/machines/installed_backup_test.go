@@ -1,4 +1,4 @@
-package guest_test
+package machines_test
 
 import (
 	"os"
@@ -11,8 +11,8 @@ import (
 
 // TestBackupAndRestore runs the commands of the pages about backups: an agent that lost both of its folders has its
 // keys, its settings and its history back.
-func TestBackupAndRestore(t *testing.T) {
-	w := begin(t)
+func TestInstalledBackupAndRestore(t *testing.T) {
+	w := beginInstalled(t)
 	w.Run("systemctl", "start", service)
 	w.has("web-1")
 	w.settled()

@@ -1,4 +1,4 @@
-package guest_test
+package machines_test
 
 import (
 	"fmt"
@@ -22,7 +22,7 @@ const shipped = "../../systemd"
 
 // systemd-analyze ends well even where it complains, so that what it says counts. The
 // program need not be installed here: a path to it is written into a copy.
-func TestSystemdTakesTheUnits(t *testing.T) {
+func TestInstalledSystemdTakesTheUnits(t *testing.T) {
 	dir := analyzed(t)
 	said, err := exec.Command("systemd-analyze", "verify",
 		filepath.Join(dir, service), filepath.Join(dir, once), filepath.Join(dir, timer), filepath.Join(dir, helperSocket), filepath.Join(dir, helperUnit)).CombinedOutput()
@@ -34,7 +34,7 @@ func TestSystemdTakesTheUnits(t *testing.T) {
 // nothing at all, 10 is root without any bounds.
 const exposed = 2.0
 
-func TestTheUnitsAreExposedLittle(t *testing.T) {
+func TestInstalledUnitsAreExposedLittle(t *testing.T) {
 	dir := analyzed(t)
 	for _, unit := range []string{service, once} {
 		said, err := exec.Command("systemd-analyze", "security", "--offline=true", filepath.Join(dir, unit)).CombinedOutput()
@@ -84,7 +84,7 @@ func unitText(t *testing.T, unit string) string {
 }
 
 // Both forms of the agent are in the same box.
-func TestBothUnitsAreBoundAlike(t *testing.T) {
+func TestInstalledBothUnitsAreBoundAlike(t *testing.T) {
 	box := func(unit string) []string {
 		_, text, found := strings.Cut(unitText(t, unit), "\nUser=")
 		require.True(t, found, unit)
@@ -102,7 +102,7 @@ func TestBothUnitsAreBoundAlike(t *testing.T) {
 }
 
 // The example is a whole agent.hcl, also with every line of it taken in.
-func TestTheExampleIsAnAgentFile(t *testing.T) {
+func TestInstalledExampleIsAnAgentFile(t *testing.T) {
 	text := unitText(t, "agent.hcl")
 	off := regexp.MustCompile(`(?m)^(\s*)# (\s*(?:[a-z_]+\s+= |auth \{|\}).*)$`)
 	require.Len(t, off.FindAllString(text, -1), 11)
@@ -117,7 +117,7 @@ func TestTheExampleIsAnAgentFile(t *testing.T) {
 
 // Installing puts all in place, as often as one likes, and keeps what was written;
 // removing takes it away again, and nothing else.
-func TestInstallingAndRemoving(t *testing.T) {
+func TestInstalledFilesAndTheirRemoval(t *testing.T) {
 	root := t.TempDir()
 	install := func(args ...string) {
 		t.Helper()
@@ -176,8 +176,8 @@ func files(t *testing.T, root string) []string {
 
 // On a machine: what was installed is what systemd verifies, installing again changes
 // nothing that runs, and removing ends the agent and leaves what it made.
-func TestInstallingOnAMachine(t *testing.T) {
-	w := begin(t)
+func TestInstalledOnAMachine(t *testing.T) {
+	w := beginInstalled(t)
 	require.Empty(t, w.Run("systemd-analyze", "verify", service, once, timer))
 	w.Run("systemctl", "enable", "--now", service)
 	w.has("web-1")
@@ -206,7 +206,7 @@ const reached = "192.0.2.10"
 // A node in mode pull reaches the agent at the address of the host's API, which is one of this machine. The
 // installed unit must permit to list those, or no such node is created.
 func TestR8TheInstalledUnitServesNodesThatPull(t *testing.T) {
-	w := begin(t)
+	w := beginInstalled(t)
 	w.Write("/etc/systemd/network/lo.network", 0o644, "[Match]\nName=lo\n[Network]\nAddress="+reached+"/32\n")
 	w.Run("systemctl", "start", "systemd-networkd.service")
 	w.Write("/run/systemd/system/pveproxy.socket.d/reached.conf", 0o644, "[Socket]\nFreeBind=yes\nListenStream="+reached+":8006\n")
@@ -218,7 +218,7 @@ func TestR8TheInstalledUnitServesNodesThatPull(t *testing.T) {
 	require.NoError(t, err)
 	w.push("host.hcl", strings.Replace(string(host), "127.0.0.1", reached, 1))
 	w.push("specs.hcl", "spec \"base\" {\n  config {\n    timezone = \"UTC\"\n  }\n}\n")
-	w.push("web.hcl", strings.Replace(node("web-1"), "    image", "    spec   = spec.base\n    execution {\n      mode = \"pull\"\n    }\n    image", 1))
+	w.push("web.hcl", strings.Replace(manifestOf("web-1"), "    image", "    spec   = spec.base\n    execution {\n      mode = \"pull\"\n    }\n    image", 1))
 	w.Run("systemctl", "start", service)
 	w.has("web-1")
 
@@ -240,8 +240,8 @@ func TestR8TheInstalledUnitServesNodesThatPull(t *testing.T) {
 
 // The timer makes a pass now and then. A bad commit makes the unit fail, says why, and
 // changes nothing; the next good one is converged by the next pass.
-func TestTheTimerMakesPasses(t *testing.T) {
-	w := begin(t)
+func TestInstalledTimerMakesPasses(t *testing.T) {
+	w := beginInstalled(t)
 	w.Write("/etc/systemd/system/"+timer+".d/soon.conf", 0o644, "[Timer]\nOnCalendar=\nOnCalendar=*:*:*\nAccuracySec=100ms\nRandomizedDelaySec=0\n")
 	w.Run("systemctl", "daemon-reload")
 	w.Run("systemctl", "enable", "--now", timer)
@@ -254,15 +254,15 @@ func TestTheTimerMakesPasses(t *testing.T) {
 	require.Equal(t, "active", w.show(timer, "ActiveState"), "the timer goes on")
 	require.Len(t, w.host.Snapshot().Guests, 2+1)
 
-	w.push("bad.hcl", node("good-1"))
+	w.push("bad.hcl", manifestOf("good-1"))
 	w.has("good-1")
 	w.Until("the unit is well again", func() bool { return w.show(once, "ExecMainStatus") == "0" && w.show(once, "Result") == "success" })
 	require.Empty(t, w.Run("systemctl", "list-units", "--failed", "--no-legend", "homestak-gitops*"))
 }
 
 // Agent and timer exclude each other: the one that is started ends the other.
-func TestAgentAndTimerExcludeEachOther(t *testing.T) {
-	w := begin(t)
+func TestInstalledAgentAndTimerExcludeEachOther(t *testing.T) {
+	w := beginInstalled(t)
 	w.Run("systemctl", "start", service)
 	w.Run("systemctl", "start", timer)
 	w.Until("the agent has ended", func() bool { return w.show(service, "ActiveState") == "inactive" })

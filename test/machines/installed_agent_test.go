@@ -1,4 +1,4 @@
-package guest_test
+package machines_test
 
 import (
 	"fmt"
@@ -15,9 +15,9 @@ import (
 
 // The agent starts, converges, and is told of a push by a reload: the same process goes
 // on. What systemd shows of it says which commit the host is at.
-func TestTheAgentConvergesAndReloads(t *testing.T) {
-	w := begin(t)
-	first := w.push("db.hcl", node("db-1"))
+func TestInstalledAgentConvergesAndReloads(t *testing.T) {
+	w := beginInstalled(t)
+	first := w.push("db.hcl", manifestOf("db-1"))
 	w.Run("systemctl", "enable", "--now", service)
 	require.Equal(t, "active", w.show(service, "ActiveState"))
 	w.has("web-1")
@@ -26,7 +26,7 @@ func TestTheAgentConvergesAndReloads(t *testing.T) {
 	w.says(first)
 	pid := w.pid()
 
-	second := w.push("cache.hcl", node("cache-1"))
+	second := w.push("cache.hcl", manifestOf("cache-1"))
 	w.Run("systemctl", "reload", service)
 	w.has("cache-1")
 	w.settled()
@@ -38,7 +38,7 @@ func TestTheAgentConvergesAndReloads(t *testing.T) {
 }
 
 // says waits until systemd shows the commit in the status of the agent.
-func (w *world) says(commit string) {
+func (w *installed) says(commit string) {
 	w.t.Helper()
 	w.Until("the status of the unit tells of "+commit[:7], func() bool {
 		return strings.Contains(w.show(service, "StatusText"), commit[:7])
@@ -47,7 +47,7 @@ func (w *world) says(commit string) {
 }
 
 // quiet requires that systemd had nothing to complain of while it ran our units.
-func (w *world) quiet() {
+func (w *installed) quiet() {
 	w.t.Helper()
 	said := w.Run("journalctl", "--output=cat", "--priority=warning", "_PID=1")
 	require.NotContains(w.t, said, "homestak", "systemd complains")
@@ -55,7 +55,7 @@ func (w *world) quiet() {
 
 // A hung agent is noticed: systemd ends it and starts another, which goes on. So does
 // one that is killed.
-func TestAHungOrKilledAgentIsRestarted(t *testing.T) {
+func TestInstalledHungOrKilledAgentIsRestarted(t *testing.T) {
 	nspawn.Need(t)
 	for _, c := range []struct {
 		name, signal, result string
@@ -64,7 +64,7 @@ func TestAHungOrKilledAgentIsRestarted(t *testing.T) {
 		{"killed", "-KILL", "signal"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := begin(t)
+			w := beginInstalled(t)
 			w.dropIn("watch", "WatchdogSec=2s")
 			w.Run("systemctl", "start", service)
 			w.has("web-1")
@@ -77,7 +77,7 @@ func TestAHungOrKilledAgentIsRestarted(t *testing.T) {
 			require.Contains(t, w.Run("journalctl", "--output=cat", "_PID=1"), "Failed with result '"+c.result+"'")
 			require.Equal(t, c.signal == "-STOP", w.finding(service, "goroutine ") != nil, "where it hung is written down")
 
-			w.push("db.hcl", node("db-1"))
+			w.push("db.hcl", manifestOf("db-1"))
 			w.Run("systemctl", "reload", service)
 			w.has("db-1")
 			w.settled()
@@ -87,8 +87,8 @@ func TestAHungOrKilledAgentIsRestarted(t *testing.T) {
 }
 
 // Stopping is an end in good order, with nothing left open.
-func TestStoppingEndsTheAgentInGoodOrder(t *testing.T) {
-	w := begin(t)
+func TestInstalledStoppingEndsTheAgentInGoodOrder(t *testing.T) {
+	w := beginInstalled(t)
 	w.Run("systemctl", "start", service)
 	w.has("web-1")
 	w.Run("systemctl", "stop", service)
@@ -101,8 +101,8 @@ func TestStoppingEndsTheAgentInGoodOrder(t *testing.T) {
 }
 
 // Stopping does not tear a step apart: the guest that is being made is finished first.
-func TestStoppingFinishesTheStepThatRuns(t *testing.T) {
-	w := begin(t)
+func TestInstalledStoppingFinishesTheStepThatRuns(t *testing.T) {
+	w := beginInstalled(t)
 	w.Run("systemctl", "start", service)
 	w.Until("a guest is being made", func() bool { return len(w.host.Snapshot().Guests) > 2 })
 	w.Run("systemctl", "stop", service)
@@ -117,8 +117,8 @@ func TestStoppingFinishesTheStepThatRuns(t *testing.T) {
 
 // The agent is nobody in particular, and has the secrets all the same: it gets a copy
 // of what only root can read, and nobody else does.
-func TestTheAgentIsNotRoot(t *testing.T) {
-	w := begin(t)
+func TestInstalledAgentIsNotRoot(t *testing.T) {
+	w := beginInstalled(t)
 	w.Run("systemctl", "start", service)
 	w.has("web-1") // it could not be without the token
 
@@ -147,8 +147,8 @@ func TestTheAgentIsNotRoot(t *testing.T) {
 
 // The secrets may be in git instead, encrypted for an identity of this machine, which only root
 // can read. The placeholder of the unit for a file of secrets does not hide them.
-func TestSecretsOfTheCommit(t *testing.T) {
-	w := begin(t)
+func TestInstalledSecretsOfTheCommit(t *testing.T) {
+	w := beginInstalled(t)
 	key, recipient, err := sopstest.NewKey()
 	require.NoError(t, err)
 	encrypted, err := sopstest.Encrypt(released.Auth+fmt.Sprintf("api_tokens:\n  father: %q\n", w.host.Token()), sopstest.Options{Recipients: []string{recipient}})
@@ -174,8 +174,8 @@ func TestSecretsOfTheCommit(t *testing.T) {
 
 // Without a file of secrets the unit starts: a site may need none, and the agent says
 // which value it misses.
-func TestTheAgentStartsWithoutSecrets(t *testing.T) {
-	w := begin(t)
+func TestInstalledAgentStartsWithoutSecrets(t *testing.T) {
+	w := beginInstalled(t)
 	w.Run("rm", secrets)
 	w.Run("systemctl", "start", service)
 	w.Until("the agent says what it misses", func() bool {
@@ -190,8 +190,8 @@ func TestTheAgentStartsWithoutSecrets(t *testing.T) {
 }
 
 // The journal knows how grave a line is: a refused commit stands out.
-func TestLinesOfTheJournalHavePriorities(t *testing.T) {
-	w := begin(t)
+func TestInstalledLinesOfTheJournalHavePriorities(t *testing.T) {
+	w := beginInstalled(t)
 	w.Run("systemctl", "start", service)
 	w.has("web-1")
 	refused := w.push("bad.hcl", bad)
@@ -213,7 +213,7 @@ func TestLinesOfTheJournalHavePriorities(t *testing.T) {
 }
 
 // finding finds a line that tells of something in the site, nil if there is none.
-func (w *world) finding(unit, what string) *entry {
+func (w *installed) finding(unit, what string) *entry {
 	w.t.Helper()
 	for _, e := range w.journal(unit) {
 		if strings.Contains(e.Message, what) {
@@ -224,8 +224,8 @@ func (w *world) finding(unit, what string) *entry {
 }
 
 // Root and the members of the group may talk to the agent, and nobody else.
-func TestWhoMayTalkToTheAgent(t *testing.T) {
-	w := begin(t)
+func TestInstalledWhoMayTalkToTheAgent(t *testing.T) {
+	w := beginInstalled(t)
 	w.Run("systemctl", "start", service)
 	w.settled()
 	require.Equal(t, w.pid(), w.status().PID)

@@ -1,4 +1,4 @@
-package guest_test
+package machines_test
 
 import (
 	"context"
@@ -45,7 +45,7 @@ func programOfPVE(name string) int {
 
 // pveNode is a guest that setup can be run in.
 type pveNode struct {
-	*world
+	*installed
 	srv string // folder of this machine that is /srv in the guest
 }
 
@@ -54,7 +54,7 @@ func beginNode(t *testing.T, version string) *pveNode {
 	t.Helper()
 	nspawn.Need(t)
 	t.Parallel()
-	w := &pveNode{world: &world{t: t, host: pve.New(pve.Config{Guests: 2, Version: version, Storages: []pve.Storage{
+	w := &pveNode{installed: &installed{t: t, host: pve.New(pve.Config{Guests: 2, Version: version, Storages: []pve.Storage{
 		{Name: "local", Type: "dir", Content: []string{"iso", "vztmpl", "backup"}}, {Name: "local-lvm", Type: "lvmthin", Content: []string{"images", "rootdir"}},
 	}})}}
 	shared := t.TempDir()
@@ -74,7 +74,7 @@ func beginNode(t *testing.T, version string) *pveNode {
 	require.NoError(t, os.WriteFile(filepath.Join(shared, "token"), []byte(w.host.Token()), 0o600))
 	w.Machine = nspawn.Boot(t, nspawn.Rootfs{ // that of test/bench: openssl and ssh-keygen, which are on every PVE node
 		Packages: nspawn.Systemd + ",openssh-server,sudo,iproute2,libpam-systemd,ifupdown,python3,python3-apt,tzdata,ca-certificates",
-	}, nspawn.Bind{From: filepath.Dir(program(t)), To: filepath.Dir(binary)}, nspawn.Bind{From: w.srv, To: "/srv", Write: true})
+	}, nspawn.Bind{From: filepath.Dir(programToInstall(t)), To: filepath.Dir(binary)}, nspawn.Bind{From: w.srv, To: "/srv", Write: true})
 	t.Cleanup(func() {
 		if t.Failed() {
 			said, _ := w.Try("journalctl", "--output=short-monotonic", "--unit=homestak*", "--lines=60")
@@ -114,7 +114,7 @@ func (w *pveNode) whole() string {
 
 // On a real Debian with systemd: setup, and the agent is settled with nothing to do; a push, and it is deployed; undo, and
 // all is as before. A setup that is cut off anywhere is finished by the next one.
-func TestSetupOnARealDebian(t *testing.T) {
+func TestInstalledSetupOnARealDebian(t *testing.T) {
 	for _, version := range []string{"8.4", "9.2"} {
 		t.Run(version, func(t *testing.T) {
 			w := beginNode(t, version)
@@ -145,7 +145,7 @@ func TestSetupOnARealDebian(t *testing.T) {
 				return strings.TrimSpace(string(out))
 			}
 			git("clone", "-q", filepath.Join(w.srv, "homestak-gitops.git"), site)
-			require.NoError(t, os.WriteFile(filepath.Join(site, "manifests/db.hcl"), []byte(node("db")), 0o600))
+			require.NoError(t, os.WriteFile(filepath.Join(site, "manifests/db.hcl"), []byte(manifestOf("db")), 0o600))
 			git("-C", site, "add", "--all")
 			git("-C", site, "commit", "-qm", "a database")
 			git("-C", site, "push", "-q")

@@ -1,10 +1,7 @@
-// Package guest_test runs the program as it is installed: on a real Debian with a real
-// systemd, which test/nspawn boots.
-//
-// world_test.go is what stands around the agent in the guest: a simulated Proxmox VE, a
-// repository, and somebody who pushes. The other files are stories. A story waits for what
-// it can see (a state of systemd, a guest on the simulated host) and never for time to pass.
-package guest_test
+// The program as it is installed: with its units, beside a simulated Proxmox VE and a repository that a test pushes to. A
+// test waits for a state of systemd or of a guest on the simulated host, never for time to pass.
+
+package machines_test
 
 import (
 	"context"
@@ -46,10 +43,10 @@ const (
 	binary    = "/opt/homestak/bin/homestak-gitops"
 )
 
-// world is a guest with the program installed in it, and what stands around that: a
+// installed is a guest with the program installed in it, and what stands around that: a
 // simulated Proxmox VE, a repository, and somebody who writes the site and pushes.
 // Simulator and repository are this process's and are looked at from here.
-type world struct {
+type installed struct {
 	*nspawn.Machine
 	t      *testing.T
 	host   *pve.Host
@@ -58,13 +55,13 @@ type world struct {
 	head   string // the commit that was pushed last
 }
 
-// begin boots a guest, installs the program in it as people do, and pushes a site with
+// beginInstalled boots a guest, installs the program in it as people do, and pushes a site with
 // one node, which nobody has looked at yet.
-func begin(t *testing.T) *world {
+func beginInstalled(t *testing.T) *installed {
 	t.Helper()
 	t.Parallel() // stories mostly wait
 	nspawn.Need(t)
-	w := &world{t: t, host: pve.New(pve.Config{Guests: 2})}
+	w := &installed{t: t, host: pve.New(pve.Config{Guests: 2})}
 	shared := t.TempDir()
 	require.NoError(t, os.Chmod(shared, 0o755)) // the agent is not root
 	w.serve(t, filepath.Join(shared, "pve.sock"))
@@ -75,12 +72,12 @@ func begin(t *testing.T) *world {
 		"host.hcl": &fstest.MapFile{Data: fmt.Appendf(nil, "host \"father\" {\n  api         = \"https://127.0.0.1:8006\"\n  fingerprint = %q\n  node        = %q\n}\n", w.host.Fingerprint(), w.host.Node())},
 	})
 	require.NoError(t, err)
-	w.push("web.hcl", node("web-1"))
+	w.push("web.hcl", manifestOf("web-1"))
 
 	units, err := filepath.Abs("../../systemd")
 	require.NoError(t, err)
 	w.Machine = nspawn.Boot(t, base,
-		nspawn.Bind{From: units, To: filepath.Dir(installer)}, nspawn.Bind{From: filepath.Dir(program(t)), To: filepath.Dir(binary)},
+		nspawn.Bind{From: units, To: filepath.Dir(installer)}, nspawn.Bind{From: filepath.Dir(programToInstall(t)), To: filepath.Dir(binary)},
 		nspawn.Bind{From: shared, To: "/srv/world", Write: true})
 	t.Cleanup(func() { // while the guest still runs
 		if t.Failed() {
@@ -107,16 +104,16 @@ repository {
 }
 `
 
-// node is a manifest with one node.
-func node(name string) string {
+// manifestOf is a manifest with one node.
+func manifestOf(name string) string {
 	return fmt.Sprintf("manifest %[1]q {\n  pattern = \"flat\"\n  host    = host.father\n  node %[1]q {\n    type   = \"vm\"\n    preset = \"vm-small\"\n    image  = \"debian-12\"\n  }\n}\n", name)
 }
 
 // bad is a manifest with a mistake in its sixth line.
-var bad = strings.Replace(node("bad-1"), `"vm-small"`, `"vm-smal"`, 1)
+var bad = strings.Replace(manifestOf("bad-1"), `"vm-small"`, `"vm-smal"`, 1)
 
 // serve lets the simulator answer on a socket that the guest can reach as a file.
-func (w *world) serve(t *testing.T, name string) {
+func (w *installed) serve(t *testing.T, name string) {
 	t.Helper()
 	ln, err := net.Listen("unix", name)
 	require.NoError(t, err)
@@ -131,7 +128,7 @@ func (w *world) serve(t *testing.T, name string) {
 
 // bridge leads from the port of the API in the guest to that socket: the guest has no
 // other network than its loopback. The unit has the name that it has on a real host.
-func (w *world) bridge() {
+func (w *installed) bridge() {
 	w.t.Helper()
 	w.Write("/run/systemd/system/pveproxy.socket", 0o644, "[Socket]\nListenStream=127.0.0.1:8006\n")
 	w.Write("/run/systemd/system/pveproxy.service", 0o644, "[Service]\nExecStart=/lib/systemd/systemd-socket-proxyd /srv/world/pve.sock\n")
@@ -140,7 +137,7 @@ func (w *world) bridge() {
 }
 
 // push writes a file of the site, commits, and pushes. It gives the id of the commit.
-func (w *world) push(name, text string) string {
+func (w *installed) push(name, text string) string {
 	w.t.Helper()
 	require.NoError(w.t, os.WriteFile(filepath.Join(w.site, name), []byte(text), 0o600))
 	id, err := w.author.Push(context.Background(), "change "+name)
@@ -150,20 +147,20 @@ func (w *world) push(name, text string) string {
 }
 
 // dropIn changes the agent's unit for this guest.
-func (w *world) dropIn(name string, lines ...string) {
+func (w *installed) dropIn(name string, lines ...string) {
 	w.t.Helper()
 	w.Write("/etc/systemd/system/"+service+".d/"+name+".conf", 0o644, "[Service]\n"+strings.Join(lines, "\n")+"\n")
 	w.Run("systemctl", "daemon-reload")
 }
 
 // show gives a property of a unit.
-func (w *world) show(unit, property string) string {
+func (w *installed) show(unit, property string) string {
 	w.t.Helper()
 	return w.Run("systemctl", "show", "--value", "--property="+property, unit)
 }
 
 // pid is the main process of the agent, 0 if there is none.
-func (w *world) pid() int {
+func (w *installed) pid() int {
 	w.t.Helper()
 	n, err := strconv.Atoi(w.show(service, "MainPID"))
 	require.NoError(w.t, err)
@@ -171,7 +168,7 @@ func (w *world) pid() int {
 }
 
 // has waits until the host runs a guest of this name, by what the host says.
-func (w *world) has(name string) {
+func (w *installed) has(name string) {
 	w.t.Helper()
 	w.Until(name+" runs on the host", func() bool {
 		return slices.ContainsFunc(w.host.Snapshot().Guests, func(g pve.Guest) bool { return g.Running && g.Config["name"] == name })
@@ -179,7 +176,7 @@ func (w *world) has(name string) {
 }
 
 // settled waits until the agent says that the host is as the last commit says, and rests.
-func (w *world) settled() {
+func (w *installed) settled() {
 	w.t.Helper()
 	w.Until("the agent is settled at "+w.head[:7], func() bool {
 		s := w.status()
@@ -195,7 +192,7 @@ type status struct {
 	Converged struct{ ID string }
 }
 
-func (w *world) status() status {
+func (w *installed) status() status {
 	w.t.Helper()
 	var s status
 	said, err := w.Command("homestak-gitops", "status", "--json").Output()
@@ -214,7 +211,7 @@ type entry struct {
 }
 
 // journal gives what a unit wrote, and not what systemd wrote about it.
-func (w *world) journal(unit string) []entry {
+func (w *installed) journal(unit string) []entry {
 	w.t.Helper()
 	var all []entry
 	for line := range strings.Lines(w.Run("journalctl", "--output=json", "--all", "_SYSTEMD_UNIT="+unit)) {
@@ -225,31 +222,23 @@ func (w *world) journal(unit string) []entry {
 	return all
 }
 
-// built is the program under test.
-var built struct {
+// installedProgram is the program under test.
+var installedProgram struct {
 	once      sync.Once
 	dir, path string
 	err       error
 }
 
-// program is the path of the program as it is released.
-func program(t *testing.T) string {
+// programToInstall is the path of the program as it is released.
+func programToInstall(t *testing.T) string {
 	t.Helper()
-	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "homestak-guest-"); built.err != nil {
+	installedProgram.once.Do(func() {
+		if installedProgram.dir, installedProgram.err = os.MkdirTemp("", "homestak-guest-"); installedProgram.err != nil {
 			return
 		}
-		built.path, built.err = released.Path(t.Context(), built.dir)
-		built.err = errors.Join(built.err, os.Chmod(built.dir, 0o755)) // the agent is not root
+		installedProgram.path, installedProgram.err = released.Path(t.Context(), installedProgram.dir)
+		installedProgram.err = errors.Join(installedProgram.err, os.Chmod(installedProgram.dir, 0o755)) // the agent is not root
 	})
-	require.NoError(t, built.err)
-	return built.path
-}
-
-func TestMain(m *testing.M) {
-	if name := filepath.Base(os.Args[0]); strings.HasPrefix(name, "pve") {
-		os.Exit(programOfPVE(name))
-	}
-	m.Run()
-	_ = os.RemoveAll(built.dir)
+	require.NoError(t, installedProgram.err)
+	return installedProgram.path
 }

@@ -1,4 +1,4 @@
-package guest_test
+package machines_test
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 )
 
 // hostWith is the block of the host with a spec, and the spec.
-func (w *world) hostWith(motd string) string {
+func (w *installed) hostWith(motd string) string {
 	return fmt.Sprintf(`host "father" {
   api         = "https://127.0.0.1:8006"
   fingerprint = %q
@@ -41,7 +41,7 @@ spec "machine" {
 }
 
 // ask sends a request to the helper as a user, by the interpreter that every Debian has. COMMIT and DIGEST are of no commit in force.
-func (w *world) ask(user, commit string) string {
+func (w *installed) ask(user, commit string) string {
 	w.t.Helper()
 	const script = `use IO::Socket::UNIX; my $s = IO::Socket::UNIX->new(Peer => "/run/homestak-gitops-host.sock") or die "no: $!"; my $l = <$s>;
 if ($l =~ /"nonce":"([^"]+)"/) { print $s qq({"version":1,"nonce":"$1","commit":"$ARGV[0]","digest":"sha256:00","dry_run":false}\n); $s->flush; $l = <$s>; } print $l;`
@@ -51,8 +51,8 @@ if ($l =~ /"nonce":"([^"]+)"/) { print $s qq({"version":1,"nonce":"$1","commit":
 
 // A spec of the host is applied to the machine on which the agent runs, by the helper, and withdrawn. The helper is started by its
 // socket, and refuses everything but the commit in force for the agent.
-func TestTheHostItself(t *testing.T) {
-	w := begin(t)
+func TestInstalledHostItself(t *testing.T) {
+	w := beginInstalled(t)
 	before := w.Run("sh", "-c", "stat -c '%a %U %G' /etc/motd; cat /etc/motd; readlink /etc/localtime || :")
 	first := w.push("host.hcl", w.hostWith("welcome\n"))
 	w.Run("systemctl", "enable", "--now", service)
