@@ -27,7 +27,7 @@ import (
 )
 
 // sample is how many schedules a run makes unless set. make race sets fewer.
-const sample = 30
+const sample = 15
 
 // TestSchedule runs schedules 1 to N, or the one that is named.
 func TestSchedule(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 )
 
 // sample is how many schedules a run makes unless set. make race sets fewer.
-const sample = 10
+const sample = 5
 
 // found are schedules that found a fault: a child that never left, since its parent had only the newest commit (778), or
 // since its own deletion cap refused what the whole site had agreed to (291).
