@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,12 +13,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/engine/guest/asroot"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
@@ -51,12 +54,9 @@ func newHelper(o HelperOptions) (*asroot.Server, error) {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	transport, err := helperTransport(c, o.UID)
+	transport, err := helperTransport(o)
 	if err != nil {
 		return nil, err
-	}
-	if transport != nil {
-		transport = rootsPins{transport}
 	}
 	r := c.Repository
 	repo, err := source.OpenRepository(source.Options{
@@ -166,9 +166,12 @@ func notOf(uid int, name string) error {
 	return nil
 }
 
-// helperTransport returns the way to the repository of a parent: by the pins of agent.hcl, with the token of the agent, which
-// the parent renews. Nil: the repository is not the parent's.
-func helperTransport(c *Config, uid int) (http.RoundTripper, error) {
+// pinsFile has the pins that the parent announced to the helper.
+const pinsFile = "pins.json"
+
+// helperTransport returns the way to the repository of a parent. Nil: the repository is not the parent's.
+func helperTransport(o HelperOptions) (http.RoundTripper, error) {
+	c := o.Config
 	p := c.Parent
 	if p == nil || p.URL == "" || !strings.HasPrefix(c.Repository.URL, strings.TrimRight(p.URL, "/")+"/") {
 		return nil, nil //nolint:nilnil // there is none
@@ -177,19 +180,88 @@ func helperTransport(c *Config, uid int) (http.RoundTripper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parent of agent.hcl: %w", err)
 	}
-	known := func() (wire.Parent, error) { return helpersParent(filepath.Join(c.DataDir, parentFile), uid, given) }
-	return client.NewTransport(known, p.URL, nil), nil
+	parent := rootsParent{given: given, uid: o.UID, tokens: filepath.Join(c.DataDir, parentFile), pins: filepath.Join(o.Folder, pinsFile)}
+	return &learning{RoundTripper: client.NewTransport(parent.now, p.URL, nil), parent: parent, log: o.Log}, nil
 }
 
-// rootsPins says what to do about a parent whose key is not in agent.hcl. The agent learns the pins of later keys from the parent,
-// and the helper must not believe the agent.
-type rootsPins struct{ http.RoundTripper }
+// rootsParent is the parent of agent.hcl as the helper knows it. It has the token that the parent renewed for the agent. The agent
+// knows the pins of later keys, too, and the helper must not believe it: it learns them from the parent itself, over a connection
+// by a pin that it knew.
+type rootsParent struct {
+	given  wire.Parent
+	uid    int    // of the agent
+	tokens string // the agent's file
+	pins   string // the file of announced
+}
+
+// announced is what a parent said about its pins.
+type announced struct {
+	Given string   `json:"given"` // sums up the parent of agent.hcl: with that changed, the pins count no more
+	Pins  []string `json:"pins"`
+	Tag   string   `json:"tag"` // of the configuration that they were in
+}
+
+// now returns the parent of now.
+func (p rootsParent) now() (wire.Parent, error) {
+	known, err := helpersParent(p.tokens, p.uid, p.given)
+	if a := p.read(); err == nil && a.Given != "" {
+		known.Pins, err = wire.ParsePins(a.Pins)
+	}
+	return known, err
+}
+
+// read returns what the parent announced last; the zero value if nothing counts.
+func (p rootsParent) read() announced {
+	var a announced
+	text, err := durable.ReadPrivate(p.pins)
+	if err != nil || json.Unmarshal(text, &a) != nil || a.Given != p.sum() {
+		return announced{}
+	}
+	return a
+}
+
+func (p rootsParent) sum() string {
+	return client.ParentSum(wire.Parent{Identity: p.given.Identity, Server: p.given.Server, Pins: p.given.Pins})
+}
+
+// learn asks the parent for its pins, and keeps them.
+func (p rootsParent) learn(ctx context.Context) error {
+	known, err := p.now()
+	if err != nil {
+		return err
+	}
+	got, err := (&client.Client{Parent: known, Agent: "homestak-gitops-host"}).Config(ctx, p.read().Tag)
+	if err != nil || got.NotModified {
+		return err
+	}
+	text, err := json.Marshal(announced{Given: p.sum(), Pins: wire.PinTexts(got.Pins), Tag: got.ETag})
+	if err != nil {
+		return err
+	}
+	return durable.Replace(p.pins, append(text, '\n'))
+}
+
+// learning is a way to a parent on which the helper learns the parent's pins, once it answered.
+type learning struct {
+	http.RoundTripper
+
+	parent rootsParent
+	log    *slog.Logger
+	once   sync.Once
+}
 
 // RoundTrip implements http.RoundTripper.
-func (t rootsPins) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t *learning) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := t.RoundTripper.RoundTrip(r)
 	if _, is := errors.AsType[*wire.PinMismatchError](err); is {
-		return nil, fmt.Errorf("%w\nthe parent's key was rotated since root wrote agent.hcl: run join on this machine, with a token of the parent, or put the pins that the parent's status shows into agent.hcl", err)
+		return nil, fmt.Errorf("%w\nthe parent's key was rotated twice since the helper reached it last: run join on this machine, with a token of the parent, or put the pins that the parent's status shows into agent.hcl", err)
+	}
+	if err == nil {
+		t.once.Do(func() {
+			if err := t.parent.learn(r.Context()); err != nil {
+				t.log.Warn("the pins of the parent were not renewed", "error", err)
+			}
+		})
 	}
 	return res, err
 }

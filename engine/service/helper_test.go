@@ -2,13 +2,20 @@ package service
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -109,22 +116,79 @@ func TestTheTokenOfTheAgent(t *testing.T) {
 	require.ErrorContains(t, err, "this program did not write it")
 }
 
-// A parent whose key was rotated twice is unknown to the helper, which says what helps.
-func TestTheHelperAndAnotherKey(t *testing.T) {
-	parent := httptest.NewTLSServer(http.NotFoundHandler())
+// The helper follows the keys of its parent: each is announced over a connection by the one before. A key that was never announced is
+// not believed, whatever the agent says.
+func TestTheHelperFollowsTheKeysOfTheParent(t *testing.T) {
+	var certs []tls.Certificate
+	var pins []wire.Pin
+	for range 4 {
+		c, pin := newCertificate(t)
+		certs, pins = append(certs, c), append(pins, pin)
+	}
+	key := 0
+	parent := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != wire.ConfigPath("inner") {
+			return
+		}
+		tag := fmt.Sprintf("%q", strconv.Itoa(key))
+		if r.Header.Get("If-None-Match") == tag {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		w.Header().Set("Etag", tag)
+		_, _ = fmt.Fprintf(w, `{"version":1,"identity":"inner","commit":"%040d","pins":[%q,%q]}`, 1, pins[key], pins[(key+1)%len(pins)])
+	}))
+	parent.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	parent.Config.SetKeepAlivesEnabled(false)
+	parent.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		return &tls.Config{Certificates: certs[key : key+1]}, nil
+	}}
+	parent.StartTLS()
 	t.Cleanup(parent.Close)
-	ask := func(pin wire.Pin) error {
-		known := wire.Parent{Server: parent.URL, Pins: []wire.Pin{pin}}
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, parent.URL+"/site.git", nil)
+	dir := t.TempDir()
+	token := filepath.Join(dir, "parent.token")
+	require.NoError(t, os.WriteFile(token, []byte("secret\n"), 0o600))
+	c := &Config{}
+	c.Identity, c.DataDir, c.Parent = "inner", dir, &model.AgentParent{URL: parent.URL, Pins: wire.PinTexts(pins[:2]), TokenFile: token}
+	c.Repository = &model.AgentRepository{URL: parent.URL + "/site.git"}
+	// ask is a request of a helper that starts.
+	ask := func() error {
+		way, err := helperTransport(HelperOptions{Config: c, UID: os.Getuid(), Folder: dir, Log: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
-		res, err := rootsPins{client.NewTransport(func() (wire.Parent, error) { return known, nil }, parent.URL, nil)}.RoundTrip(request)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.Repository.URL, nil)
+		require.NoError(t, err)
+		res, err := way.RoundTrip(request)
 		if err == nil {
 			_ = res.Body.Close()
 		}
 		return err
 	}
-	require.NoError(t, ask(wire.PinOf(parent.Certificate())))
-	require.ErrorContains(t, ask(wire.Pin{}), "run join on this machine")
+	for key = range 3 {
+		require.NoError(t, ask(), "key %d", key)
+		require.NoError(t, ask(), "nothing new")
+	}
+	key = 1
+	require.ErrorContains(t, ask(), "run join on this machine", "a key that was replaced counts no more")
+	c.Parent.Pins = wire.PinTexts(pins[1:2])
+	require.NoError(t, ask(), "agent.hcl is root's, and counts")
+	key = 3
+	require.ErrorContains(t, ask(), "run join on this machine", "it was away for two rotations")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, pinsFile), []byte("{"), 0o600))
+	key = 1
+	require.NoError(t, ask(), "a damaged file counts as none")
+}
+
+// newCertificate makes a key and a certificate of it.
+func newCertificate(t *testing.T) (tls.Certificate, wire.Pin) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	c := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+	require.NoError(t, err)
+	leaf, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, wire.PinOf(leaf)
 }
 
 // A commit that a host left says that it has no spec: what the last one configured is withdrawn.
