@@ -89,7 +89,9 @@ func (o ownMachine) observe(ctx context.Context, want *model.Resource) model.Obs
 	in, _, err := o.way(ctx)
 	var s state
 	if err == nil {
-		s, err = in.Observe(ctx, nil, o.want)
+		if s, err = in.Observe(ctx, nil, o.want); err != nil {
+			err = o.withoutHelper(err)
+		}
 	}
 	if err != nil {
 		return model.Observed{Unknown: []model.Unknown{{Scope: want.Inside.String(), Why: err.Error(), Kind: want.Addr.Kind, Only: []model.Address{want.Addr}}}}
@@ -99,6 +101,16 @@ func (o ownMachine) observe(ctx context.Context, want *model.Resource) model.Obs
 		r.Node = "" // it is no node of a manifest
 	}
 	return have
+}
+
+// withoutHelper adds to an error of another way why the helper of this machine was not asked, if there could be one.
+func (o ownMachine) withoutHelper(err error) error {
+	if o.d.cfg.Helper != nil {
+		if why := o.d.cfg.Helper.Ready(); why != nil {
+			return fmt.Errorf("%w\nso SSH was tried: %w", why, err)
+		}
+	}
+	return err
 }
 
 // apply carries out the step about the host's own machine.

@@ -182,7 +182,7 @@ func tokenProblem(h *model.Host, token string) error {
 		if h.Parent != "" {
 			what = "host"
 		}
-		return &loginError{fmt.Sprintf("no API token for %s %s: only its own agent has one, so run this on %[2]s, where the agent plans and applies, or add --sim for a simulated one", what, h.Name)}
+		return &loginError{fmt.Sprintf("no API token for %s %s: only its own agent has one, so run this on %[2]s, where the agent plans and applies, or add --sim for a simulated one. If this is %[2]s, Proxmox VE was not there when it joined: run join again once it is", what, h.Name)}
 	case token == "":
 		return &loginError{fmt.Sprintf("no API token for host %s: put api_tokens.%s (user@realm!name=secret) into secrets.yaml, secrets.sops.yaml or the file named by --secrets", h.Name, h.Name)}
 	}
