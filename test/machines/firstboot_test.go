@@ -36,11 +36,7 @@ import (
 
 // cloudDebian is what a cloud image of Debian has, as far as a first boot is concerned.
 func cloudDebian() nspawn.Rootfs {
-	r := debian("")
-	// debootstrap does not find by itself what python3-cryptography needs.
-	r.Packages += ",cloud-init,python3-cffi-backend"
-	r.Ready = "HOMESTAK_CLOUD_ROOTFS"
-	return r
+	return nspawn.Rootfs{Packages: nspawn.Image, Ready: "HOMESTAK_CLOUD_ROOTFS"}
 }
 
 // serverAddress is where the parent of a machine listens, in the machine's own network.

@@ -62,16 +62,7 @@ func beginNode(t *testing.T, version string) *pveNode {
 	w.srv, shared = shared, filepath.Join(shared, "world")
 	require.NoError(t, os.Mkdir(shared, 0o755))
 	w.serve(t, filepath.Join(shared, "pve.sock"))
-	self, err := os.Executable()
-	require.NoError(t, err)
-	text, err := os.ReadFile(self)
-	require.NoError(t, err)
-	require.NoError(t, os.Mkdir(filepath.Join(shared, "bin"), 0o755))
-	require.NoError(t, os.WriteFile(filepath.Join(shared, "bin/pve"), text, 0o755))
-	for _, name := range []string{"pvesh", "pveum", "pvesm"} {
-		require.NoError(t, os.Symlink("pve", filepath.Join(shared, "bin", name)))
-	}
-	require.NoError(t, os.WriteFile(filepath.Join(shared, "token"), []byte(w.host.Token()), 0o600))
+	w.pveTools(shared)
 	w.Machine = nspawn.Boot(t, nspawn.Rootfs{ // that of test/bench: openssl and ssh-keygen, which are on every PVE node
 		Packages: nspawn.Systemd + ",openssh-server,sudo,iproute2,libpam-systemd,ifupdown,python3,python3-apt,tzdata,ca-certificates",
 	}, nspawn.Bind{From: filepath.Dir(programToInstall(t)), To: filepath.Dir(binary)}, nspawn.Bind{From: w.srv, To: "/srv", Write: true})
@@ -89,6 +80,21 @@ func beginNode(t *testing.T, version string) *pveNode {
 func (w *pveNode) shell(line string) string {
 	w.t.Helper()
 	return w.Run("sh", "-c", "PATH=$PATH:"+pveTools+"; "+line)
+}
+
+// pveTools puts the programs of PVE into the folder that becomes /srv/world in the guest.
+func (w *installed) pveTools(shared string) {
+	w.t.Helper()
+	self, err := os.Executable()
+	require.NoError(w.t, err)
+	text, err := os.ReadFile(self)
+	require.NoError(w.t, err)
+	require.NoError(w.t, os.Mkdir(filepath.Join(shared, "bin"), 0o755))
+	require.NoError(w.t, os.WriteFile(filepath.Join(shared, "bin/pve"), text, 0o755))
+	for _, name := range []string{"pvesh", "pveum", "pvesm"} {
+		require.NoError(w.t, os.Symlink("pve", filepath.Join(shared, "bin", name)))
+	}
+	require.NoError(w.t, os.WriteFile(filepath.Join(shared, "token"), []byte(w.host.Token()), 0o600))
 }
 
 // whole is everything in the guest and on the host that setup could change. Backups of accounts are not in it.

@@ -32,6 +32,10 @@ const (
 // units call. They are few, since each makes the first run slower.
 const Systemd = "systemd,systemd-sysv,dbus,procps"
 
+// Image is what an image for the cloud has beside that, as far as specs and a first boot touch it, and curl.
+// debootstrap does not find by itself what python3-cryptography needs.
+const Image = Systemd + ",openssh-server,sudo,iproute2,libpam-systemd,ifupdown,fail2ban,python3-systemd,e2fsprogs,cloud-init,python3-cffi-backend,curl"
+
 // Rootfs is what guests are booted from: a Debian with these packages.
 type Rootfs struct {
 	Packages string // separated by commas
