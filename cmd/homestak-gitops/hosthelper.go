@@ -54,6 +54,6 @@ func runHostHelper(ctx context.Context, a *app) error {
 	}
 	log := service.NewLog(a.ui.Stderr, a.ui.Env("JOURNAL_STREAM"), cfg.Log.Level, cfg.Log.Format)
 	return service.RunHelper(ctx, service.HelperOptions{
-		Config: cfg, UID: uid, Folder: folder, Kinds: drivers.Access{}.Kinds(), Sandbox: sandbox(), Machine: local.New(), Log: log,
+		Config: cfg, UID: uid, Folder: folder, Program: thisBuild().Version, Kinds: drivers.Access{}.Kinds(), Sandbox: sandbox(), Machine: local.New(), Log: log,
 	}, a.stopping.Once)
 }

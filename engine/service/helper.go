@@ -36,6 +36,7 @@ type HelperOptions struct {
 	Config  *Config // of the agent
 	UID     int     // of the agent
 	Folder  string  // of root's: for the state, and a copy of the repository
+	Program string  // version of this program
 	Kinds   model.Kinds
 	Sandbox *site.Sandbox // evaluates commits
 	Machine converge.Machine
@@ -97,6 +98,9 @@ func RunHelper(ctx context.Context, o HelperOptions, stop <-chan struct{}) error
 	ln, ok := given[0].(*net.UnixListener)
 	if !ok {
 		return errors.New("the socket of the helper is not a unix socket: see homestak-gitops-host.socket")
+	}
+	if err := durable.ClaimFormat(o.Folder, o.Program); err != nil {
+		return err
 	}
 	h, err := newHelper(o)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/images"
 	"github.com/homestak/homestak-gitops/engine/ledger"
@@ -112,6 +113,9 @@ func New(o Options) (*Service, error) {
 	c := o.Config
 	s := &Service{o: o, facts: control.NewFacts(c.Identity), events: control.NewEventLog(time.Now()), asked: make(chan struct{}, 1), tasks: make(chan struct{}, 1), counts: newCounts(), Notify: func(agent.Status) {}}
 	var err error
+	if err = durable.ClaimFormat(c.DataDir, o.Program); err != nil {
+		return nil, err
+	}
 	if s.Ledger, err = ledger.Open(filepath.Join(c.DataDir, control.LedgerDir)); err != nil {
 		return nil, fmt.Errorf("open the receipts: %w", err)
 	}

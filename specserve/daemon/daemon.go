@@ -13,6 +13,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/keys"
@@ -57,6 +58,9 @@ func Run(ctx context.Context, o Options, hangups <-chan os.Signal) error {
 	}
 	if o.notify == nil {
 		o.notify = sdNotify
+	}
+	if err := durable.ClaimFormat(o.Dir, o.Version); err != nil {
+		return err
 	}
 	f, err := prepare(ctx, o)
 	defer f.close()
