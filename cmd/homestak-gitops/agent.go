@@ -112,7 +112,7 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 // newService makes an agent whose hosts are on a network. Without a sandbox it evaluates commits in this process.
 func newService(cfg *service.Config, net session.Network, in *site.Sandbox, log *slog.Logger, env func(string) string) (*service.Service, error) {
 	return net.Agent(service.Options{
-		Config: cfg, Program: thisBuild().Version, Log: log, Sandbox: in,
+		Config: cfg, Program: thisBuild().Version, Log: log, Sandbox: in, Managed: env("NOTIFY_SOCKET") != "",
 		Watch: func(changed func([]int)) service.Watcher {
 			return &proxmox.Watcher{Root: env("HOMESTAK_PVE_ROOT"), Changed: changed}
 		},

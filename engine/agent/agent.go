@@ -101,11 +101,13 @@ type Options struct {
 	// Observed is called with what an observation of the host saw; see engine.Pass.
 	Observed func(model.Observed)
 
-	Poll   time.Duration // between two questions to the repository, with 10 % jitter; 0: 60 s
-	Drift  time.Duration // between two full checks of the host; 0: 5 m
-	Width  int           // steps at once; 0: 8
-	Log    *slog.Logger  // nil: discard
-	Notify func(Status)  // called after every change of state; must not block, nor ask the agent for anything but its status. May be nil
+	Poll  time.Duration // between two questions to the repository, with 10 % jitter; 0: 60 s
+	Drift time.Duration // between two full checks of the host; 0: 5 m
+	Width int           // steps at once; 0: 8
+	// Replaced reports whether another program is installed: then Run ends between two passes. May be nil.
+	Replaced func() bool
+	Log      *slog.Logger // nil: discard
+	Notify   func(Status) // called after every change of state; must not block, nor ask the agent for anything but its status. May be nil
 }
 
 // HostState compares the host with the applied commit.

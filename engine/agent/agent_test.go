@@ -1128,3 +1128,25 @@ func TestAReceiptHoldsNoSecret(t *testing.T) {
 	require.Equal(t, "a plain password", got.Findings[0].Summary)
 	require.Contains(t, r.Findings[0].Code, secret, "the report itself is as it was")
 }
+
+// An agent whose program was replaced ends, and finishes the pass that is at work first.
+func TestAReplacedProgramEndsTheAgentBetweenPasses(t *testing.T) {
+	live(t, func(w *world) {
+		var replaced atomic.Bool
+		w.options = func(o *Options) { o.Replaced = replaced.Load }
+		w.repo.push("c1", boxes(map[string]int{"a": 1}))
+		w.start()
+		require.Equal(t, "a=1", w.holds())
+		w.repo.push("c2", boxes(map[string]int{"a": 1, "b": 2}))
+		w.repo.before = func(_ context.Context, call string) {
+			if call == "load" {
+				replaced.Store(true) // in the middle of the pass
+			}
+		}
+		w.agent.CheckNow()
+		require.NoError(t, <-w.ended)
+		require.Equal(t, "a=1 b=2", w.holds())
+		require.Equal(t, "c2", w.state().Converged.ID)
+		w.halt = nil
+	})
+}

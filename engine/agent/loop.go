@@ -169,6 +169,10 @@ func (l *loop) wait(ctx context.Context) (work, bool) {
 		if engine.IsClosed(l.stop) || ctx.Err() != nil {
 			return work{}, false
 		}
+		if l.o.Replaced != nil && l.o.Replaced() {
+			l.o.Log.Info("another version of the program is installed: the agent ends, and the service manager starts that one")
+			return work{}, false
+		}
 		now := time.Now()
 		next := l.requested.take()
 		next.check = l.memory.expire(now) || next.check || !now.Before(l.nextCheck)

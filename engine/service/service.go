@@ -54,6 +54,9 @@ type Options struct {
 	Network Network
 	// File is the program that nodes get from the server. "": the running one.
 	File string
+	// Managed: a service manager starts the program again when it ends. So Run ends after another one was installed, once
+	// no pass is at work.
+	Managed bool
 	// Sandbox evaluates commits and their policies. Nil: this process does it.
 	Sandbox *site.Sandbox
 	// Pace is the least time between two reports of this agent, and of those below it, and between two tries of a
@@ -198,6 +201,9 @@ func New(o Options) (*Service, error) {
 		serve, options.Children, options.Forget = s.inForce(way, copied), s.children, s.server.Forget
 		options.Revoke = func(host string, empty bool) (bool, error) { return specdaemon.LetGo(s.server, host, empty) }
 		options.Health.Reported = s.server.Reported
+	}
+	if o.Managed {
+		options.Replaced = replaced
 	}
 	if s.above != nil {
 		served := options.InForce

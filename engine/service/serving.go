@@ -72,6 +72,21 @@ func ProgramFile() string {
 	return name
 }
 
+// replaced reports whether another file has the name of this program by now, as after an upgrade. It is false where that
+// cannot be seen.
+func replaced() bool {
+	name, err := os.Executable()
+	if err != nil {
+		return false
+	}
+	runs, err := os.Stat("/proc/self/exe")
+	if err != nil {
+		return false
+	}
+	installed, err := os.Stat(name)
+	return err == nil && !os.SameFile(runs, installed)
+}
+
 // checkSoon asks for a check without waiting for the agent.
 func (s *Service) checkSoon() {
 	select {
