@@ -70,12 +70,12 @@ type carrier struct {
 
 	mutex    sync.Mutex // for moments: passes tell what is in force while commands run
 	desired  engine.Desired
-	guests   model.State                 // as they were observed last
-	recorded map[string]wire.TaskOutcome // tasks that have a receipt
+	guests   map[model.Address]model.Guest // where they were observed last, and whether they run
+	recorded map[string]wire.TaskOutcome   // tasks that have a receipt
 }
 
 func newCarrier(s *Service, below children, open open) (*carrier, error) {
-	c := &carrier{s: s, open: open, children: below, guests: model.State{}}
+	c := &carrier{s: s, open: open, children: below, guests: map[model.Address]model.Guest{}}
 	dir := s.o.Config.DataDir
 	var err error
 	if c.ledger, err = ledger.Open(filepath.Join(dir, runsDir)); err != nil {
@@ -128,11 +128,11 @@ func (c *carrier) observed(have model.Observed) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	if !have.Only {
-		c.guests = model.State{}
+		c.guests = make(map[model.Address]model.Guest, len(have.State))
 	}
 	for addr, r := range have.State {
-		if r.Guest != nil {
-			c.guests[addr] = r
+		if r.Guest != nil { // the rest of it would stay in memory between passes
+			c.guests[addr] = model.Guest{VMID: r.Guest.VMID, Node: r.Guest.Node, Running: r.Guest.Running}
 		}
 	}
 }
@@ -405,7 +405,7 @@ func (c *carrier) machine(ctx context.Context, node string) (m guest.Machine, re
 		}
 	}
 	at, err := c.guest(ctx, driver, want, res.Inside)
-	if err == nil && (at == nil || !at.Guest.Running) {
+	if err == nil && !at.Running {
 		err = fmt.Errorf("node %s does not run on host %s", node, host.Name)
 	}
 	if err != nil {
@@ -415,21 +415,22 @@ func (c *carrier) machine(ctx context.Context, node string) (m guest.Machine, re
 	if e, ok := driver.(enterer); ok {
 		e.Enter(want)
 	}
-	if m = driver.Machine(res.Addr, *at.Guest, nil); m == nil {
+	if m = driver.Machine(res.Addr, at, nil); m == nil {
 		release()
 		return nil, nil, fmt.Errorf("no access to the guests of host %s is configured", host.Name)
 	}
 	return m, release, nil
 }
 
-// guest is a guest as it was observed last. One that was not seen to run, as it was just created, is looked for.
-func (c *carrier) guest(ctx context.Context, driver engine.Driver, want *model.Want, addr model.Address) (*model.Resource, error) {
-	known := func() *model.Resource {
+// guest is a guest as it was observed last, zero if it was not. One that was not seen to run, as it was just created, is
+// looked for.
+func (c *carrier) guest(ctx context.Context, driver engine.Driver, want *model.Want, addr model.Address) (model.Guest, error) {
+	known := func() model.Guest {
 		c.mutex.Lock()
 		defer c.mutex.Unlock()
 		return c.guests[addr]
 	}
-	if at := known(); at != nil && at.Guest.Running {
+	if at := known(); at.Running {
 		return at, nil
 	}
 	host := *want
@@ -437,7 +438,7 @@ func (c *carrier) guest(ctx context.Context, driver engine.Driver, want *model.W
 	maps.DeleteFunc(host.State, func(_ model.Address, r *model.Resource) bool { return r.Inside != (model.Address{}) })
 	have, err := driver.Observe(ctx, &host)
 	if err != nil {
-		return nil, err
+		return model.Guest{}, err
 	}
 	c.observed(have)
 	return known(), nil
