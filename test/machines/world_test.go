@@ -23,6 +23,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -91,6 +92,7 @@ func (w *world) boot(how func(testing.TB, nspawn.Rootfs, ...nspawn.Bind) *nspawn
 func (w *world) bootFrom(how func(testing.TB, nspawn.Rootfs, ...nspawn.Bind) *nspawn.Machine, base nspawn.Rootfs, binds ...nspawn.Bind) *world {
 	w.t.Helper()
 	w.Machine = how(w.t, base, append(binds, nspawn.Bind{From: w.archive, To: "/srv/apt"})...)
+	w.t.Cleanup(w.Kill)
 	// systemd counts the starts of a unit, and a test makes many; fail2ban does not always
 	// respond to a stop while it starts.
 	w.Run0("cd /etc/systemd/system && mkdir -p service.d socket.d && printf '[Unit]\\nStartLimitIntervalSec=0\\n' | tee service.d/often.conf >socket.d/often.conf && printf '[Service]\\nTimeoutStopSec=3s\\n' >>service.d/often.conf && systemctl daemon-reload")
@@ -138,10 +140,10 @@ func (m way) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
 	return o, nil
 }
 
-// apply applies a spec, and requires that it succeeds.
+// apply applies a spec, and requires that it succeeds, also on a machine where each command takes seconds.
 func (w *world) apply(s *spec.Spec) *converge.State {
 	w.t.Helper()
-	state, err := converge.Apply(context.Background(), way{w}, s, converge.Options{})
+	state, err := converge.Apply(context.Background(), way{w}, s, converge.Options{ConfirmWithin: time.Hour})
 	require.NoError(w.t, err)
 	require.Empty(w.t, changes(state))
 	return state
@@ -409,6 +411,7 @@ func beginLAN(t *testing.T, packages string, lines ...string) lan {
 	w.Machine = nspawn.Boot(t, nspawn.Rootfs{
 		Packages: nspawn.Systemd + ",openssh-server,sudo,iproute2," + packages + ",dnsmasq-base,iputils-ping,netplan.io", Ready: "HOMESTAK_NETWORK_ROOTFS",
 	})
+	t.Cleanup(w.Kill)
 	w.Run0(strings.Join(append([]string{
 		"ip netns add lan", "ip link add eth0 type veth peer name lan0 netns lan", "ip -n lan link set lo up", "ip -n lan link set lan0 up",
 		"ip -n lan addr add 10.9.0.1/24 dev lan0", "ip -n lan addr add 10.8.0.1/24 dev lan0", "rm -f /etc/resolv.conf",
