@@ -1,6 +1,6 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: quick hostile provider faults chaos policy-test sops-test help build demo test race lint fmt fuzz bench docs docs-check integration library real cover check clean install uninstall guest machines clients replay tofu tofu-tools side-by-side
+.PHONY: package release reproducible quick hostile provider faults chaos policy-test sops-test help build demo test race lint fmt fuzz bench docs docs-check integration library real cover check clean install uninstall guest machines clients replay tofu tofu-tools side-by-side
 
 SHELL    := bash
 GO       ?= go
@@ -215,6 +215,20 @@ install: ## program, units and example into PREFIX (/usr/local) below DESTDIR; f
 
 uninstall: ## take them away again; what it made and what you wrote stays
 	systemd/install.sh --uninstall
+
+# Versions of packages begin with a digit. One that is not released sorts before the next that is.
+VERSION ?= 0.0.0~$(shell git log -1 --date=format:%Y%m%d%H%M --format=%cd.%h)
+ARCHES  ?= amd64 arm64
+package: ## packages of Debian and archives for ARCHES (amd64 arm64), into dist/package
+	@set -e; for arch in $(ARCHES); do GO=$(GO) systemd/package/package.sh $(VERSION) $$arch dist/package; done
+
+# GPG_KEY is a file with the private OpenPGP key of the apt repository, MINISIGN_KEY one with that of the checksums.
+release: ## all files of VERSION, into dist/release/VERSION; signed with GPG_KEY=FILE and MINISIGN_KEY=FILE
+	rm -rf dist/release/$(VERSION)
+	GO=$(GO) ARCHES='$(ARCHES)' GPG_KEY='$(GPG_KEY)' MINISIGN_KEY='$(MINISIGN_KEY)' systemd/package/release.sh $(VERSION) dist/release/$(VERSION)
+
+reproducible: ## fail if two clones in two folders make different packages
+	GO=$(GO) systemd/package/reproducible.sh $(firstword $(ARCHES))
 
 clean: ## remove what was built
 	rm -rf bin dist

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"runtime"
 	"runtime/debug"
 )
+
+// release is the version of a release; its build sets it: -ldflags "-X main.release=1.2.3".
+var release string //nolint:gochecknoglobals // the linker sets no other
 
 // buildInfo is the document of version --json.
 type buildInfo struct {
@@ -13,7 +17,11 @@ type buildInfo struct {
 }
 
 // thisBuild is the build of the program that runs.
-func thisBuild() buildInfo { return buildInfoOf(debug.ReadBuildInfo()) }
+func thisBuild() buildInfo {
+	b := buildInfoOf(debug.ReadBuildInfo())
+	b.Version = cmp.Or(release, b.Version)
+	return b
+}
 
 // buildInfoOf reads what the go command wrote into a binary, as debug.ReadBuildInfo returns it.
 func buildInfoOf(info *debug.BuildInfo, ok bool) buildInfo {

@@ -46,6 +46,21 @@ func TestUndoLeavesTheHostAsBefore(t *testing.T) {
 	}
 }
 
+// The package brings program and units, and setup puts nothing in front of them.
+func TestThePackageIsNotHidden(t *testing.T) {
+	t.Parallel()
+	w := begin(t, pve.Config{})
+	w.file = "usr/bin/homestak-gitops"
+	for _, dir := range []string{"usr/bin", "usr/lib/sysusers.d"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(w.root, dir), 0o755))
+	}
+	w.put(w.file, "the program")
+	w.put("usr/lib/sysusers.d/homestak-gitops.conf", "the user")
+	w.do()
+	require.NoFileExists(t, filepath.Join(w.root, "usr/local/bin/homestak-gitops"))
+	require.NoDirExists(t, filepath.Join(w.root, "usr/local/lib"))
+}
+
 // killed is a run that ends before a change.
 var errKilled = errors.New("killed")
 

@@ -168,7 +168,8 @@ func (w *planner) program() {
 		restart = []action{{argv: []string{"systemctl", "try-restart", systemd.Service}}}
 	}
 	target := w.path("/usr/local/bin/homestak-gitops")
-	if w.Program != target && w.Program != w.path("/usr/bin/homestak-gitops") {
+	packaged := w.Program == w.path("/usr/bin/homestak-gitops") // with its units, which those of here would hide
+	if w.Program != target && !packaged {
 		content, err := os.ReadFile(w.Program)
 		if err != nil {
 			w.refuse("read this program: %w", err)
@@ -181,8 +182,11 @@ func (w *planner) program() {
 		units = append(units, file{w.path(f.Path), []byte(f.Content)})
 		do = append(do, action{file: w.path(f.Path), content: f.Content, mode: 0o644})
 	}
-	reload := []string{"systemctl", "daemon-reload"}
-	w.files("the units", units, slices.Concat(do, []action{{argv: reload}}, restart), reload)
+	sysusers := strings.Replace(systemd.Sysusers, "/usr/local/", "/usr/", 1)
+	if reload := []string{"systemctl", "daemon-reload"}; !packaged {
+		sysusers = systemd.Sysusers
+		w.files("the units", units, slices.Concat(do, []action{{argv: reload}}, restart), reload)
+	}
 
 	account := look{Run: []string{"getent", "passwd", unit}}
 	switch now, err := w.state(w.ctx, account); {
@@ -191,7 +195,7 @@ func (w *planner) program() {
 	case now == "" || w.begun("the system user"):
 		w.add(step{
 			name: "the system user", look: account, before: now, undo: [][]string{{"userdel", unit}},
-			do: []action{{argv: []string{"systemd-sysusers", w.path(systemd.Sysusers)}}, {argv: []string{"usermod", "-aG", "www-data", unit}}}, // it may read what changed in /etc/pve
+			do: []action{{argv: []string{"systemd-sysusers", w.path(sysusers)}}, {argv: []string{"usermod", "-aG", "www-data", unit}}}, // it may read what changed in /etc/pve
 		})
 	}
 }

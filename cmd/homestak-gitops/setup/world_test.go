@@ -30,6 +30,7 @@ type world struct {
 	ran  []string // commands that change something
 	said []string
 	with setup.Setup
+	file string // of the program, below root
 
 	hostKeys string // of the git server
 }
@@ -40,7 +41,7 @@ func begin(t testing.TB, cfg pve.Config) *world {
 		cfg.Storages = pve.DefaultStorages()
 		cfg.Storages[0].Content = []string{"iso", "vztmpl", "backup"} // as PVE installs it
 	}
-	w := &world{t: t, host: pve.New(cfg), root: sourcetest.TempDir(t)}
+	w := &world{t: t, host: pve.New(cfg), root: sourcetest.TempDir(t), file: "root/homestak-gitops"}
 	for _, dir := range []string{"etc/systemd/system/multi-user.target.wants", "usr/local/bin", "srv", "var/lib", "root"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(w.root, dir), 0o755))
 	}
@@ -78,7 +79,7 @@ func (w *world) text(name string) string {
 // setup is a new start of the program.
 func (w *world) setup() *setup.Setup {
 	s := w.with
-	s.Run, s.Root, s.Program = w, w.root, filepath.Join(w.root, "root/homestak-gitops")
+	s.Run, s.Root, s.Program = w, w.root, filepath.Join(w.root, w.file)
 	s.Say = func(format string, args ...any) { w.said = append(w.said, fmt.Sprintf(format, args...)) }
 	return &s
 }
