@@ -29,9 +29,14 @@ func (l *load) decodeJobs() {
 // checkJobs makes the names in jobs those of instances, and checks their times.
 func checkJobs(rs *rules) {
 	for name, j := range rs.site.Jobs {
-		at := rs.Named["job"][name].At
+		block := rs.Named["job"][name]
+		at := block.At
 		if err := j.CheckSchedule(rs.site.Timezone); err != nil {
-			rs.Errorf(at, "job "+lang.Quote(name)+" has no time to run", "%s.", lang.UpperFirst(err.Error()))
+			when := at
+			if attr := block.Body.Attributes["schedule"]; attr != nil {
+				when = attr.SrcRange
+			}
+			rs.Errorf(when, "job "+lang.Quote(name)+" has no time to run", "%s.", lang.UpperFirst(err.Error()))
 		}
 		var nodes []string
 		for _, of := range j.Nodes {
