@@ -51,6 +51,7 @@ func endpoints() []endpoint {
 		{method: http.MethodGet, path: "/events", early: true, access: readers, do: events},
 		{method: http.MethodGet, path: "/metrics", early: true, access: readers, do: metrics},
 		{method: http.MethodPost, path: "/reconcile", early: true, access: operators, do: reconcile},
+		{method: http.MethodPost, path: "/verify", early: true, access: operators, do: verify},
 		{method: http.MethodPost, path: "/reconcile/" + identity, early: true, access: operators, do: reconcileNode},
 	}...)
 }

@@ -59,6 +59,17 @@ func planOf(x *request) error {
 	return x.awaitAgent("the plan was not made: the agent stops", func(ctx context.Context) (any, error) { return x.o.Plan(ctx, x.identity, x.RemoteAddr) })
 }
 
+// verify runs checks of nodes, which are in the query.
+func verify(x *request) error {
+	if x.o.Verify == nil {
+		return &wire.Error{Code: wire.CodeNoEndpoint, Message: "this server is not that of an agent, and so it runs no checks"}
+	}
+	of := x.URL.Query()
+	return x.awaitAgent("the checks were not run: the agent stops", func(ctx context.Context) (any, error) {
+		return x.o.Verify(ctx, of["node"], of.Get("manifest"), x.RemoteAddr)
+	})
+}
+
 // awaitAgent responds with a document of the agent, as long as the client stays. The status is sent at once,
 // since that may take longer than clients wait: an error comes in the body, too.
 func (x *request) awaitAgent(stopped string, do func(ctx context.Context) (any, error)) error {

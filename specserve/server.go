@@ -42,6 +42,9 @@ type Options struct {
 	// Reconcile makes the agent check, and returns the result of that pass as JSON. It returns early when ctx ends.
 	// Nil: there are no passes.
 	Reconcile func(ctx context.Context) (any, error)
+	// Verify runs the checks of nodes, of all of a manifest, or of all for none, and returns their results as JSON; by is who
+	// asks. Nil: it has none.
+	Verify func(ctx context.Context, nodes []string, manifest, by string) (any, error)
 	// Plan makes the plan of a host, this one or one below, and returns it as JSON; by is who asks. Nil: there are none.
 	Plan func(ctx context.Context, host, by string) (any, error)
 	// Reported is called when the report of a node changed; before has no identity if there was none. It returns immediately. May be

@@ -196,7 +196,7 @@ func TestN16ReconcileANodeInModePush(t *testing.T) {
 
 func TestServerElsewhereNeedsPinAndKey(t *testing.T) {
 	t.Parallel()
-	for _, verb := range []string{"tree", "status", "events", "reconcile"} {
+	for _, verb := range []string{"tree", "status", "events", "reconcile", "verify"} {
 		code, _, stderr := runIn(t, nil, verb, "--server", "https://192.0.2.10:44443")
 		require.Equal(t, ui.ExitFailed, code)
 		require.Contains(t, stderr, "--server needs the pin of the server and a key")
@@ -288,6 +288,22 @@ func TestReconcileElsewhere(t *testing.T) {
 	var pass agent.PassStatus
 	require.NoError(t, json.Unmarshal([]byte(out), &pass))
 	require.NotEmpty(t, pass.Commit)
+
+	verify := func(args ...string) (int, string, string) {
+		return runIn(t, nil, append([]string{"verify"}, args...)...)
+	}
+	code, out, stderr = verify(s.elsewhere(keys.OperatorFile)...)
+	require.Equal(t, ui.ExitDone, code, stderr)
+	require.Contains(t, out, "no checks")
+	code, _, stderr = verify(append(s.elsewhere(keys.OperatorFile), "frist")...)
+	require.Equal(t, ui.ExitFailed, code)
+	require.Contains(t, stderr, "the agent has no node \"frist\"\n  did you mean \"first\"?")
+	code, _, stderr = verify(s.elsewhere(keys.ReadFile)...)
+	require.Equal(t, ui.ExitFailed, code)
+	require.Contains(t, stderr, "this is not the operator key")
+	code, _, stderr = verify(append(s.elsewhere(keys.OperatorFile), "--site", s.site)...)
+	require.Equal(t, ui.ExitFailed, code)
+	require.Contains(t, stderr, "none of the others can be")
 
 	require.NoError(t, os.WriteFile(site, []byte("nonsense"), 0o600))
 	s.commit(t, "nonsense")

@@ -19,24 +19,29 @@ import (
 
 func verifyNodesVerb(a *app) *cobra.Command {
 	f, of := &session.Flags{}, &session.AgentFlags{}
+	ofSite := []string{"site", "host", "sim", "secrets", "var", "mode"}
 	c := &cobra.Command{
 		Use:   "verify [NODE…]",
 		Short: "Run the checks of deployed nodes now",
 		Long: `Runs each check block of the nodes of a host once, and shows what it saw. It changes
-nothing. The agent of this machine runs them, and keeps a receipt. Where none runs, or one
-of --site, --host, --sim, --secrets, --var and --mode is given, this program reads the site
-and the host as "plan" does, and runs them itself.
+nothing. The agent of this machine runs them, and keeps a receipt; or the one at --server,
+with its operator key. Where none runs, or one of --site, --host, --sim, --secrets, --var
+and --mode is given, this program reads the site and the host as "plan" does, and runs them
+itself.
 
 Checks of a guest that is switched off, suspended, or being changed are skipped.
 
 Exits 0 if no check failed, otherwise 1.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			own := slices.ContainsFunc([]string{"site", "host", "sim", "secrets", "var", "mode"}, c.Flags().Changed)
+			own := slices.ContainsFunc(ofSite, c.Flags().Changed)
 			return f.Within(func(ctx context.Context, args []string) error { return runVerifyNodes(ctx, a, f, of, args, own) })(c, args)
 		},
 	}
 	f.Reach(a.ui, c)
-	of.Find(a.ui, c)
+	of.Anywhere(a.ui, c)
+	for _, flag := range ofSite {
+		c.MarkFlagsMutuallyExclusive("server", flag)
+	}
 	c.ValidArgsFunction = of.CompleteAddress
 	return c
 }

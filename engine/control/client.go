@@ -180,6 +180,9 @@ func (c *Client) Reconcile(ctx context.Context) (agent.PassStatus, error) {
 
 // VerifyNodes runs the checks of nodes now, and waits for their results.
 func (c *Client) VerifyNodes(ctx context.Context, s Selected) (engine.Verified, error) {
+	if c.remote {
+		return c.verifyThere(ctx, s)
+	}
 	var v engine.Verified
 	err := c.post(ctx, "/verify", s, &v)
 	return v, err

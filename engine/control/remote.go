@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -104,18 +105,40 @@ func (c *Client) awaitThere(ctx context.Context) (Ended, error) {
 	if res.StatusCode == http.StatusAccepted {
 		return Ended{}, ErrNoPass
 	}
-	var got struct {
-		Ended
+	var e Ended
+	err = awaited(res.Body, &e)
+	if _, isProblem := errors.AsType[*ProblemError](err); err != nil && !isProblem {
+		err = fmt.Errorf("wait for the pass of the agent on %s: %w\nthe pass continues: status shows how it ends", c.socket, causeOf(ctx, err))
+	}
+	return e, err
+}
 
+// awaited reads an answer that begins before the agent knows what it will say: an error is in the body, too.
+func awaited(body io.Reader, into any) error {
+	text, err := io.ReadAll(io.LimitReader(body, 256<<20))
+	if err != nil {
+		return err
+	}
+	var failed struct {
 		Error *ProblemError `json:"error"`
 	}
-	if err := json.NewDecoder(io.LimitReader(res.Body, 256<<20)).Decode(&got); err != nil {
-		return Ended{}, fmt.Errorf("wait for the pass of the agent on %s: %w\nthe pass continues: status shows how it ends", c.socket, causeOf(ctx, err))
+	if err := errors.Join(json.Unmarshal(text, into), json.Unmarshal(text, &failed)); err != nil {
+		return err
 	}
-	if got.Error != nil {
-		return Ended{}, got.Error
+	if failed.Error != nil {
+		return failed.Error
 	}
-	return got.Ended, nil
+	return nil
+}
+
+// verifyThere has an agent on another machine run checks.
+func (c *Client) verifyThere(ctx context.Context, s Selected) (v engine.Verified, err error) {
+	res, err := c.send(ctx, http.MethodPost, "/verify?"+url.Values{"node": s.Nodes, "manifest": {s.Manifest}}.Encode(), nil)
+	if err != nil {
+		return v, err
+	}
+	defer res.Body.Close()
+	return v, awaited(res.Body, &v)
 }
 
 // Asked is the result of a request to check a node.

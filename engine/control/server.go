@@ -311,16 +311,22 @@ func (c *Server) verifyNodes(w http.ResponseWriter, r *http.Request) (any, error
 	if err := readBody(r, &s); err != nil {
 		return nil, err
 	}
+	patient(w)
+	return VerifyNodes(r.Context(), c.Agent, c.Facts, s)
+}
+
+// VerifyNodes runs the checks of nodes of an agent. An error is a *ProblemError.
+func VerifyNodes(ctx context.Context, a Agent, f *Facts, s Selected) (out engine.Verified, err error) {
 	by, err := asks(s.By)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
-	_, manifests := c.Facts.host()
+	_, manifests := f.host()
 	if s.Manifest != "" && manifests != nil && !slices.Contains(manifests, s.Manifest) {
-		return nil, badRequest(fmt.Sprintf("the agent deploys no manifest %q", s.Manifest), diag.DidYouMean(s.Manifest, manifests))
+		return out, badRequest(fmt.Sprintf("the agent deploys no manifest %q", s.Manifest), diag.DidYouMean(s.Manifest, manifests))
 	}
 	var known []string
-	for _, n := range c.Agent.Status().Nodes {
+	for _, n := range a.Status().Nodes {
 		known = append(known, n.Node, n.Address)
 	}
 	match := engine.Matches(s.Nodes, s.Manifest)
@@ -328,17 +334,16 @@ func (c *Server) verifyNodes(w http.ResponseWriter, r *http.Request) (any, error
 	if unknown >= 0 {
 		match = func(*engine.Probe) bool { return false } // it only tells whether the nodes are known yet
 	}
-	patient(w)
-	out, err := c.Agent.VerifyNodes(r.Context(), by, match)
+	out, err = a.VerifyNodes(ctx, by, match)
 	if errors.Is(err, agent.ErrNotSeen) {
-		return nil, &ProblemError{Status: http.StatusServiceUnavailable, Code: "not_seen", Message: err.Error(), Hint: "run it again after its first pass: homestak-gitops status shows it"}
+		return out, &ProblemError{Status: http.StatusServiceUnavailable, Code: "not_seen", Message: err.Error(), Hint: "run it again after its first pass: homestak-gitops status shows it"}
 	}
 	if unknown >= 0 {
 		name := s.Nodes[unknown]
-		return nil, &ProblemError{Status: http.StatusNotFound, Code: "unknown_node", Message: fmt.Sprintf("the agent has no node %q", diag.Line(name)), Hint: diag.DidYouMean(name, known)}
+		return out, &ProblemError{Status: http.StatusNotFound, Code: "unknown_node", Message: fmt.Sprintf("the agent has no node %q", diag.Line(name)), Hint: diag.DidYouMean(name, known)}
 	}
-	if errors.Is(err, engine.ErrInterrupted) || r.Context().Err() != nil {
-		return nil, stoppingProblem()
+	if errors.Is(err, engine.ErrInterrupted) || ctx.Err() != nil {
+		return out, stoppingProblem()
 	}
 	out.Checks = append([]engine.CheckRun{}, out.Checks...)
 	out.Success = out.Failed() == 0

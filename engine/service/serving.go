@@ -3,6 +3,7 @@ package service
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -42,11 +43,21 @@ func (s *Service) serveNodes() {
 			Identity: c.Identity, Version: s.o.Program, Log: s.o.Log, Images: serve, Limits: limits(s.o.Pace),
 			Check: s.checkSoon, Status: func() any { return s.StatusAndTree() }, Events: s.events.Serve, Metrics: s.metrics(), Reported: s.childReported,
 			Plan:      func(ctx context.Context, host, by string) (any, error) { return s.carrier.planOf(ctx, host, by) },
+			Verify:    s.verify,
 			Reconcile: func(ctx context.Context) (any, error) { return control.Await(ctx, s.Agent, s.Ledger) },
 		},
 		Above: c.Parent.URL, Listen: c.Serves(), ProgramFile: cmp.Or(s.o.File, ProgramFile()), Open: s.o.Network.Listen,
 		Access: keys.Files{Dir: filepath.Join(c.DataDir, daemon.Folder), Read: a.ReadKeyFile, Operator: a.OperatorKeyFile, Repository: a.RepositoryKeyFile, Hook: a.HookKeyFile},
 	})
+}
+
+// verify runs checks for those who ask the server.
+func (s *Service) verify(ctx context.Context, nodes []string, manifest, by string) (any, error) {
+	v, err := control.VerifyNodes(ctx, shown{s.Agent, s}, s.facts, control.Selected{Nodes: nodes, Manifest: manifest, By: "https:" + by})
+	if _, isProblem := errors.AsType[*control.ProblemError](err); isProblem {
+		return control.ProblemOf(err), nil
+	}
+	return v, err
 }
 
 // near makes what images come from before their URLs: the folder of this agent, and the agent above, nil for none.
