@@ -228,6 +228,9 @@ func TestLostAnswersOfContainers(t *testing.T) {
 	require.Greater(t, writes, int64(12))
 	for at := int64(1); at <= writes; at++ {
 		for _, apply := range []bool{false, true} {
+			if everySecond() > 1 && apply == (at%2 == 0) {
+				continue
+			}
 			t.Run(strconv.FormatInt(at, 10)+fmt.Sprint(apply), func(t *testing.T) { life(t, at, apply) })
 		}
 	}

@@ -424,7 +424,7 @@ func TestST14SimulatedPushThatIsCutOff(t *testing.T) {
 	want, _ := clean.inside(state)
 	writes := clean.writes.Load()
 	require.Greater(t, writes, int64(100))
-	points := int64(12)
+	points := int64(6)
 	if os.Getenv("HOMESTAK_FAULTS") == "all" {
 		points = writes
 	}
