@@ -141,7 +141,7 @@ func (c *checker) login(ctx context.Context, s plan.Step) error {
 // checks returns the checks of a guest that should run, and none for anything else. A guest that is not adopted yet is
 // not entered.
 func (c *checker) checks(addr model.Address) []model.Check {
-	if have := c.have[addr]; have != nil && have.Guest != nil && have.Guest.Foreign {
+	if have := c.have[addr]; have != nil && have.Guest != nil && have.Guest.Adoptable {
 		return nil
 	}
 	return checksOf(c.site, c.want, addr, c.prober, c.noWait)
@@ -387,7 +387,7 @@ func (c *checker) locate(ctx context.Context, list []model.Address) {
 	var all sync.WaitGroup
 	for _, addr := range list {
 		have, want := c.have[addr], c.want.State[addr]
-		if c.tried(addr) || want == nil || have == nil || have.Guest == nil || !have.Guest.Running || have.Guest.Foreign || stringOf(want.Spec, "power") == "stopped" {
+		if c.tried(addr) || want == nil || have == nil || have.Guest == nil || !have.Guest.Running || have.Guest.Adoptable || stringOf(want.Spec, "power") == "stopped" {
 			continue
 		}
 		m := c.driver.Machine(addr, *have.Guest, near(c.site, c.want.Nodes[addr]))

@@ -116,12 +116,12 @@ func TestFailingGuestsAreRetried(t *testing.T) {
 }
 
 // A guest that is not adopted is not entered for its checks, nor asked for its address.
-func TestForeignGuestsAreNotChecked(t *testing.T) {
+func TestAdoptableGuestsAreNotChecked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := enginetest.NewInn()
 		require.Equal(t, engine.Done, i.Pass(enginetest.CheckedSite("stop")).Run(t.Context()).Outcome)
 		db := enginetest.Addr("box", "db")
-		i.Holds[db].Guest.Foreign, i.Holds[db].Guest.Locked, i.Holds[db].Guest.Running = true, "a backup runs", true
+		i.Holds[db].Guest.Adoptable, i.Holds[db].Guest.Locked, i.Holds[db].Guest.Running = true, "a backup runs", true
 		i.Asked = map[string]int{}
 		p := i.Pass(enginetest.CheckedSite("stop"))
 		p.Failing, p.Locate = []model.Address{db}, true

@@ -189,7 +189,7 @@ func TestWhatDiffersInside(t *testing.T) {
 		r := i.Pass(s).Run(t.Context())
 		require.ElementsMatch(t, []string{"update box.a", "update box.b"}, i.Applied)
 		require.Equal(t, "a:skipped b:completed", enginetest.Statuses(r))
-		require.Contains(t, r.Nodes[0].Error, "inner.a: not created: inside of box.a cannot be seen (nobody can log in)")
+		require.Contains(t, r.Nodes[0].Error, "inner.a: not created: inside of box.a cannot be read (nobody can log in)")
 	})
 }
 

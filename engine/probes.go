@@ -57,7 +57,7 @@ func (c *checker) probes(of progress) []Probe {
 		switch power := stringOf(want.Spec, "power"); {
 		case p.Guest.VMID == 0:
 			p.Idle = "it is not seen on the host"
-		case p.Guest.Foreign:
+		case p.Guest.Adoptable:
 			p.Idle = "it is not adopted yet"
 		case slices.ContainsFunc(of.have.Unknown, func(u model.Unknown) bool { return u.Node != "" && u.Node == p.Guest.Node }):
 			p.Idle = "its node " + p.Guest.Node + " is not seen"

@@ -74,7 +74,7 @@ func TestWhyChecksCannotRun(t *testing.T) {
 			"runs":      {func(*roomy) {}, same, nil, ""},
 			"stopped":   {func(b *roomy) { b.Power = "stopped" }, same, nil, "it is switched off"},
 			"off":       {func(b *roomy) { b.Power = "" }, func(g *model.Guest) { g.Running = false }, nil, "it is switched off"},
-			"foreign":   {func(*roomy) {}, func(g *model.Guest) { g.Foreign = true }, nil, "it is not adopted yet"},
+			"foreign":   {func(*roomy) {}, func(g *model.Guest) { g.Adoptable = true }, nil, "it is not adopted yet"},
 			"dark node": {func(*roomy) {}, func(g *model.Guest) { g.Node = "pve2" }, []model.Unknown{{Scope: "node pve2", Why: "offline", Node: "pve2"}}, "its node pve2 is not seen"},
 		} {
 			i, s := enginetest.NewInn(), probed(c.edit)

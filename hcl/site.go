@@ -28,7 +28,7 @@ func (l *load) decodeSite() {
 		l.checkSite(b, site)
 	}
 	if len(l.Blocks["site"]) == 0 && l.Complete {
-		l.Errorf(l.firstFile(), "no site block", `The files have no site "NAME" { … }, which names the site and holds its defaults. There must be exactly one.`)
+		l.Errorf(l.firstFile(), "no site block", `The files have no site "NAME" { … }, which names the site and sets its defaults. There must be exactly one.`)
 	}
 	for _, b := range l.Blocks["posture"] {
 		v := &model.Posture{At: lang.DiagRange(b.At)}
@@ -186,7 +186,7 @@ func (l *load) readCA(b *lang.Block, h *model.Host) {
 			break
 		}
 		if strings.Contains(p.Type, "PRIVATE KEY") {
-			l.Errorf(at, lang.PlaintextSecret+lang.Quote(h.CA)+" holds a private key", lang.PlaintextDetail)
+			l.Errorf(at, lang.PlaintextSecret+lang.Quote(h.CA)+" contains a private key", lang.PlaintextDetail)
 			return
 		}
 		if p.Type == "CERTIFICATE" {

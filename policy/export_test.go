@@ -73,9 +73,9 @@ func misfits(path string, s *shape, doc any, out *[]string) {
 	}
 }
 
-// UntoldToShipped lists what shipped rules ask of nodes beyond what they are told where
+// MissingForShipped lists what shipped rules ask of nodes beyond what they get where
 // there are no others.
-func UntoldToShipped(site *model.Site) []string {
+func MissingForShipped(site *model.Site) []string {
 	s, _ := Compile(context.Background(), Options{})
 	fields := map[string]*shape{}
 	for _, node := range shippedNodes(site, nil) {

@@ -839,7 +839,7 @@ func TestShippedRulesNeedLittle(t *testing.T) {
 	require.True(t, beside.Constant())
 	require.False(t, set(t, "policy/x.rego", "package homestak.site\ndeny contains \"x\" if input.now == \"x\"\n").Constant())
 	require.False(t, (*policy.Set)(nil).Constant())
-	require.Empty(t, policy.UntoldToShipped(site()))
+	require.Empty(t, policy.MissingForShipped(site()))
 
 	s := site()
 	s.VMIDRanges, s.Naming.Pattern = s.VMIDRanges[1:], "web-[0-9]+"

@@ -56,7 +56,7 @@ func runConvert(ctx context.Context, a *app, dir, out string) error {
 		return errors.New("say where the site goes: --out NEW")
 	}
 	if have, err := hcl.Files(out); err == nil && len(have) > 0 {
-		return fmt.Errorf("%s holds HCL files already, such as %s\nchoose another folder with --out", out, have[0])
+		return fmt.Errorf("%s already contains HCL files, such as %s\nchoose another folder with --out", out, have[0])
 	}
 	made, found, err := convertFolder(dir, out)
 	if err != nil {

@@ -35,10 +35,10 @@ func runFmt(a *app, dir string, check bool) error {
 		return fmt.Errorf("list the files of %s: %w", dir, err)
 	}
 	if len(files) == 0 && hcl.OfPredecessor(os.DirFS(dir)) {
-		return fmt.Errorf("%s holds no *.hcl file, but YAML files of the predecessor\nmake a site of them: homestak-gitops convert %s --out NEW", dir, dir)
+		return fmt.Errorf("%s contains no *.hcl file, but YAML files of the predecessor\nmake a site of them: homestak-gitops convert %s --out NEW", dir, dir)
 	}
 	if len(files) == 0 {
-		return fmt.Errorf("%s holds no *.hcl file\na site begins with: homestak-gitops init %s", dir, dir)
+		return fmt.Errorf("%s contains no *.hcl file\na site begins with: homestak-gitops init %s", dir, dir)
 	}
 	changed, found, err := hcl.FormatFiles(files, check)
 	for _, name := range changed {

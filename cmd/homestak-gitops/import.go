@@ -201,7 +201,7 @@ func (f *importFlags) target(ctx context.Context, a *app) (*model.Site, *model.H
 	if f.out != "" {
 		token = cmp.Or(token, a.ui.Env(tokenVar))
 		if have, err := hcl.Files(f.out); err == nil && len(have) > 0 {
-			return nil, nil, "", fmt.Errorf("%s holds HCL files already, such as %s\nadd to that site with --site %s", f.out, have[0], f.out)
+			return nil, nil, "", fmt.Errorf("%s already contains HCL files, such as %s\nadd to that site with --site %s", f.out, have[0], f.out)
 		}
 		if token == "" {
 			return nil, nil, "", fmt.Errorf("no API token for %s\nname a file with --token-file, or set %s", f.Host, tokenVar)

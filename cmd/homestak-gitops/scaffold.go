@@ -29,7 +29,7 @@ func writeScaffold(dir string) error {
 	files[secretsName] = secrets()
 	// All or nothing: half a scaffold among other files is not a site.
 	if have, err := hcl.Files(dir); err == nil && len(have) > 0 {
-		return fmt.Errorf("%s holds HCL files already, such as %s\nchoose another folder: homestak-gitops init DIR", dir, have[0])
+		return fmt.Errorf("%s already contains HCL files, such as %s\nchoose another folder: homestak-gitops init DIR", dir, have[0])
 	}
 	for name := range files {
 		if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {

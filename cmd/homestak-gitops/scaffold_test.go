@@ -38,7 +38,7 @@ func TestS1Init(t *testing.T) {
 		keys[secrets.Values["auth"][model.OwnershipKey]] = true
 	}
 	require.Len(t, keys, 2, "each site has a key of its own")
-	require.ErrorContains(t, writeScaffold(dir), "holds HCL files already")
+	require.ErrorContains(t, writeScaffold(dir), "already contains HCL files")
 
 	dir = t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, ".gitignore"), nil, 0o600))

@@ -22,7 +22,7 @@ import (
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
-// aPast is a fake agent with a commit in force, three receipts, and a stranger.
+// aPast is a fake agent with a commit in force, three receipts, and an unmanaged guest.
 func aPast(t *testing.T) (*controltest.Agent, *control.Facts) {
 	t.Helper()
 	f := controltest.New()
@@ -57,7 +57,7 @@ func aPast(t *testing.T) (*controltest.Agent, *control.Facts) {
 func TestWhy(t *testing.T) {
 	t.Parallel()
 	f, k := aPast(t)
-	tell := func(address string) string {
+	why := func(address string) string {
 		return view.Why(control.ReasonsOf(address, f.Status(), k, f))
 	}
 	one := `vm.one (10001), of manifest web
@@ -76,7 +76,7 @@ last done
       because is not there
 `
 	for _, name := range []string{"vm.one", "one", "10001"} {
-		require.Equal(t, one, tell(name))
+		require.Equal(t, one, why(name))
 	}
 	require.Equal(t, `vm.two, of manifest web
   declared   site.hcl:20:3
@@ -85,16 +85,16 @@ last done
   2026-01-02 12:00:00  create failed in 3.0 s
       by father with commit 3f2c1a9d “Web 2” (A. Homelab)
       error: no space
-`, tell("two"))
+`, why("two"))
 	require.Equal(t, `vm.old
   removed    with commit 3f2c1a9d “Web 2” (A. Homelab)
 last done
   2026-01-02 12:00:00  delete done in 2.0 s
       by father with commit 3f2c1a9d “Web 2” (A. Homelab)
       because left the site
-`, tell("vm.old"))
+`, why("vm.old"))
 	for _, name := range []string{"999", "scratch", "vm.scratch"} {
-		require.Equal(t, name+"\n  unmanaged  vm scratch (999): no ownership tag; it is ignored\n", tell(name))
+		require.Equal(t, name+"\n  unmanaged  vm scratch (999): no ownership tag; it is ignored\n", why(name))
 	}
 	r := control.ReasonsOf("vm.onne", f.Status(), k, f)
 	require.True(t, r.NotFound)

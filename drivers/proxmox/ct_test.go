@@ -363,7 +363,7 @@ func mountsLife(t *testing.T, r *storyRun) {
 }
 
 func TestEveryRequestOfMountsMayFail(t *testing.T) {
-	tellWithFaults(t, "mounts", []int{596, 500, -1}, mountsLife)
+	runWithFaults(t, "mounts", []int{596, 500, -1}, mountsLife)
 }
 
 // TestRootOfAContainerCannotLeave the files.
@@ -557,7 +557,7 @@ func (w *world) ctTemplate(vmid int) {
 // once without and once with effect.
 func TestEveryRequestOfAContainerMayFail(t *testing.T) {
 	for name, story := range map[string]tale{"life": containerLife, "clone": containerClone} {
-		tellWithFaults(t, name, []int{596, 500, -1}, story)
+		runWithFaults(t, name, []int{596, 500, -1}, story)
 	}
 }
 

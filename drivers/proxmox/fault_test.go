@@ -59,9 +59,9 @@ func (c *tally) add(n counts) {
 
 func (c *tally) now() counts { return counts{c.all.Load(), c.writes.Load()} }
 
-// tellWithFaults tells a tale once for each request that fails with each status, once
+// runWithFaults runs a story once for each request that fails with each status, once
 // without and once with effect. Each takes samples: see thinned.
-func tellWithFaults(t *testing.T, name string, statuses []int, story tale) {
+func runWithFaults(t *testing.T, name string, statuses []int, story tale) {
 	t.Helper()
 	var whole storyRun
 	synctest.Test(t, func(t *testing.T) { story(t, &whole) })
@@ -87,7 +87,7 @@ func tellWithFaults(t *testing.T, name string, statuses []int, story tale) {
 // and once with effect, and then lets passes go on: they must end converged, with
 // nothing doubled and nothing foreign touched.
 func TestEveryRequestMayFail(t *testing.T) {
-	tellWithFaults(t, "life", []int{596, 595, 500, -1}, lifeStory)
+	runWithFaults(t, "life", []int{596, 595, 500, -1}, lifeStory)
 }
 
 // lifeStory creates two guests, changes one, removes the other; after each chapter

@@ -391,7 +391,7 @@ func steps(p *plan.Plan) []string {
 // Each case says which steps follow, what the plan says, and that after all of it,
 // and after the guest left the site, what is not proved ours stands as before.
 func TestOwnershipAtItsEdges(t *testing.T) {
-	stranger := func(vmid int, name string) pve.Guest {
+	unmanaged := func(vmid int, name string) pve.Guest {
 		return pve.Guest{VMID: vmid, Running: true, Config: map[string]string{"name": name, "smbios1": "uuid=f0e1d2c3-0000-4000-8000-000000000001"}}
 	}
 	with := func(c map[string]string, key, val string) map[string]string {
@@ -411,18 +411,18 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 		noKey  bool  // the site has none, so that the identity alone decides
 	}{
 		"its VMID was recycled": {
-			hand:  func(e *pve.Edit, _ map[string]string) { e.Delete(10000); e.Add(stranger(10000, "theirs")) },
+			hand:  func(e *pve.Edit, _ map[string]string) { e.Delete(10000); e.Add(unmanaged(10000, "theirs")) },
 			steps: []string{"create vm.web-1"}, says: []string{"foreign vm 10000 theirs: no ownership tag"}, stays: []int{10000}, number: 2,
 		},
 		"its VMID and name were recycled": {
-			hand: func(e *pve.Edit, _ map[string]string) { e.Delete(10000); e.Add(stranger(10000, "web-1")) },
+			hand: func(e *pve.Edit, _ map[string]string) { e.Delete(10000); e.Add(unmanaged(10000, "web-1")) },
 			says: []string{"vm.web-1 is not created: vm 10000 \"web-1\" exists already and is unmanaged (no ownership tag, but the name of vm.web-1)", "rename one of the two"}, stays: []int{10000}, number: 1,
 		},
 		"a clone has its mark": {
 			hand: func(e *pve.Edit, ours map[string]string) {
 				e.Add(pve.Guest{VMID: 10777, Config: with(ours, "smbios1", "uuid=5ec0dcb1-0000-4000-8000-000000000001")})
 			},
-			says: []string{"carries the ownership tag of vm.web-1, but is another machine (its uuid is not the one in the tag): a copy"}, stays: []int{10777}, number: 2,
+			says: []string{"has the ownership tag of vm.web-1, but is another machine (its uuid is not the one in the tag): a copy"}, stays: []int{10777}, number: 2,
 		},
 		"only a clone of it is left": {
 			noKey: true,
@@ -556,7 +556,7 @@ func TestRestoredUnderAnotherVMIDThanDeclared(t *testing.T) {
 				time.Sleep(time.Minute)
 				p := w.Plan()
 				require.Empty(t, p.Steps, card(p))
-				require.Contains(t, card(p), "vm.web-1 is not replaced: VM 10900 carries its identity")
+				require.Contains(t, card(p), "vm.web-1 is not replaced: VM 10900 has its identity")
 				require.Contains(t, card(p), "set vmid = 10900, or remove vmid, to keep it as it is")
 
 				n.Resource.Guest.VMID = 10900
@@ -651,7 +651,7 @@ func TestTemplateRestoredUnderAnotherVMID(t *testing.T) {
 		time.Sleep(time.Minute)
 		p := w.Plan()
 		require.Empty(t, p.Steps, card(p))
-		require.Contains(t, card(p), "template.golden is not replaced: VM 9900 carries its identity, but was created as VMID 9000")
+		require.Contains(t, card(p), "template.golden is not replaced: VM 9900 has its identity, but was created as VMID 9000")
 		require.Contains(t, card(p), "set vmid = 9900 to keep it as it is; to have it")
 	})
 }
@@ -713,7 +713,7 @@ func TestCopiesAreCalledWhatTheyAre(t *testing.T) {
 		w.Host.Edit(func(e *pve.Edit) { e.Add(copied) })
 		time.Sleep(20 * time.Second)
 		dark.Store(true)
-		require.Contains(t, card(w.Plan()), "CT 10001 carries its identity, and so may CT 10000 of the same name, which cannot be read")
+		require.Contains(t, card(w.Plan()), "CT 10001 has its identity, and so may CT 10000 of the same name, which cannot be read")
 	})
 }
 

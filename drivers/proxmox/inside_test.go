@@ -327,7 +327,7 @@ func TestOnlyTheGuestThatIsMeantIsAsked(t *testing.T) {
 		require.EqualError(t, err, "VM 10000 can no longer be verified as vm.web-2 (it is vm.web-1): nothing is asked of it")
 		w.Host.Edit(func(e *pve.Edit) { e.Set(vmid, "smbios1", "uuid=11111111-2222-3333-4444-555555555555") })
 		for _, err := range []error{w.inside("web-1").Ping(t.Context()), second(w.inside("web-1").Run(t.Context(), engineguest.Command{Args: []string{"true"}}))} {
-			require.ErrorContains(t, err, "VM 10000 can no longer be verified as vm.web-1 (carries the ownership tag of vm.web-1, but is another machine")
+			require.ErrorContains(t, err, "VM 10000 can no longer be verified as vm.web-1 (has the ownership tag of vm.web-1, but is another machine")
 		}
 		require.Zero(t, w.asked("agent"))
 

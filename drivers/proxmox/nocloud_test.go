@@ -35,8 +35,8 @@ import (
 )
 
 const (
-	hush     = "hunter2-correct-horse"
-	userData = "#cloud-config\nchpasswd: {expire: false}\npassword: " + hush + "\n"
+	hiddenPassword = "hunter2-correct-horse"
+	userData       = "#cloud-config\nchpasswd: {expire: false}\npassword: " + hiddenPassword + "\n"
 )
 
 // seeded declares a machine with user_data that was made from a secret.
@@ -143,12 +143,12 @@ func silent(t *testing.T, w *world, o *wire, plans ...*plan.Plan) {
 	t.Helper()
 	all, err := json.Marshal(w.Host.Snapshot()) // configurations, marks, names, tasks and their logs
 	require.NoError(t, err)
-	require.NotContains(t, string(all), hush)
-	require.NotContains(t, o.plain.String(), hush)
+	require.NotContains(t, string(all), hiddenPassword)
+	require.NotContains(t, o.plain.String(), hiddenPassword)
 	for _, p := range plans {
 		text, err := json.Marshal(p)
 		require.NoError(t, err)
-		require.NotContains(t, string(text), hush)
+		require.NotContains(t, string(text), hiddenPassword)
 	}
 }
 
@@ -382,12 +382,12 @@ func listedByKind() []pve.Storage {
 
 func TestUserDataIsChecked(t *testing.T) {
 	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
-		w.seeded("web-1", func(v *guest.VM) { v.UserData = "password: " + hush })
+		w.seeded("web-1", func(v *guest.VM) { v.UserData = "password: " + hiddenPassword })
 		_, found := w.Site.Want("father")
 		require.True(t, found.HasErrors())
 		text := fmt.Sprint(found)
 		require.Contains(t, text, "user_data that cloud-init would not read")
-		require.NotContains(t, text, hush)
+		require.NotContains(t, text, hiddenPassword)
 	})
 }
 
@@ -485,7 +485,7 @@ func TestSeedIsEmptiedWhereItMayNotBeDeleted(t *testing.T) {
 		require.Equal(t, "none,media=cdrom", w.Guest(10000).Config["ide2"])
 		require.Len(t, seeds(w), 1)
 		require.Equal(t, []string{o.order[0], o.order[0]}, o.order)
-		require.NotContains(t, string(o.uploads[o.order[0]]), hush, "what is there now says nothing")
+		require.NotContains(t, string(o.uploads[o.order[0]]), hiddenPassword, "what is there now says nothing")
 		w.Converged()
 		w.Drop("web-1")
 		w.Apply()
@@ -535,7 +535,7 @@ func seedStory(t *testing.T, template bool, r *storyRun) {
 // in the end, with one identity, and no image that nobody needs.
 func TestEveryRequestOfASeedMayFail(t *testing.T) {
 	for template, statuses := range map[bool][]int{false: {596, 500}, true: {-1}} {
-		tellWithFaults(t, fmt.Sprintf("template=%v", template), statuses, func(t *testing.T, r *storyRun) {
+		runWithFaults(t, fmt.Sprintf("template=%v", template), statuses, func(t *testing.T, r *storyRun) {
 			seedStory(t, template, r)
 		})
 	}
@@ -719,7 +719,7 @@ func (p *nursery) FirstBoot(node, spec, userData string) (string, error) {
 		return "", p.broken
 	}
 	p.tokens++
-	return fmt.Sprintf("#cloud-config\n# %s pulls %s with %s-%d\n%s", node, spec, hush, p.tokens, userData), nil
+	return fmt.Sprintf("#cloud-config\n# %s pulls %s with %s-%d\n%s", node, spec, hiddenPassword, p.tokens, userData), nil
 }
 
 func (p *nursery) HasReported(string) bool { return p.reported.Load() }
@@ -748,7 +748,7 @@ func TestANodeInModePullGetsToKnowItsParent(t *testing.T) {
 		require.Equal(t, 1, parent.tokens)
 		require.Len(t, o.order, 1)
 		docs := documents(t, o.uploads[o.order[0]])
-		require.Equal(t, "#cloud-config\n# web-1 pulls base with "+hush+"-1\n", docs["user-data"])
+		require.Equal(t, "#cloud-config\n# web-1 pulls base with "+hiddenPassword+"-1\n", docs["user-data"])
 		require.Contains(t, docs["vendor-data"], "ops@home")
 		require.NotContains(t, o.plain.String(), "cloudinit", "a second volume of that label")
 		require.Equal(t, "none,media=cdrom", w.Guest(10000).Config["ide2"], "its agent answered, so it was read")
@@ -761,7 +761,7 @@ func TestANodeInModePullGetsToKnowItsParent(t *testing.T) {
 		w.Host.Edit(func(e *pve.Edit) { e.Delete(10000) })
 		p = w.Apply()
 		require.Equal(t, 2, parent.tokens, "another machine, another token")
-		require.Contains(t, documents(t, o.uploads[o.order[1]])["user-data"], hush+"-2")
+		require.Contains(t, documents(t, o.uploads[o.order[1]])["user-data"], hiddenPassword+"-2")
 		silent(t, w, o, p)
 	})
 }
@@ -906,7 +906,7 @@ func TestCreationInModePullGoesOn(t *testing.T) {
 		w.Sees = sees
 		w.Apply()
 		require.Len(t, w.Host.Snapshot().Guests, 1)
-		require.Contains(t, documents(t, o.uploads[o.order[len(o.order)-1]])["user-data"], fmt.Sprintf("%s-%d", hush, parent.tokens))
+		require.Contains(t, documents(t, o.uploads[o.order[len(o.order)-1]])["user-data"], fmt.Sprintf("%s-%d", hiddenPassword, parent.tokens))
 		w.Converged()
 	})
 }

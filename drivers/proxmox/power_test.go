@@ -433,7 +433,7 @@ func TestTasksThatCannotBeSeenHideNothingElse(t *testing.T) {
 		p := w.Plan()
 		require.Empty(t, p.Steps, "the one that is being made may be vm.web")
 		require.Len(t, p.Unknown, 2, "%v", p.Unknown)
-		require.Contains(t, p.Unknown[0].Why, "may be being created, but the tasks of node father cannot be seen")
+		require.Contains(t, p.Unknown[0].Why, "may be in creation, but the tasks of node father cannot be read")
 		require.Contains(t, p.Unknown[1].Why, "may be this guest")
 		broken = false
 		require.NotEmpty(t, w.Plan().Unmanaged)

@@ -203,7 +203,7 @@ func (r *resolver) checkCommon(power, restart, notes string, st *guest.Startup) 
 		}
 	}
 	if strings.Contains(notes, owner.Prefix) {
-		r.errorf("description", "description holds an ownership tag", "the line that starts with %q is added by the program", owner.Prefix)
+		r.errorf("description", "description contains an ownership tag", "the line that starts with %q is added by the program", owner.Prefix)
 	}
 	if len(notes) > 6000 {
 		r.errorf("description", "description too long", "PVE keeps %d characters, and the ownership tag needs some: at most 6000", owner.MaxDescription)

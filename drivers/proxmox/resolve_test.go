@@ -117,7 +117,7 @@ func TestProblemsOfAVM(t *testing.T) {
 		"option with a name": {func(v *guest.VM) { v.Options = map[string]string{"cores": "4"} }, `options.cores: option "cores" has an attribute of its own`},
 		"unknown option":     {func(v *guest.VM) { v.Options = map[string]string{"balon": "0"} }, `options.balon: PVE has no option "balon" for a VM`},
 		"slot of cloud-init": {func(v *guest.VM) { v.Options = map[string]string{"ide2": "none,media=cdrom"} }, "options.ide2: ide2 is the cloud-init drive"},
-		"ownership tag":      {func(v *guest.VM) { v.Description = "homestak-gitops: x" }, "description: description holds an ownership tag"},
+		"ownership tag":      {func(v *guest.VM) { v.Description = "homestak-gitops: x" }, "description: description contains an ownership tag"},
 		"password and image": {func(v *guest.VM) { v.Password, v.UserData = "hunter22", "#cloud-config\n" }, "password: password on a machine with an image of its own for cloud-init"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -278,7 +278,7 @@ func TestContainersThatCannotBe(t *testing.T) {
 		"password too short":                                    func(c *guest.CT) { c.Password = "abc" },
 		`power = "off" is not valid`:                            func(c *guest.CT) { c.Power = "off" },
 		`"a b" is not a tag`:                                    func(c *guest.CT) { c.Tags = []string{"a b"} },
-		"description holds an ownership tag":                    func(c *guest.CT) { c.Description = "homestak-gitops: {}" },
+		"description contains an ownership tag":                 func(c *guest.CT) { c.Description = "homestak-gitops: {}" },
 		"swap out of range":                                     func(c *guest.CT) { c.Swap = -1 },
 	} {
 		t.Run(says, func(t *testing.T) {

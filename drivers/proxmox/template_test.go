@@ -276,7 +276,7 @@ func templateLife(t *testing.T, r *storyRun) {
 // TestEveryRequestOfATemplatesLifeMayFail faults each request in turn, once without
 // and once with effect.
 func TestEveryRequestOfATemplatesLifeMayFail(t *testing.T) {
-	tellWithFaults(t, "template", []int{596, 500, -1}, templateLife)
+	runWithFaults(t, "template", []int{596, 500, -1}, templateLife)
 }
 
 // TestTemplateInUse: linked clones, be they ours or anybody's, keep a template from
@@ -582,7 +582,7 @@ func cloneStory(t *testing.T, r *storyRun) {
 }
 
 func TestEveryRequestOfACloneMayFail(t *testing.T) {
-	tellWithFaults(t, "clone", []int{596, 500, -1}, cloneStory)
+	runWithFaults(t, "clone", []int{596, 500, -1}, cloneStory)
 }
 
 func TestTemplateOnAnotherNode(t *testing.T) {
@@ -928,5 +928,5 @@ func replacementLife(t *testing.T, r *storyRun) {
 }
 
 func TestN14EveryRequestOfAReplacementMayFail(t *testing.T) {
-	tellWithFaults(t, "replacement", []int{596, 500, -1}, replacementLife)
+	runWithFaults(t, "replacement", []int{596, 500, -1}, replacementLife)
 }

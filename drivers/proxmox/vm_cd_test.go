@@ -212,7 +212,7 @@ func TestImageInADrive(t *testing.T) {
 
 // TestCDDriveSurvivesEveryFault: each request of a life with CD drives may fail.
 func TestCDDriveSurvivesEveryFault(t *testing.T) {
-	tellWithFaults(t, "cds", []int{596, 500, -1}, func(t *testing.T, r *storyRun) {
+	runWithFaults(t, "cds", []int{596, 500, -1}, func(t *testing.T, r *storyRun) {
 		t.Helper()
 		r.quiet.Store(true)
 		w := r.world(t, pve.Config{TaskTime: time.Second})

@@ -150,7 +150,7 @@ func TestBusesOfDisks(t *testing.T) {
 // TestDisksSurviveEveryFault: each request of a disk's life fails once, with and
 // without effect. In the end there is never a second volume, and none too few.
 func TestDisksSurviveEveryFault(t *testing.T) {
-	tellWithFaults(t, "disks", []int{596}, diskStory)
+	runWithFaults(t, "disks", []int{596}, diskStory)
 }
 
 // diskStory adds, grows, moves, detaches, takes back and removes a disk; each
@@ -307,7 +307,7 @@ func TestABusThatMustNotChange(t *testing.T) {
 // TestAnotherBusSurvivesEveryFault: each request fails once, with and without effect,
 // and the program dies at each. There is never a second volume, and none too few.
 func TestAnotherBusSurvivesEveryFault(t *testing.T) {
-	tellWithFaults(t, "bus", []int{596, 500, -1}, busStory)
+	runWithFaults(t, "bus", []int{596, 500, -1}, busStory)
 }
 
 func busStory(t *testing.T, r *storyRun) {
@@ -521,7 +521,7 @@ func TestSnapshotsKeepTheirVolumes(t *testing.T) {
 				set(to("local-zfs"), 0)
 				p := w.Plan()
 				require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
-				require.Contains(t, fmt.Sprint(p.Findings), "disk old cannot be moved to local-zfs: snapshot before holds it")
+				require.Contains(t, fmt.Sprint(p.Findings), "disk old cannot be moved to local-zfs: snapshot before uses it")
 				require.Contains(t, p.Findings[0].Detail, "listsnapshot 10000` on node father")
 				require.True(t, w.Guest(10000).Running)
 
@@ -533,7 +533,7 @@ func TestSnapshotsKeepTheirVolumes(t *testing.T) {
 				}
 				p = w.Plan()
 				require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
-				require.Contains(t, fmt.Sprint(p.Findings), "disk old cannot be removed: snapshot before holds it")
+				require.Contains(t, fmt.Sprint(p.Findings), "disk old cannot be removed: snapshot before uses it")
 
 				w.Root(http.MethodDelete, "/nodes/father/"+kind+"/10000/snapshot/before", nil)
 				for range 3 { // let go of first, at a restart where it must be, and freed then

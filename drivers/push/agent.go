@@ -324,7 +324,7 @@ func (f *FoundAgent) Refused() error {
 	if !f.Outdated() || f.refused != f.want.Program.Sum || f.now.Sub(f.since).Abs() >= refusedFor {
 		return nil
 	}
-	return fmt.Errorf("version %s of the program did not report after its installation at %s, so the previous version runs: journalctl -u %s on the machine shows why\nit is tried again after an hour, or at once if you remove %s there",
+	return fmt.Errorf("version %s of the program did not report after its installation at %s, so the previous version runs: journalctl -u %s on the machine shows why\nthis is retried after an hour, or at once if you remove %s there",
 		f.want.Program.Version, f.since.UTC().Format("15:04 UTC"), systemd.Service, refusedFile)
 }
 

@@ -193,7 +193,7 @@ func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at mod
 		hidden.Why = why
 		return model.Observed{Unknown: []model.Unknown{hidden}}
 	}
-	if at.Foreign {
+	if at.Adoptable {
 		return model.Observed{} // it is entered once it is adopted
 	}
 	if at.Unproven.Why != "" && !at.Unproven.MayChange { // it may be an unmanaged guest, which would get secrets

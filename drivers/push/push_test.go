@@ -535,10 +535,10 @@ func TestS1AGuestWithoutProofIsNotEntered(t *testing.T) {
 }
 
 // A guest that is not adopted yet is not entered, not even to look: its adoption may be refused.
-func TestAForeignGuestIsNotEntered(t *testing.T) {
+func TestAnAdoptableGuestIsNotEntered(t *testing.T) {
 	w := newWorld("a", "b")
 	require.Equal(t, engine.Done, w.run(t).Outcome)
-	w.host.Holds[enginetest.Addr("box", "a")].Guest.Foreign = true
+	w.host.Holds[enginetest.Addr("box", "a")].Guest.Adoptable = true
 	w.broken["a"] = errors.New("it was entered")
 	r := w.run(t)
 	require.Empty(t, r.Have.Unknown)

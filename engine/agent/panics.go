@@ -17,7 +17,7 @@ type defectError struct {
 
 // Error says what the program was doing.
 func (e *defectError) Error() string {
-	return fmt.Sprintf("the program is at fault: panic %s: %v\nplease report it; the log holds the stack", e.During, e.Value)
+	return fmt.Sprintf("the program is at fault: panic %s: %v\nplease report it; the log has the stack", e.During, e.Value)
 }
 
 func (e *defectError) log(log *slog.Logger, commit string) {

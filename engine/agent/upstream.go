@@ -142,7 +142,7 @@ func (u *upstream) pause(poll time.Duration) time.Duration {
 	return jitter(backoff(poll, u.unanswered-1, max(longRetry, poll)))
 }
 
-// keep tells the source which commits must stay available, where that changed.
+// keep gives the source the commits that must stay available, where that changed.
 func (u *upstream) keep(ctx context.Context, ids []string) {
 	key := strings.Join(ids, " ")
 	if len(ids) == 0 || key == u.kept {

@@ -64,8 +64,8 @@ func failing(names ...string) Do {
 	}
 }
 
-// told lists what became of steps: "vm.a failed: storage is full".
-func told(results []Result) []string {
+// outcomes lists what became of steps: "vm.a failed: storage is full".
+func outcomes(results []Result) []string {
 	var out []string
 	for _, r := range results {
 		text := r.Step.Address.String() + " " + string(r.Status)
@@ -97,7 +97,7 @@ func TestOneAfterTheOther(t *testing.T) {
 	var seen tape
 	steps := []plan.Step{create("vm.a"), create("vm.b", "vm.a"), create("vm.c", "vm.b", "vm.elsewhere")}
 	got := Run(t.Context(), steps, Options{Width: 1, Notify: seen.notify}, failing())
-	require.Equal(t, []string{"vm.a done", "vm.b done", "vm.c done"}, told(got))
+	require.Equal(t, []string{"vm.a done", "vm.b done", "vm.c done"}, outcomes(got))
 	require.Equal(t, tape{
 		"started create vm.a (1 running, 2 left)", "finished create vm.a: done (0 running, 2 left)",
 		"started create vm.b (1 running, 1 left)", "finished create vm.b: done (0 running, 1 left)",
@@ -219,7 +219,7 @@ func TestFailures(t *testing.T) {
 				policy = nil
 			}
 			got := Run(t.Context(), c.steps, Options{Width: c.width, OnError: policy}, failing(c.fails...))
-			require.Equal(t, c.expect, told(got))
+			require.Equal(t, c.expect, outcomes(got))
 		})
 	}
 }
@@ -247,7 +247,7 @@ func TestRollback(t *testing.T) {
 			return failing("vm.c")(ctx, s)
 		}
 		got := Run(t.Context(), steps, Options{OnError: always(onErrorRollback), Notify: seen.notify}, do)
-		require.Equal(t, []string{"vm.a rolled-back", "vm.b rolled-back", "vm.c failed: storage is full", "vm.slow rolled-back", "vm.other done", "vm.later done"}, told(got))
+		require.Equal(t, []string{"vm.a rolled-back", "vm.b rolled-back", "vm.c failed: storage is full", "vm.slow rolled-back", "vm.other done", "vm.later done"}, outcomes(got))
 		require.Equal(t, 61*time.Second, got[3].Duration, "the removal does not count")
 		require.Contains(t, seen, "note vm.c failed: rolling back manifest web, 4 created by this run to remove (1 running, 1 left)")
 		event := func(text string) int {
@@ -279,7 +279,7 @@ func TestRollbackThatFails(t *testing.T) {
 	got := Run(t.Context(), steps, Options{Width: 1, OnError: always(onErrorRollback), Notify: seen.notify}, do)
 	require.Equal(t, []string{
 		"vm.a done", "vm.b failed: roll back vm.b: storage is full", "vm.c rolled-back", "vm.d failed: storage is full", "vm.e failed: roll back vm.e: storage is full",
-	}, told(got))
+	}, outcomes(got))
 	require.Contains(t, seen, "note vm.a stays: vm.b could not be removed (0 running, 0 left)")
 }
 
@@ -854,7 +854,7 @@ func TestNoPlaceInTime(t *testing.T) {
 			return map[string]time.Duration{"web": 5 * time.Minute}[s.Manifest]
 		}
 		got := Run(t.Context(), append(many("web", 1, plan.Create), many("db", 1, plan.Create)...), Options{Width: 1, Deadline: limit}, do)
-		require.Equal(t, []string{"vm.web-0 failed: gave up after 5m0s: context deadline exceeded", "vm.db-0 done"}, told(got))
+		require.Equal(t, []string{"vm.web-0 failed: gave up after 5m0s: context deadline exceeded", "vm.db-0 done"}, outcomes(got))
 	})
 	require.NoError(t, Yield(t.Context())(t.Context()), "outside of a run there are no places")
 	YieldForever(t.Context())
@@ -928,7 +928,7 @@ func TestDeadlines(t *testing.T) {
 		}, lasting(time.Hour))
 		require.Equal(t, []string{
 			"vm.a failed: gave up after 10m0s: context deadline exceeded", "vm.b done", "vm.c skipped: it depends on vm.a, which failed",
-		}, told(got))
+		}, outcomes(got))
 		require.ErrorIs(t, got[0].Err, context.DeadlineExceeded)
 		require.Equal(t, 10*time.Minute, got[0].Duration)
 		require.Equal(t, time.Hour, time.Since(begun))
@@ -958,7 +958,7 @@ func TestStopAndCancel(t *testing.T) {
 			var seen tape
 			got, took := run(t, time.Minute, 0, Options{Notify: seen.notify}, lasting(time.Hour))
 			require.Equal(t, time.Hour, took)
-			require.Equal(t, []string{"vm.a done", "vm.b done", "vm.c skipped: stopped before it started", "vm.d skipped: stopped before it started"}, told(got))
+			require.Equal(t, []string{"vm.a done", "vm.b done", "vm.c skipped: stopped before it started", "vm.d skipped: stopped before it started"}, outcomes(got))
 			require.Contains(t, seen, "waiting nothing new is started, 2 still running (2 running, 2 left)")
 		})
 	})
@@ -966,7 +966,7 @@ func TestStopAndCancel(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			got, took := run(t, time.Minute, 2*time.Minute, Options{}, lasting(time.Hour))
 			require.Equal(t, 2*time.Minute, took)
-			require.Equal(t, []string{"vm.a failed: context canceled", "vm.b failed: context canceled", "vm.c skipped: it depends on vm.a, which failed", "vm.d skipped: stopped before it started"}, told(got))
+			require.Equal(t, []string{"vm.a failed: context canceled", "vm.b failed: context canceled", "vm.c skipped: it depends on vm.a, which failed", "vm.d skipped: stopped before it started"}, outcomes(got))
 		})
 	})
 	t.Run("cancel", func(t *testing.T) {
@@ -978,7 +978,7 @@ func TestStopAndCancel(t *testing.T) {
 			require.Equal(t, []string{
 				"vm.a failed: context canceled", "vm.b failed: context canceled",
 				"vm.c skipped: it depends on vm.a, which failed", "vm.d skipped: context canceled",
-			}, told(got), "and nothing is rolled back after that")
+			}, outcomes(got), "and nothing is rolled back after that")
 		})
 	})
 	t.Run("stop while rolling back", func(t *testing.T) {
@@ -991,7 +991,7 @@ func TestStopAndCancel(t *testing.T) {
 				return failing("vm.d")(ctx, s)
 			})
 			require.Equal(t, 3*time.Hour, took)
-			require.Equal(t, []string{"vm.a done", "vm.b done", "vm.c rolled-back", "vm.d failed: storage is full"}, told(got))
+			require.Equal(t, []string{"vm.a done", "vm.b done", "vm.c rolled-back", "vm.d failed: storage is full"}, outcomes(got))
 			require.Contains(t, seen, "note vm.a stays: stopped before it started (0 running, 0 left)")
 		})
 	})
@@ -1037,7 +1037,7 @@ func TestPanicsAreErrors(t *testing.T) {
 		return nil
 	}
 	got := Run(t.Context(), []plan.Step{create("vm.a"), create("vm.b"), create("vm.c"), create("vm.d")}, Options{OnError: always(onErrorContinue)}, do)
-	require.Equal(t, []string{"vm.a failed: vm.a: panic: boom", "vm.b failed: vm.b: panic: unexpected EOF", "vm.c failed: vm.c: ended without an answer", "vm.d done"}, told(got))
+	require.Equal(t, []string{"vm.a failed: vm.a: panic: boom", "vm.b failed: vm.b: panic: unexpected EOF", "vm.c failed: vm.c: ended without an answer", "vm.d done"}, outcomes(got))
 	var p *panicError
 	require.ErrorAs(t, got[0].Err, &p)
 	require.Contains(t, string(p.Stack), "TestPanicsAreErrors")
@@ -1054,7 +1054,7 @@ func TestAStepThatIsNotBegunYet(t *testing.T) {
 		}
 		return nil
 	})
-	require.Equal(t, []string{"vm.a done", "vm.b skipped: it needs vm.x, which starts", "vm.c skipped: it depends on vm.b, which was not done", "vm.d done"}, told(got))
+	require.Equal(t, []string{"vm.a done", "vm.b skipped: it needs vm.x, which starts", "vm.c skipped: it depends on vm.b, which was not done", "vm.d done"}, outcomes(got))
 	require.True(t, got[1].Started.IsZero())
 }
 

@@ -31,11 +31,11 @@ type AgentFile struct {
 	Ranges []AttrRange // where each declared attribute stands, by its path: repository.auth.token_file
 }
 
-// AgentRepository is the repository that holds the site.
+// AgentRepository is the repository with the site.
 type AgentRepository struct {
 	URL     string        `hcl:"url,optional" doc:"https://…, ssh://…, user@host:path, or a folder of this machine. Credentials are in auth."`
 	Branch  string        `hcl:"branch,optional" doc:"The branch that counts."`
-	Path    string        `hcl:"path,optional" doc:"Folder in the repository that holds the site; its top unless set."`
+	Path    string        `hcl:"path,optional" doc:"Folder in the repository with the site; its top unless set."`
 	Poll    time.Duration `hcl:"poll,optional" doc:"Time between two polls of the repository; at least 1s."`
 	MaxSize int           `hcl:"max_size,optional" doc:"Largest download of the repository, in MiB."`
 	Auth    *AgentAuth    `hcl:"auth,block" doc:"How the repository is opened."`

@@ -118,7 +118,7 @@ type Guest struct {
 	Hibernated  string      // observed: that it is hibernated, and what wakes it; nothing can be done to it but that. "" if it is not
 	Unproven    Unproven    // observed: that its ownership is not proved; zero if it is
 	Renumbered  Renumbered  // observed: that it did not get its VMID from us; zero if it did
-	Foreign     bool        // observed: it has no owner, and is the one that adopt of its node names: it may be adopted, and nothing else
+	Adoptable   bool        // observed: it has no owner, and is the one that adopt of its node names: it may be adopted, and nothing else
 	Adopted     bool        // observed: it was made elsewhere and adopted; it goes only if the site orders that
 	NoOrigin    bool        // wanted: it was made elsewhere, and the files do not say what to create it from
 	HA          string      // observed: what the HA manager makes of it (started, error, …), "" if it does not manage it

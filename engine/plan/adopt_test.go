@@ -13,7 +13,7 @@ import (
 // foreign is a guest that exists, has no owner, and is to be adopted.
 func foreign(a string, vmid int, spec *VM) *model.Resource {
 	r := guest(a, vmid, spec)
-	r.Guest.Foreign = true
+	r.Guest.Adoptable = true
 	return r
 }
 
@@ -143,7 +143,7 @@ func TestARefusedAdoptionHoldsUpCreationsAlone(t *testing.T) {
 }
 
 // A guest that is still unmanaged is not destroyed with its manifest.
-func TestForeignGuestIsNotDestroyed(t *testing.T) {
+func TestAdoptableGuestIsNotDestroyed(t *testing.T) {
 	in := adopting(&VM{}, state(foreign("vm.web", 104, &VM{})))
 	in.Destroy, in.Manifest = true, "web"
 	require.Empty(t, Make(in).Steps)

@@ -177,7 +177,7 @@ func (d *draft) hides(u model.Unknown, s *Step) string {
 	case u.Kind != "" && len(u.Only) > 1 && slices.Contains(u.Only, s.Address):
 		return u.Scope + " cannot be seen" // the line about that says why, once for all of them
 	case u.Kind != "" && u.Kind == s.Address.Kind && (u.Only == nil || slices.Contains(u.Only, s.Address)):
-		return fmt.Sprintf("%s cannot be seen (%s)", u.Scope, u.Why)
+		return fmt.Sprintf("%s cannot be read (%s)", u.Scope, u.Why)
 	case ofGuests(u) && u.Creating && guest && s.Action == Create && mayBe(u, s.Want):
 		return fmt.Sprintf("%s %s, and may be this guest", u.Scope, u.Why)
 	case ofGuests(u) && guest && s.Action == Create && mayBe(u, s.Want):

@@ -135,7 +135,7 @@ func TestGuards(t *testing.T) {
 				in.Have.Unknown = []model.Unknown{{Scope: "storage nas", Why: "595", Kind: "image", Only: addrs("image.b")}}
 			},
 			steps:   []string{"create image.a", "delete image.c"},
-			unknown: []string{"image.b: not created: storage nas cannot be seen (595)", "storage nas: 595"},
+			unknown: []string{"image.b: not created: storage nas cannot be read (595)", "storage nas: 595"},
 		},
 		"an unknown guest may need what would go": {
 			want: state(object("image.c", &Image{Checksum: "new"})),
@@ -157,8 +157,8 @@ func TestGuards(t *testing.T) {
 			},
 			steps: []string{"create vm.b"},
 			unknown: []string{
-				"image.changed: not replaced: storage local cannot be seen (595)", "image.gone: not deleted: storage local cannot be seen (595)",
-				"image.new: not created: storage local cannot be seen (595)", "storage local: 595", "vm.a: not created: it needs image.new, which is not created",
+				"image.changed: not replaced: storage local cannot be read (595)", "image.gone: not deleted: storage local cannot be read (595)",
+				"image.new: not created: storage local cannot be read (595)", "storage local: 595", "vm.a: not created: it needs image.new, which is not created",
 			},
 		},
 		"a replacement with living dependants": {
@@ -196,7 +196,7 @@ func TestGuards(t *testing.T) {
 				in.Have.Unknown = []model.Unknown{{Scope: "pools", Why: "403", Kind: "pool"}}
 			},
 			steps:   []string{"delete image.b"},
-			unknown: []string{"image.a: not deleted: pool.a still needs it", "pool.a: not deleted: pools cannot be seen (403)", "pools: 403"},
+			unknown: []string{"image.a: not deleted: pool.a still needs it", "pool.a: not deleted: pools cannot be read (403)", "pools: 403"},
 		},
 		"a mark that lies about needs does not keep things for ever": {
 			want:  state(guest("vm.a", 0, &VM{})),

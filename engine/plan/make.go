@@ -170,7 +170,7 @@ func (p *proposal) compare() {
 		}
 		want, have := p.want[addr], p.have[addr]
 		switch {
-		case have != nil && have.Guest != nil && have.Guest.Foreign:
+		case have != nil && have.Guest != nil && have.Guest.Adoptable:
 			p.adopt(want, have)
 		case p.in.Destroy:
 			if have != nil && have.Guest != nil {
@@ -208,7 +208,7 @@ func (p *proposal) compareInside() {
 		if s == nil {
 			continue
 		}
-		if of := p.have[want.Inside]; of != nil && of.Guest != nil && of.Guest.Foreign {
+		if of := p.have[want.Inside]; of != nil && of.Guest != nil && of.Guest.Adoptable {
 			delete(p.steps, addr)
 			p.plan.Deferred = append(p.plan.Deferred, model.Deferred{Address: addr.String(), Why: fmt.Sprintf("not compared before %s is adopted", want.Inside), Differs: true})
 			continue

@@ -1058,7 +1058,7 @@ func TestTakingOver(t *testing.T) {
 				in.Have.Unknown = []model.Unknown{{Scope: "containers", Why: "no answer", Kind: "ct"}}
 			},
 			steps:   []string{},
-			unknown: []string{"containers: no answer", "ct.x: not deleted: containers cannot be seen (no answer)", "vm.new: not created: vm.old (VMID 100) has the MAC address", "vm.old: not deleted: ct.x still needs it"},
+			unknown: []string{"containers: no answer", "ct.x: not deleted: containers cannot be read (no answer)", "vm.new: not created: vm.old (VMID 100) has the MAC address", "vm.old: not deleted: ct.x still needs it"},
 		},
 		"who has it stays, and is stopped": {
 			want: state(guest("vm.new", 0, card(x))), have: state(guest("vm.old", 100, card(x))),

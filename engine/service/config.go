@@ -36,7 +36,7 @@ type Attribute struct{ Flag, Path, Usage string }
 func Attributes() []Attribute {
 	return []Attribute{
 		{"identity", "identity", "`NAME` of the host to converge (default: the name of this machine)"},
-		{"repository", "repository.url", "`URL` of the repository that holds the site"},
+		{"repository", "repository.url", "`URL` of the repository with the site"},
 		{"branch", "repository.branch", "`NAME` of the branch to follow (default: main)"},
 		{"path", "repository.path", "`FOLDER` of the site in the repository (default: its root)"},
 		{"poll", "repository.poll", "`TIME` between two polls of the repository (default: 1m)"},

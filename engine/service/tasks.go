@@ -33,7 +33,7 @@ const (
 	runsDir  = "runs"       // receipts of commands
 )
 
-// enterer is a driver that can be told what to enter without observing the host. See push.Driver.
+// enterer is a driver that can enter guests without observing the host. See push.Driver.
 type enterer interface{ Enter(w *model.Want) }
 
 // children are those that a server serves; see daemon.Server.
@@ -68,7 +68,7 @@ type carrier struct {
 	once     once
 	ledger   receipts
 
-	mutex    sync.Mutex // for moments: passes tell what is in force while commands run
+	mutex    sync.Mutex // for moments: passes set what is in force while commands run
 	desired  engine.Desired
 	guests   map[model.Address]model.Guest // where they were observed last, and whether they run
 	recorded map[string]wire.TaskOutcome   // tasks that have a receipt
@@ -113,14 +113,14 @@ func (c *carrier) readRecorded() {
 	}
 }
 
-// inForce is told the site that passes converge to.
+// inForce records the site that passes converge to.
 func (c *carrier) inForce(d engine.Desired) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	c.desired = d
 }
 
-// observed is told the guests of the host.
+// observed records the guests of the host.
 func (c *carrier) observed(have model.Observed) {
 	if have.NothingSeen() {
 		return

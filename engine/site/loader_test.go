@@ -26,14 +26,14 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
 )
 
-// told is a policy that warns of all that rules are told of commit and pass.
-const told = `package homestak.site
+// warnOfSite is a policy that warns of all that rules know of commit and pass.
+const warnOfSite = `package homestak.site
 warn contains sprintf("%s by %s, %d s old, %s, at %s, unattended %v", [
 	input.commit.id, input.commit.author.name, input.commit.age_seconds, input.commit.trailers.Ticket, input.now, input.unattended,
 ])
 `
 
-const toldOfPlans = `package homestak.guard
+const warnOfPlan = `package homestak.guard
 warn contains {
 	"message": sprintf("%s owns %d, %d granted, destroy %v, unattended %v", [input.commit.id, input.owned.count, input.allow_deletes, input.destroy, input.unattended]),
 	"address": "site.home",
@@ -64,7 +64,7 @@ func TestRulesGetCommitAndPass(t *testing.T) {
 	}
 	o := Input{Commit: commit, Unattended: true, Now: func() time.Time { return now }}
 	r := NewLoader(proxmox.Kinds())
-	tree := folder("policy/site.rego", told, "policy/guard.rego", toldOfPlans)
+	tree := folder("policy/site.rego", warnOfSite, "policy/guard.rego", warnOfPlan)
 	d := r.Load(t.Context(), tree, o)
 	require.Equal(t, "3f2c1a9", d.Commit)
 	require.Equal(t, []string{"warning: 3f2c1a9 by Ana, 60 s old, HOME-7, at 2026-01-02T03:04:05Z, unattended true"}, summaries(d))

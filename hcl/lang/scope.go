@@ -136,7 +136,7 @@ func (ev *Evaluator) Prepare(site map[string]cty.Value) {
 func (ev *Evaluator) localCells(add func(*cell)) {
 	for _, b := range ev.Blocks["locals"] {
 		for _, inner := range b.Body.Blocks {
-			ev.Errorf(inner.TypeRange, "block in locals", "locals holds values only: write %s = { … }.", Clip(inner.Type, MaxQuoted))
+			ev.Errorf(inner.TypeRange, "block in locals", "locals contains only values: write %s = { … }.", Clip(inner.Type, MaxQuoted))
 		}
 		for _, a := range SortedAttributes(b.Body) {
 			if first := ev.cells["local."+a.Name]; first != nil {

@@ -235,11 +235,11 @@ func TestAccessListOfOthers(t *testing.T) {
 		maps.Copy(params, more)
 		return params
 	}
-	require.Equal(t, "500 ACL update failed: 400 Parameter verification failed.", ann.told(step{"PUT", acl, at("Reader", nil), ""}), "it would propagate")
+	require.Equal(t, "500 ACL update failed: 400 Parameter verification failed.", ann.answer(step{"PUT", acl, at("Reader", nil), ""}), "it would propagate")
 	require.Contains(t, ann.ask("PUT", acl, at("PVEVMAdmin", form{"propagate": "0"})).raw,
 		`ACL update failed: 400 Parameter verification failed.\nrole: Cannot add role 'PVEVMAdmin' - requires 'Permissions.Modify' or superset of privileges.\n`)
-	require.Equal(t, "OK", ann.told(step{"PUT", acl, at("Reader", form{"propagate": "0"}), ""}))
-	require.Equal(t, "500 ACL update failed: 400 Parameter verification failed.", ann.told(step{"PUT", acl, at("NoAccess", form{"propagate": "0"}), ""}))
+	require.Equal(t, "OK", ann.answer(step{"PUT", acl, at("Reader", form{"propagate": "0"}), ""}))
+	require.Equal(t, "500 ACL update failed: 400 Parameter verification failed.", ann.answer(step{"PUT", acl, at("NoAccess", form{"propagate": "0"}), ""}))
 	require.Len(t, ann.list(acl), 2, "the paths that it may change") // check_perm_modify knows VM.Allocate.
 }
 
@@ -305,5 +305,5 @@ func TestPoolsChangeAsAWhole(t *testing.T) {
 	c.ok("PUT", "/access/acl", form{"path": "/pool/a", "roles": "PVEPoolAdmin", "users": "ann@pve"})
 	ann := c.as(c.tokenOf("ann@pve"))
 	require.Equal(t, "500 update pools failed: 403 Permission check failed (/vms/101, Permissions.Modify|VM.Allocate)",
-		ann.told(step{"PUT", "/pools", form{"poolid": "a", "vms": "101"}, ""}))
+		ann.answer(step{"PUT", "/pools", form{"poolid": "a", "vms": "101"}, ""}))
 }

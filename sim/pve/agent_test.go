@@ -111,9 +111,9 @@ func TestAgentsThatAreSwitchedOff(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		ping := func(vmid string) step { return step{verb: "POST", path: vmURL(vmid, "/agent/ping")} }
-		require.Equal(t, "500 No QEMU guest agent configured", c.told(ping("100")))
-		require.Equal(t, "500 QEMU guest agent is not running", c.told(ping("101")))
-		require.Equal(t, "OK", c.told(ping("102")))
+		require.Equal(t, "500 No QEMU guest agent configured", c.answer(ping("100")))
+		require.Equal(t, "500 QEMU guest agent is not running", c.answer(ping("101")))
+		require.Equal(t, "OK", c.answer(ping("102")))
 		c.ok("POST", vmURL("102", "/agent/exec"), form{"command": "/bin/x"})
 		require.Equal(t, "Ã¤", c.object(vmURL("102", "/agent/exec-status?pid=144"))["out-data"])
 	})

@@ -136,9 +136,9 @@ func TestRollbackStarts(t *testing.T) {
 			c.done("POST", guest+"/snapshot", form{"snapname": "one"})
 		}
 		ann := c.as(c.tokenOf("ann@pve"))
-		require.Equal(t, "OK", ann.told(step{"POST", vmURL("100", "/snapshot/one/rollback"), form{"start": "0"}, ""}), version)
-		require.Equal(t, want, ann.told(step{"POST", vmURL("100", "/snapshot/one/rollback"), form{"start": "1"}, ""}), version)
-		require.Equal(t, "OK", ann.told(step{"POST", ctURL("200", "/snapshot/one/rollback"), form{"start": "1"}, ""}), version)
+		require.Equal(t, "OK", ann.answer(step{"POST", vmURL("100", "/snapshot/one/rollback"), form{"start": "0"}, ""}), version)
+		require.Equal(t, want, ann.answer(step{"POST", vmURL("100", "/snapshot/one/rollback"), form{"start": "1"}, ""}), version)
+		require.Equal(t, "OK", ann.answer(step{"POST", ctURL("200", "/snapshot/one/rollback"), form{"start": "1"}, ""}), version)
 		c.done("POST", vmURL("100", "/status/stop"), nil)
 		c.done("POST", vmURL("100", "/snapshot/one/rollback"), form{"start": "1"})
 		require.Len(t, c.list("/nodes/father/tasks?source=all&typefilter=qmstart&vmid=100"), map[string]int{"OK": 2, refused: 1}[want], version)
@@ -248,7 +248,7 @@ func TestBackupsThatAreRefused(t *testing.T) {
 		status, _ = c.dumped(form{"mode": "stop", "protected": "1"})
 		require.Equal(t, "OK", status)
 		c.ok("DELETE", "/cluster/ha/resources/vm:100", nil)
-		require.Equal(t, "500 cannot delete service 'vm:100', not HA managed!", c.told(step{verb: "DELETE", path: "/cluster/ha/resources/vm:100"}))
+		require.Equal(t, "500 cannot delete service 'vm:100', not HA managed!", c.answer(step{verb: "DELETE", path: "/cluster/ha/resources/vm:100"}))
 
 		c.ok("POST", "/access/users", form{"userid": "ann@pve"})
 		c.ok("PUT", "/access/acl", form{"path": "/", "users": "ann@pve", "roles": "PVEAdmin"})
@@ -273,7 +273,7 @@ func TestBackupsThatAreRefused(t *testing.T) {
 			}
 		}
 		mark := step{verb: "PUT", path: "/nodes/father/storage/vmstore/content/" + free, params: form{"protected": "1"}}
-		require.Equal(t, "500 The number of protected backups per guest is limited to 5 on storage 'vmstore'", ann.told(mark))
+		require.Equal(t, "500 The number of protected backups per guest is limited to 5 on storage 'vmstore'", ann.answer(mark))
 		time.Sleep(time.Second)
 		status, _ = c.dumped(form{"protected": "1"})
 		require.Equal(t, "OK", status, "who may allocate in the storage is not held to it")

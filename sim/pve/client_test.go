@@ -225,12 +225,12 @@ type step struct {
 func (c *client) steps(all ...step) {
 	c.t.Helper()
 	for _, s := range all {
-		require.Equal(c.t, s.want, c.told(s), "%s %s %v", s.verb, s.path, s.params)
+		require.Equal(c.t, s.want, c.answer(s), "%s %s %v", s.verb, s.path, s.params)
 	}
 }
 
-// told is the answer to a step in one line.
-func (c *client) told(s step) string {
+// answer is the answer to a step in one line.
+func (c *client) answer(s step) string {
 	c.t.Helper()
 	return c.line(c.ask(s.verb, s.path, s.params))
 }

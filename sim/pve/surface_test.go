@@ -302,7 +302,7 @@ func TestSurface(t *testing.T) {
 				}
 				for _, request := range unsimulated {
 					verb, path, _ := strings.Cut(request, ":")
-					require.Equal(t, "501 Method '"+verb+" "+path+"' not implemented", root.told(step{verb, path, nil, ""}))
+					require.Equal(t, "501 Method '"+verb+" "+path+"' not implemented", root.answer(step{verb, path, nil, ""}))
 				}
 				t.Logf("%d readings answer, %d methods are refused", answered, refused)
 				require.Greater(t, answered, 120)
@@ -494,7 +494,7 @@ func FuzzMethods(f *testing.F) {
 const undefined = "property is not defined in schema and the schema does not allow additional properties"
 
 // TestVersions: what PVE 8.4, 9.1 and 9.2 answer differently, one line each. An answer is
-// told by its status, and by what it says of the one thing that differs. Where nothing is
+// answer by its status, and by what it says of the one thing that differs. Where nothing is
 // said of 9.2 it answers as 9.1.
 func TestVersions(t *testing.T) {
 	member := func(name string) func(answer) any {

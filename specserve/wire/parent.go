@@ -197,7 +197,7 @@ func private(name string) error {
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("%s is not a regular file", name)
 	case info.Mode().Perm()&0o077 != 0:
-		return fmt.Errorf("%s has mode %04o, and holds a token: chmod 600 %s, and mint a new token (token mint NODE --out FILE) if others were on this machine", name, info.Mode().Perm(), name)
+		return fmt.Errorf("%s has mode %04o, and contains a token: chmod 600 %s, and mint a new token (token mint NODE --out FILE) if others were on this machine", name, info.Mode().Perm(), name)
 	case info.Size() > maxSize:
 		return fmt.Errorf("%s has %d bytes, more than the %d that it may have", name, info.Size(), maxSize)
 	}

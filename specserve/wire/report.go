@@ -157,7 +157,7 @@ func (r *Report) check(identity string, now time.Time) error {
 	case r.At.IsZero():
 		return invalid("it has no time (at)")
 	case r.At.After(now.Add(maxAhead)):
-		return invalid("its time is %s ahead of ours: set the clock of %s", r.At.Sub(now).Round(time.Second), identity)
+		return invalid("its clock is %s ahead of this machine's: set the clock of %s", r.At.Sub(now).Round(time.Second), identity)
 	case r.Every < 0 || r.Every > int(MaxReportEvery/time.Second):
 		return invalid("it comes every %d seconds, a day is the most", r.Every)
 	case r.Cut < 0:

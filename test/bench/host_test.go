@@ -80,9 +80,9 @@ type traffic struct {
 type server struct {
 	access access
 
-	cmd   *exec.Cmd
-	asks  io.WriteCloser
-	tells *json.Decoder
+	cmd     *exec.Cmd
+	asks    io.WriteCloser
+	decoder *json.Decoder
 }
 
 // startServer starts a host and waits until it answers.
@@ -111,8 +111,8 @@ func startServer(ctx context.Context, h hosting) (*server, error) {
 	if err := s.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start a host: %w", err)
 	}
-	s.tells = json.NewDecoder(out)
-	if err := s.tells.Decode(&s.access); err != nil {
+	s.decoder = json.NewDecoder(out)
+	if err := s.decoder.Decode(&s.access); err != nil {
 		return nil, errors.Join(fmt.Errorf("start a host: it did not say where it is: %w", err), s.stop())
 	}
 	return s, nil
@@ -128,7 +128,7 @@ func (s *server) traffic() (traffic, error) {
 	var t traffic
 	_, err := io.WriteString(s.asks, "traffic\n")
 	if err == nil {
-		err = s.tells.Decode(&t)
+		err = s.decoder.Decode(&t)
 	}
 	if err != nil {
 		return t, fmt.Errorf("ask the host for its traffic: %w", err)
@@ -185,15 +185,15 @@ func serve(ctx context.Context, setup string, in io.Reader, out io.Writer) error
 	ctx, stop := context.WithCancel(ctx)
 	served := make(chan error, 1)
 	go func() { served <- host.Serve(ctx, listener) }()
-	tell := json.NewEncoder(out)
-	err = tell.Encode(access{API: "https://" + listener.Addr().String(), Token: host.Token(), Fingerprint: host.Fingerprint()})
+	encoder := json.NewEncoder(out)
+	err = encoder.Encode(access{API: "https://" + listener.Addr().String(), Token: host.Token(), Fingerprint: host.Fingerprint()})
 	for lines := bufio.NewScanner(in); err == nil && lines.Scan(); {
 		t := trafficOf(host.Snapshot())
 		t.FirstWrite = first.take()
 		if h.Ends {
 			t.Lags = looks.take(host.Snapshot().Tasks)
 		}
-		err = tell.Encode(t)
+		err = encoder.Encode(t)
 	}
 	stop()
 	return errors.Join(err, <-served)

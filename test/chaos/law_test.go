@@ -639,7 +639,7 @@ func (w *world) quiet() {
 		w.violation('a', "%s", l)
 	}
 	if len(left) > 0 {
-		w.tell("the agent says: %s: %v", w.agent.Status().Summary, w.agent.Status().Last.Findings)
+		w.logf("the agent says: %s: %v", w.agent.Status().Summary, w.agent.Status().Last.Findings)
 	}
 	if w.meddle != nil {
 		w.meddle(w)
@@ -686,14 +686,14 @@ func (w *world) granted() bool {
 	}
 	w.cancel() // as the command line does, which asks the agent to hold still
 	require.ErrorIs(w.t, <-w.ended, context.Canceled)
-	w.tell("by hand: apply --allow-deletes 50")
+	w.logf("by hand: apply --allow-deletes 50")
 	w.wire.mu.Lock()
 	through := agentWire{w.wire, w.wire.life}
 	w.wire.mu.Unlock()
 	p := w.byCommand("apply", through)
 	p.Verdict = func(context.Context, *plan.Plan) (bool, error) { return true, nil }
 	r := p.Run(w.ctx)
-	w.tell("  it ends: %s, %v", r.Outcome, r.Err)
+	w.logf("  it ends: %s, %v", r.Outcome, r.Err)
 	w.start()
 	return true
 }

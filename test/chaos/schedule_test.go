@@ -100,7 +100,7 @@ func run(t *testing.T, seed uint64, rules *policy.Set, meddle func(*world)) *wor
 		w.meddle = meddle
 		rounds := 3 + w.r.IntN(6)
 		for i := range rounds {
-			w.tell("round %d of %d", i+1, rounds)
+			w.logf("round %d of %d", i+1, rounds)
 			if w.round(i == rounds-1); w.broken() {
 				break
 			}
@@ -110,10 +110,10 @@ func run(t *testing.T, seed uint64, rules *policy.Set, meddle func(*world)) *wor
 		end := w.sim.Snapshot()
 		w.written(end)
 		for _, task := range end.Tasks[max(0, len(end.Tasks)-12):] {
-			w.tell("task %s of %s at %s: %s", task.Type, task.ID, task.Start.Format(time.TimeOnly), task.Status)
+			w.logf("task %s of %s at %s: %s", task.Type, task.ID, task.Start.Format(time.TimeOnly), task.Status)
 		}
 		told := strings.Split(strings.TrimSpace(w.log.String()), "\n")
-		w.tell("the log ends with:\n%s", strings.Join(told[max(0, len(told)-12):], "\n"))
+		w.logf("the log ends with:\n%s", strings.Join(told[max(0, len(told)-12):], "\n"))
 	})
 	return w
 }
@@ -176,7 +176,7 @@ func (w *world) round(last bool) {
 // mends it with the next one.
 func (w *world) typo() {
 	w.repo.push("site \"home\" {\n", "a typo")
-	w.tell("push: a typo")
+	w.logf("push: a typo")
 	w.live(time.Duration(1+w.r.IntN(4)) * time.Minute)
 	w.push(w.site(), "the typo is mended")
 }
@@ -199,7 +199,7 @@ func (w *world) outage() {
 		}
 	}
 	full := pick(w.r, "", "", "", "local", "vault")
-	w.tell("faults: %.2f of requests, short lists of %q, crashes %v, offline %q, quorum lost %v, full %q", f.chance, f.short, f.crashes, f.dark, f.lost, full)
+	w.logf("faults: %.2f of requests, short lists of %q, crashes %v, offline %q, quorum lost %v, full %q", f.chance, f.short, f.crashes, f.dark, f.lost, full)
 	names := map[string]bool{}
 	for _, g := range w.sim.Snapshot().Guests {
 		if m, found := markOf(g); found && g.Node == f.dark {
@@ -230,7 +230,7 @@ func (w *world) taskDies() {
 		for _, t := range w.sim.Snapshot().Tasks {
 			id, err := strconv.Atoi(t.ID)
 			if err == nil && t.End.IsZero() && !w.byHand[id] {
-				w.tell("  %s of guest %d dies", t.Type, id)
+				w.logf("  %s of guest %d dies", t.Type, id)
 				w.crashed[id] = true
 				w.sim.Edit(func(e *pve.Edit) { e.Crash(id) })
 				return
@@ -259,7 +259,7 @@ func (w *world) calm() {
 		e.Fill("local", false)
 		e.Fill("vault", false)
 	})
-	w.tell("faults are over")
+	w.logf("faults are over")
 }
 
 // hand is what people do on the host. Each says what it did, "" if it could not.
@@ -285,7 +285,7 @@ func (w *world) byHandOn(r *rand.Rand) {
 	g := list[r.IntN(len(list))]
 	all := hands()
 	if what := all[r.IntN(len(all))](w, r, g); what != "" {
-		w.tell("by hand: %s (%d): %s", g.Name(), g.VMID, what)
+		w.logf("by hand: %s (%d): %s", g.Name(), g.VMID, what)
 	}
 }
 
@@ -520,7 +520,7 @@ func (w *world) repair(g pve.Guest, do func(*pve.Edit, pve.Guest)) {
 
 // clear is people putting right all that they did: as the program told them to.
 func (w *world) clear() {
-	w.tell("by hand: all is put right")
+	w.logf("by hand: all is put right")
 	for _, m := range w.mends {
 		m()
 	}
@@ -538,12 +538,12 @@ func (w *world) clear() {
 	for _, g := range w.sim.Snapshot().Guests {
 		switch {
 		case g.Lock == "create" || g.Lock == "clone":
-			w.tell("by hand: qm unlock %d && qm destroy %d", g.VMID, g.VMID)
+			w.logf("by hand: qm unlock %d && qm destroy %d", g.VMID, g.VMID)
 			w.crashed[g.VMID] = true
 			w.sim.Edit(func(e *pve.Edit) { e.Delete(g.VMID) })
 			w.freeVolumes(g.VMID) // its configuration did not name them yet
 		case g.Lock != "":
-			w.tell("by hand: qm unlock %d", g.VMID)
+			w.logf("by hand: qm unlock %d", g.VMID)
 			w.sim.Edit(func(e *pve.Edit) { e.Lock(g.VMID, "") })
 		}
 	}
@@ -555,7 +555,7 @@ func (w *world) freeVolumes(vmid int) {
 	for _, list := range w.sim.Snapshot().Volumes {
 		for _, v := range list {
 			if v.VMID == vmid && v.Content != "backup" {
-				w.tell("by hand: pvesm free %s", v.ID)
+				w.logf("by hand: pvesm free %s", v.ID)
 				w.sim.Edit(func(e *pve.Edit) { e.RemoveVolume(v.ID) })
 			}
 		}
@@ -587,7 +587,7 @@ func (w *world) root(method, path string, form ...string) bool {
 		for _, t := range w.sim.Snapshot().Tasks {
 			if t.UPID == upid && !t.End.IsZero() {
 				if t.Status != "OK" {
-					w.tell("  by hand: %s %s: %s", method, path, t.Status)
+					w.logf("  by hand: %s %s: %s", method, path, t.Status)
 				}
 				return t.Status == "OK"
 			}
@@ -615,7 +615,7 @@ func (w *world) call(method, path string, form url.Values) (string, bool) {
 	defer res.Body.Close()
 	text, _ := io.ReadAll(res.Body)
 	if res.StatusCode != http.StatusOK {
-		w.tell("  by hand: %s %s: %s", method, path, text)
+		w.logf("  by hand: %s %s: %s", method, path, text)
 		return "", false
 	}
 	var doc struct {

@@ -186,7 +186,7 @@ func (w *world) push(s *site, what string) {
 	w.sites = append(w.sites, s.copy())
 	w.mu.Unlock()
 	id := w.repo.push(s.text(), what)
-	w.tell("push %s: %s", strings.TrimLeft(id, "0"), what)
+	w.logf("push %s: %s", strings.TrimLeft(id, "0"), what)
 	if d := w.load(w.reader, model.Commit{ID: id}); d.Findings.HasErrors() {
 		w.violation('x', "the schedule's own site does not load: %v\n%s", d.Findings, s.text())
 	}
@@ -272,7 +272,7 @@ func (w *world) children() map[string]model.ChildReport {
 
 // die ends the agent in the middle of a request.
 func (w *world) die(n int, c crash) {
-	w.tell("  %4d the agent dies (after the effect: %v, data folder lost: %v)", n, c.after, c.data)
+	w.logf("  %4d the agent dies (after the effect: %v, data folder lost: %v)", n, c.after, c.data)
 	w.wire.mu.Lock()
 	w.wire.life++
 	w.wire.stats.crashes++
@@ -290,7 +290,7 @@ func (w *world) live(d time.Duration) {
 	for {
 		select {
 		case err := <-w.ended:
-			w.tell("  the agent is gone: %v", err)
+			w.logf("  the agent is gone: %v", err)
 			w.start()
 		case <-over:
 			synctest.Wait() // what begins at this moment comes first
@@ -311,8 +311,8 @@ func (w *world) idle() {
 	w.violation('a', "the agent is not idle for two hours: %s", w.agent.Status().Summary)
 }
 
-// tell adds a line to the story.
-func (w *world) tell(format string, args ...any) {
+// logf adds a line to the story.
+func (w *world) logf(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.story = append(w.story, fmt.Sprintf(format, args...))
@@ -614,11 +614,11 @@ func (a agentWire) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	switch {
 	case upload:
-		t.w.tell("  %4d %s %s (%d bytes)%s", n, r.Method, path, len(body), fault)
+		t.w.logf("  %4d %s %s (%d bytes)%s", n, r.Method, path, len(body), fault)
 	case r.Method != http.MethodGet:
-		t.w.tell("  %4d %s %s %s%s", n, r.Method, path, brief(body), fault)
+		t.w.logf("  %4d %s %s %s%s", n, r.Method, path, brief(body), fault)
 	case fault != "":
-		t.w.tell("  %4d %s %s%s", n, r.Method, path, fault)
+		t.w.logf("  %4d %s %s%s", n, r.Method, path, fault)
 	}
 	if err := proxmoxtest.ValidateRequest(r); err != nil {
 		t.w.violation('f', "%v", err)

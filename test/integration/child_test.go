@@ -415,7 +415,7 @@ func TestST20SimulatedUpgrade(t *testing.T) {
 	require.Eventually(t, func() bool { return s.Runs("inner") == "2.0" }, 5*time.Minute, time.Millisecond)
 
 	r = s.run("apply")
-	require.ErrorContains(t, r.Err, "it is tried again after an hour, or at once if you remove /usr/local/bin/.homestak-gitops.refused there")
+	require.ErrorContains(t, r.Err, "this is retried after an hour, or at once if you remove /usr/local/bin/.homestak-gitops.refused there")
 	require.Equal(t, "2.0", s.Runs("inner"), "it was not stopped")
 	s.release("3.1")
 	s.upgrade = 0

@@ -235,7 +235,7 @@ func TestARecycledVMIDIsUnmanaged(t *testing.T) {
 	s.unchanged(before)
 }
 
-// ST-12: a copy carries the ownership tag of the guest it was made from, and is another
+// ST-12: a copy has the ownership tag of the guest it was made from, and is another
 // machine all the same.
 func TestACopiedTagIsNoOwnership(t *testing.T) {
 	s := begin(t, pve.Config{})

@@ -301,7 +301,7 @@ type (
 		ObservedAt    *time.Time         `json:"observed_at"`
 		ID            *string            `json:"id"`
 		Steps         *[]stepDoc         `json:"steps"`
-		Foreign       *[]foreignDoc      `json:"unmanaged"`
+		Unmanaged     *[]unmanagedDoc    `json:"unmanaged"`
 		Pending       *[]json.RawMessage `json:"pending"`
 		Unknown       *[]json.RawMessage `json:"unknown"`
 		Findings      *[]findingDoc      `json:"findings"`
@@ -326,7 +326,7 @@ type (
 		Sensitive *bool   `json:"sensitive"`
 		Class     *string `json:"class"`
 	}
-	foreignDoc struct {
+	unmanagedDoc struct {
 		VMID *int    `json:"vmid"`
 		Name *string `json:"name"`
 		Kind *string `json:"kind"`
@@ -350,7 +350,7 @@ type (
 		Replace   *int `json:"replace"`
 		Delete    *int `json:"delete"`
 		Unchanged *int `json:"unchanged"`
-		Foreign   *int `json:"unmanaged"`
+		Unmanaged *int `json:"unmanaged"`
 	}
 	reportDoc struct {
 		Verb     *string       `json:"verb"`
@@ -416,7 +416,7 @@ func TestFromTheCommandLine(t *testing.T) {
 	require.Equal(t, commit, *first.Commit)
 	require.Equal(t, []string{"create image.debian-12", "create vm.web-1", "create vm.web-2"}, stepsOf(first))
 	require.Equal(t, 3, *first.Summary.Create)
-	require.Equal(t, 3, *first.Summary.Foreign)
+	require.Equal(t, 3, *first.Summary.Unmanaged)
 	step := (*first.Steps)[1]
 	require.Equal(t, atDoc{"manifests/web.hcl", 4, 3}, *step.At)
 	require.Equal(t, []string{"image.debian-12"}, *step.After)
@@ -500,8 +500,8 @@ func TestAKeptPlan(t *testing.T) {
 // checkPlan requires every field of the plan document.
 func checkPlan(t *testing.T, p planDoc) {
 	t.Helper()
-	requireFields(t, p.FormatVersion, p.Site, p.Commit, p.Host, p.ObservedAt, p.ID, p.Steps, p.Foreign, p.Pending, p.Unknown, p.Findings, p.Summary)
-	requireFields(t, p.Summary.Create, p.Summary.Update, p.Summary.Replace, p.Summary.Delete, p.Summary.Unchanged, p.Summary.Foreign)
+	requireFields(t, p.FormatVersion, p.Site, p.Commit, p.Host, p.ObservedAt, p.ID, p.Steps, p.Unmanaged, p.Pending, p.Unknown, p.Findings, p.Summary)
+	requireFields(t, p.Summary.Create, p.Summary.Update, p.Summary.Replace, p.Summary.Delete, p.Summary.Unchanged, p.Summary.Unmanaged)
 	require.Equal(t, "1.0", *p.FormatVersion)
 	for _, s := range *p.Steps {
 		requireFields(t, s.Address, s.Node, s.Manifest, s.Action, s.Class, s.Reason, s.Changes, s.After, s.At)
@@ -511,7 +511,7 @@ func checkPlan(t *testing.T, p planDoc) {
 			requireFields(t, c.Path, c.Sensitive, c.Class)
 		}
 	}
-	for _, f := range *p.Foreign {
+	for _, f := range *p.Unmanaged {
 		requireFields(t, f.VMID, f.Name, f.Kind, f.Why)
 	}
 }

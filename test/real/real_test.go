@@ -54,7 +54,7 @@ import (
 // ends so.
 var stories = []struct {
 	name string
-	tell func(*story)
+	run  func(*story)
 }{
 	{"create", create},
 	{"edit a VM key by key", editVM},
@@ -114,7 +114,7 @@ func runOn(t *testing.T, s settings) {
 	l.template = l.files + ":vztmpl/" + name
 	for _, one := range stories {
 		if !t.Run(one.name, func(t *testing.T) {
-			one.tell(begin(t, l))
+			one.run(begin(t, l))
 			l.requireNothingLeft(t, l.template)
 		}) {
 			l.cleanUp(t, l.template) // for the next one

@@ -30,7 +30,7 @@ func (d *demo) create(ctx context.Context) error {
 	managed := d.managed()
 	d.check(names(managed) == "db ns-a ns-b web-1 web-2", "on the host: %s", names(managed))
 	d.check(all(managed, isRunning), "all of them run")
-	d.check(all(managed, tagged), "each carries its ownership tag")
+	d.check(all(managed, tagged), "each has its ownership tag")
 	d.check(d.tasks("download") == 2, "each image was downloaded once")
 	for _, name := range []string{"ns-a", "ns-b"} {
 		good := d.inside(name, `[ "$(cat /etc/hostname)" = `+name+` ] && htop && curl && sshd -t && [ "$(readlink -f /etc/localtime)" = /usr/share/zoneinfo/Europe/Berlin ]`)

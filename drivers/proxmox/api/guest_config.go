@@ -47,7 +47,7 @@ func ReadConfig(ctx context.Context, c *Client, at GuestRef) (GuestConfig, error
 		return GuestConfig{}, err
 	}
 	if len(cfg.Now) == 0 { // even a guest whose making died has its lock
-		return GuestConfig{}, &NetError{Method: "GET", Path: at.Path("pending"), Err: errors.New("the answer holds no configuration")}
+		return GuestConfig{}, &NetError{Method: "GET", Path: at.Path("pending"), Err: errors.New("the answer contains no configuration")}
 	}
 	cfg.Next = cfg.Now // nearly always; thousands of guests are in memory at once
 	if !cfg.Pending {

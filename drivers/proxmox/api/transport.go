@@ -243,7 +243,7 @@ func TLSConfig(h *model.Host) (*tls.Config, error) {
 	case len(h.CAPEM) > 0:
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(h.CAPEM) {
-			return nil, fmt.Errorf("ca %s of host %s holds no certificate in PEM form", h.CA, h.Name)
+			return nil, fmt.Errorf("ca %s of host %s contains no certificate in PEM form", h.CA, h.Name)
 		}
 		cfg.RootCAs = pool
 	case h.InsecureTLS:

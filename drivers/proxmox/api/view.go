@@ -198,7 +198,7 @@ func (v *View) checkNodes(h *model.Host) {
 		online, known := v.Nodes[n]
 		switch {
 		case !known && len(v.Nodes) == 0:
-			v.notObserved("host "+h.Name, "the list of the cluster holds no node: it is incomplete, or the token lacks Sys.Audit on /nodes/"+n)
+			v.notObserved("host "+h.Name, "the list of the cluster contains no node: it is incomplete, or the token lacks Sys.Audit on /nodes/"+n)
 		case !known:
 			known := slices.Sorted(maps.Keys(v.Nodes))
 			v.Unknown = append(v.Unknown, model.Unknown{

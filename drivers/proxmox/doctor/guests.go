@@ -39,14 +39,14 @@ func (g *guests) check(ctx context.Context) {
 		case u.All && g.failed("nodes"):
 			g.skip("guests", "the view of the host is incomplete: see the nodes")
 		case u.Kind != "" && g.failed("privileges"):
-			g.skip("guests", "%s cannot be seen: see the privileges", u.Scope)
+			g.skip("guests", "%s cannot be read: see the privileges", u.Scope)
 		case u.All:
 			g.add(Check{
 				Name: "guests", Result: Failed, Seen: u.Scope + ": " + u.Why, Why: "nothing is changed here while the view is incomplete",
 				Fix: []string{"fix that, and run this again"},
 			})
 		case u.Node == "" || g.nodes.online[u.Node]: // nodes that are down are reported already
-			g.warn("guests", u.Scope+": "+u.Why, "what cannot be seen is not changed")
+			g.warn("guests", u.Scope+": "+u.Why, "what cannot be read is not changed")
 		}
 	}
 	for _, f := range have.Unmanaged {

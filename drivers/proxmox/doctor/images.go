@@ -65,7 +65,7 @@ func (i *images) volume(name string, r *model.Resource, t *guest.Template) {
 	storage, _, _ := strings.Cut(t.Volume, ":")
 	switch old := i.guests.have.State[r.Addr]; {
 	case old == nil:
-		i.skip(name, "what is on storage %s cannot be seen", storage)
+		i.skip(name, "the content of storage %s cannot be read", storage)
 	case old.Spec.(*guest.Template).Named != t.Named:
 		i.fail(name, old.Spec.(*guest.Template).Named, "containers are unpacked from it; "+askedBy(r, "volume"),
 			"on node "+i.host.PVENode()+": pveam list "+storage+"; then correct volume, or: pveam download "+storage+" NAME")

@@ -41,7 +41,7 @@ func (n *nodes) check(ctx context.Context) {
 			n.fail("nodes", "node "+name+" is offline", "guests and images are made on it", "on a node of the cluster: pvecm status; then start "+name)
 		case !online:
 			good = false
-			n.warn("nodes", "node "+name+" is offline", "its guests cannot be seen and are not changed", "on a node of the cluster: pvecm status; then start "+name)
+			n.warn("nodes", "node "+name+" is offline", "its guests cannot be read and are not changed", "on a node of the cluster: pvecm status; then start "+name)
 		}
 	}
 	if good {

@@ -30,7 +30,7 @@ type session struct {
 // signIn asks for the version, the cheapest thing that needs a login: one answer
 // shows whether the token is good, which PVE this is, and what time it is there.
 func (s *session) signIn(ctx context.Context) {
-	const why = "every request carries the token"
+	const why = "every request sends the token"
 	if s.driver == nil {
 		s.add(Check{
 			Name: "login", Result: Failed, Seen: s.refused.Error(), Why: why, Denied: true,

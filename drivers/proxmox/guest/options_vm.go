@@ -17,7 +17,7 @@ func RefusedKey(family string) string { return refused[family] }
 // refused are the reasons, indexed keys by family.
 var refused = func() map[string]string {
 	out := map[string]string{
-		"smbios1":    "it holds the identity that makes the guest managed",
+		"smbios1":    "it contains the identity that makes the guest managed",
 		"cdrom":      `it is an old name of ide2, which is the cloud-init drive: a CD drive is declared by its slot, ide0 = "local:iso/NAME.iso,media=cdrom"`,
 		"unused[n]":  "detached volumes follow from the disk blocks",
 		"bootdisk":   `it is an old form of boot: set boot = "order=…"`,

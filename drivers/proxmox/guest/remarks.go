@@ -100,7 +100,7 @@ func remarkRestarts(want Target, have *model.Resource) diag.List {
 	}
 	at := api.RefOf(have)
 	return diag.List{warning(have.Addr, fmt.Sprintf("%s is not restarted again for its pending changes: %s", have.Addr, why),
-		fmt.Sprintf("it is tried again an hour after that; find out why (does the guest react to a shutdown? is startup { down } long enough?), or restart it yourself: `%s stop %d && %s start %d` on node %s",
+		fmt.Sprintf("this is retried an hour later; find out why (does the guest react to a shutdown? is startup { down } long enough?), or restart it yourself: `%s stop %d && %s start %d` on node %s",
 			at.Tool(), at.VMID, at.Tool(), at.VMID, at.Node))}
 }
 

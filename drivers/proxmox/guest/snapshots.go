@@ -24,7 +24,7 @@ func (v *Volumes) refuseSnapshots(want *Volumes, at api.GuestRef) []model.Proble
 	refuse := func(name, id, what string) {
 		if s := v.Snapshots[id]; s != "" {
 			out = append(out, model.Problem{
-				Path: "disk." + name, Summary: fmt.Sprintf("disk %s cannot be %s: snapshot %s holds it", name, what, s),
+				Path: "disk." + name, Summary: fmt.Sprintf("disk %s cannot be %s: snapshot %s uses it", name, what, s),
 				Detail: fmt.Sprintf("PVE takes no volume away from its snapshots: remove them first (`%s listsnapshot %d` on node %s), or leave the disk as it is", at.Tool(), at.VMID, at.Node),
 			})
 		}

@@ -12,7 +12,7 @@ import (
 // basicNeeds implements Target.
 func (v VMTarget) basicNeeds(n *kind.Needs) {
 	n.Guest("VM.Config.Options", "name", "name, tags and notes")
-	n.Guest("VM.Config.HWType", "", "the uuid that proves it to be ours")
+	n.Guest("VM.Config.HWType", "", "the uuid that identifies a managed VM")
 	n.Guest("VM.Config.Disk", "disk", "disks")
 	n.Guest("VM.Config.Network", "nic", "network cards")
 	n.Guest("VM.Config.Cloudinit", "", "user, keys and addresses by cloud-init")

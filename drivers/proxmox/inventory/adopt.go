@@ -42,7 +42,7 @@ func (c *classifier) adopt(g api.ListedGuest, cfg api.GuestConfig, is owner.Verd
 			return
 		}
 		r := guest.FromConfig(g, cfg, is.Notes, m)
-		r.Guest.Foreign, c.adopting = true, true
+		r.Guest.Adoptable, c.adopting = true, true
 		c.verified[addr] = append(c.verified[addr], r)
 	}
 }

@@ -158,12 +158,12 @@ func renumbered(at api.GuestRef, m owner.Tag) model.Renumbered {
 		return model.Renumbered{}
 	case 0:
 		return model.Renumbered{
-			Why: fmt.Sprintf("%s carries its identity, and the ownership tag does not say under which VMID it was created", at),
+			Why: fmt.Sprintf("%s has its identity, and the ownership tag does not say under which VMID it was created", at),
 			Fix: fmt.Sprintf("%s; to recreate it, remove it first: `%s destroy %d` on node %s", keep, at.Tool(), at.VMID, at.Node),
 		}
 	default:
 		return model.Renumbered{
-			Why: fmt.Sprintf("%s carries its identity, but was created as VMID %d: a backup restored under another VMID", at, m.CreationVMID),
+			Why: fmt.Sprintf("%s has its identity, but was created as VMID %d: a backup restored under another VMID", at, m.CreationVMID),
 			Fix: fmt.Sprintf("%s; to have it under another VMID, restore it under that one and remove this one: `%s destroy %d` on node %s", keep, at.Tool(), at.VMID, at.Node),
 		}
 	}
@@ -190,11 +190,11 @@ func (c *classifier) result() model.Observed {
 			g := rs[0].Guest
 			out.Unknown = append(out.Unknown, model.Unknown{
 				Scope: addr.String(), VMID: g.VMID, Only: []model.Address{addr},
-				Why: fmt.Sprintf("%s carries its identity, and so may %s of the same name, which cannot be read", api.GuestRef{Node: g.Node, VMID: g.VMID, LXC: api.GuestKind(addr) == "ct"}, duplicate),
+				Why: fmt.Sprintf("%s has its identity, and so may %s of the same name, which cannot be read", api.GuestRef{Node: g.Node, VMID: g.VMID, LXC: api.GuestKind(addr) == "ct"}, duplicate),
 			})
 			continue
 		}
-		if len(rs) == 1 && rs[0].Guest.Foreign && c.isCopied(rs[0]) {
+		if len(rs) == 1 && rs[0].Guest.Adoptable && c.isCopied(rs[0]) {
 			continue
 		}
 		if len(rs) == 1 {

@@ -34,7 +34,7 @@ func (d finder) findHidden(ctx context.Context, obs *kind.Observation, found mod
 	if !whole {
 		out.Unknown = append(out.Unknown, model.Unknown{
 			Scope: "all guests", Only: notFound(obs.Want, found.State),
-			Why: "the token sees the guests of its pools only, and there are too many VMIDs where one of ours may hide: give the site a vmid_range of at most 256, or the token VM.Audit on /vms",
+			Why: "the token sees the guests of its pools only, and there are too many VMIDs where a managed one may be: give the site a vmid_range of at most 256, or the token VM.Audit on /vms",
 		})
 		return out, nil
 	}

@@ -159,7 +159,7 @@ func (d finder) classifyOne(ctx context.Context, obs *kind.Observation, have mod
 		return model.Observed{Unmanaged: []model.Unmanaged{f}}
 	}
 	if tasksErr != nil {
-		return others("may be being created, but the tasks of node "+f.Node+" cannot be seen: "+tasksErr.Error(), nil, api.IsDenied(tasksErr)), nil
+		return others("may be in creation, but the tasks of node "+f.Node+" cannot be read: "+tasksErr.Error(), nil, api.IsDenied(tasksErr)), nil
 	}
 	by := creatorsOf(f, running)
 	mine := slices.DeleteFunc(slices.Clone(by), func(c creation) bool { return !c.mine })

@@ -85,7 +85,7 @@ func (c *classifier) onlyProven(rs []*model.Resource) []*model.Resource {
 			continue
 		}
 		at := api.RefOf(r)
-		why := fmt.Sprintf("carries the ownership tag of %s without a valid signature for this guest", r.Addr)
+		why := fmt.Sprintf("has the ownership tag of %s without a valid signature for this guest", r.Addr)
 		c.unmanaged = append(c.unmanaged, model.Unmanaged{VMID: at.VMID, Name: nameOf(r), Kind: at.Kind(), Node: at.Node, Why: why})
 		c.claim(at, why)
 	}

@@ -78,11 +78,11 @@ type replication struct {
 func (r target) mustBeUnused(ctx context.Context) error {
 	now, err := r.power().State(ctx)
 	if err != nil {
-		return fmt.Errorf("whether %s is in use cannot be seen: %w", r.at, err)
+		return fmt.Errorf("cannot check whether %s is in use: %w", r.at, err)
 	}
 	var jobs []replication
 	if err := api.ReadList(ctx, r.host.API, "/cluster/replication", &jobs); err != nil {
-		return fmt.Errorf("whether %s is replicated cannot be seen: %w", r.at, err)
+		return fmt.Errorf("cannot check whether %s is replicated: %w", r.at, err)
 	}
 	why := ""
 	switch i := slices.IndexFunc(jobs, func(j replication) bool { return api.Number(j.Guest) == r.at.VMID }); {

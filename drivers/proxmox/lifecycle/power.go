@@ -58,7 +58,7 @@ func (g Guest) State(ctx context.Context) (GuestState, error) {
 		return GuestState{}, err
 	}
 	if doc.Status == "" {
-		return GuestState{}, &api.NetError{Method: "GET", Path: g.Ref.Path("status", "current"), Err: errors.New("the answer holds no status")}
+		return GuestState{}, &api.NetError{Method: "GET", Path: g.Ref.Path("status", "current"), Err: errors.New("the answer contains no status")}
 	}
 	return GuestState{
 		Running: doc.Status == "running", QMP: doc.QMP, PID: api.Number(doc.PID), Uptime: api.Number(doc.Uptime),

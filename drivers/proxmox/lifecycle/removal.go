@@ -212,7 +212,7 @@ func (r target) mustBeGone(ctx context.Context, why error) error {
 	}
 	for _, u := range v.Unknown {
 		if u.All {
-			return fmt.Errorf("whether %s is gone cannot be seen: %s (%w)", r.at, u.Why, why)
+			return fmt.Errorf("cannot check whether %s is gone: %s (%w)", r.at, u.Why, why)
 		}
 	}
 	if g, there := v.Guests[r.at.VMID]; there {

@@ -335,17 +335,17 @@ func (id Identity) Check(cfg api.GuestConfig, at api.GuestRef) Verdict {
 	case m.Owner != mine:
 		v.Against = "belongs to " + diag.Line(m.Owner)
 	case (m.Type == "ct") != at.LXC:
-		v.Against = fmt.Sprintf("carries the ownership tag of %s, but is a %s: a copied description", diag.Line(m.Addr().String()), strings.ToUpper(at.Kind()))
+		v.Against = fmt.Sprintf("has the ownership tag of %s, but is a %s: a copied description", diag.Line(m.Addr().String()), strings.ToUpper(at.Kind()))
 	case id.KeyMissing && !id.Believes:
 		v.Unsure, v.Against = true, "the key that verifies its ownership tag is not known here"
 	case m.Provisional() && m.VMID == at.VMID && (m.Trust == Begun || !id.HasKey()):
 		v.Matches, v.Owned = true, true // a clone that we started and whose identity we had not written yet
 	case m.Provisional() && id.HasKey():
-		v.Against = fmt.Sprintf("carries the ownership tag of %s as if it was being created, which nothing proves", diag.Line(m.Addr().String()))
+		v.Against = fmt.Sprintf("has the ownership tag of %s as if it was being created, which nothing proves", diag.Line(m.Addr().String()))
 	case !same:
-		v.Against = fmt.Sprintf("carries the ownership tag of %s, but is another machine (its %s is not the one in the tag): a copy", diag.Line(m.Addr().String()), what)
+		v.Against = fmt.Sprintf("has the ownership tag of %s, but is another machine (its %s is not the one in the tag): a copy", diag.Line(m.Addr().String()), what)
 	case id.HasKey() && m.Trust == Unsigned:
-		v.Matches, v.Against = true, fmt.Sprintf("carries the ownership tag of %s without a valid signature for this guest", diag.Line(m.Addr().String()))
+		v.Matches, v.Against = true, fmt.Sprintf("has the ownership tag of %s without a valid signature for this guest", diag.Line(m.Addr().String()))
 	default:
 		v.Matches, v.Owned = true, true
 	}

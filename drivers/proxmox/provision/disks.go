@@ -105,7 +105,7 @@ func (d updater) checkMovable(ctx context.Context, ch *change) error {
 	}
 	for slot := range ch.move {
 		if s := inUse[api.VolumeOf(ch.from.Config.Next[slot])]; s != "" {
-			return fmt.Errorf("%s cannot be moved to %s: snapshot %s holds it; it was not stopped for that", slot, ch.move[slot], s)
+			return fmt.Errorf("%s cannot be moved to %s: snapshot %s uses it; it was not stopped for that", slot, ch.move[slot], s)
 		}
 	}
 	return nil

@@ -211,11 +211,11 @@ func (f mountsFound) find(want *spec.Mount) (d blockDevice, format bool, problem
 	case len(labelled) == 1 && len(serial) == 1 && labelled[0].disk != serial[0].name:
 		return d, false, fmt.Sprintf("%s is %s by its serial number, but the file system with the label %s is on %s. Give that another label, or detach it", name, serial[0].path(), want.Disk, labelled[0].path())
 	case len(labelled) == 1 && labelled[0].fields["TYPE"] != want.FSType:
-		return d, false, fmt.Sprintf("%s (%s) holds %s, and fstype is %s: a disk with data is never formatted. Set fstype to what it has, or save the data and run wipefs -a %s", name, labelled[0].path(), labelled[0].fields["TYPE"], want.FSType, labelled[0].path())
+		return d, false, fmt.Sprintf("%s (%s) contains %s, and fstype is %s: a disk with data is never formatted. Set fstype to what it has, or save the data and run wipefs -a %s", name, labelled[0].path(), labelled[0].fields["TYPE"], want.FSType, labelled[0].path())
 	case len(labelled) == 1:
 		return labelled[0], false, ""
 	case len(serial) == 1 && serial[0].holds() != "":
-		return d, false, fmt.Sprintf("%s (%s) holds %s: a disk with data is never formatted. If the data are those of the disk, give the file system the label %s (e2label, xfs_admin -L); if they are not needed, run wipefs -a %s", name, serial[0].path(), serial[0].holds(), want.Disk, serial[0].path())
+		return d, false, fmt.Sprintf("%s (%s) contains %s: a disk with data is never formatted. If the data are those of the disk, give the file system the label %s (e2label, xfs_admin -L); if they are not needed, run wipefs -a %s", name, serial[0].path(), serial[0].holds(), want.Disk, serial[0].path())
 	case len(serial) == 1:
 		return serial[0], true, ""
 	}

@@ -81,7 +81,7 @@ type Config struct {
 	// Password is the password of root@pam for /access/ticket; default the secret
 	// of Token.
 	Password string
-	Guests   int // Foreign guests at the start, of varied kind and state.
+	Guests   int // Unmanaged guests at the start, of varied kind and state.
 
 	// Exec answers for the programs that the guest agent of a VM is asked to run, by
 	// the VM's id, the command and what it reads: what it writes to its two outputs,
