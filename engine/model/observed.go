@@ -149,7 +149,7 @@ type Setting struct {
 }
 
 // Unknown is a part of the host that could not be seen. It withholds what it may be about, since an
-// incomplete view is never evidence of absence, and nothing else: see docs/decisions/0009-deferred-work-and-partial-views.md.
+// incomplete view is never evidence of absence, and nothing else: see docs/decisions/0008-removal-caps-and-policy-input.md.
 type Unknown struct {
 	Scope    string    `json:"scope"` // "host father", "node pve2", "vm 105"
 	Why      string    `json:"why"`

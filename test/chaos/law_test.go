@@ -302,7 +302,7 @@ func says() map[reason]*regexp.Regexp {
 		bus:    regexp.MustCompile(`cannot go from bus`), snapped: regexp.MustCompile(`still in use|snapshot`),
 		strayed: regexp.MustCompile(`restored under another VMID`),
 		held:    regexp.MustCompile(`is locked`),
-		unseen:  regexp.MustCompile(`$^`), // of what nobody looks at nothing can be said (decision 4)
+		unseen:  regexp.MustCompile(`$^`), // of what nobody looks at nothing can be said (decision 5)
 		unsaved: regexp.MustCompile(`no backup would hold`), unmovable: regexp.MustCompile(`can only be moved while it is stopped`),
 		needed: regexp.MustCompile(`still needs it|lives on it|VMID \d+ is (still )?that of`), waits: regexp.MustCompile(`it needs|still needs it|in a cycle`),
 	}
@@ -670,7 +670,7 @@ var overCap = regexp.MustCompile(`^the plan removes \d+ of \d+ owned guests, at 
 
 // granted is people applying by hand, as the program tells them to, what it refused
 // because more guests would go than one pass may take and trailers count for nothing
-// (decision 12): no commit is known that the host converged to. Otherwise the trailers
+// (decision 11): no commit is known that the host converged to. Otherwise the trailers
 // of these commits allow whatever they remove, and a refusal is wrong.
 func (w *world) granted() bool {
 	way := false

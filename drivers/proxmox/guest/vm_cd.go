@@ -13,7 +13,7 @@ import (
 )
 
 // A CD drive is an option of its slot, "local:iso/x.iso,media=cdrom". Like every option it is
-// managed once a file names it. docs/decisions/0003-disks-media-and-boot-order.md says why.
+// managed once a file names it. docs/decisions/0002-how-guests-are-read-and-compared.md says why.
 
 // IsCD reports whether a key with a value is a CD drive that the files may declare: any except the
 // cloud-init drive.
