@@ -274,7 +274,7 @@ func (d *day) footprint() footprint {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	f := footprint{goroutines: runtime.NumGoroutine(), heap: int64(m.HeapAlloc)} //nolint:gosec // far from its limit
-	require.NoError(d.t, filepath.WalkDir(filepath.Join(d.data, service.CloneDir), func(_ string, e fs.DirEntry, err error) error {
+	require.NoError(d.t, filepath.WalkDir(filepath.Join(d.data, "repository"), func(_ string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
 		}

@@ -271,7 +271,7 @@ func TestReconcileElsewhere(t *testing.T) {
 	t.Parallel()
 	s := newServerStage(t)
 	reconcile := func(args ...string) (int, string, string) {
-		return runIn(t, nil, append(append([]string{"reconcile"}, args...), s.elsewhere(keys.OperatorFile)...)...)
+		return runIn(t, nil, append(append([]string{"reconcile"}, args...), s.elsewhere("operator.key")...)...)
 	}
 	site := filepath.Join(s.site, "site.hcl")
 	text, err := os.ReadFile(site)
@@ -292,16 +292,16 @@ func TestReconcileElsewhere(t *testing.T) {
 	verify := func(args ...string) (int, string, string) {
 		return runIn(t, nil, append([]string{"verify"}, args...)...)
 	}
-	code, out, stderr = verify(s.elsewhere(keys.OperatorFile)...)
+	code, out, stderr = verify(s.elsewhere("operator.key")...)
 	require.Equal(t, ui.ExitDone, code, stderr)
 	require.Contains(t, out, "no checks")
-	code, _, stderr = verify(append(s.elsewhere(keys.OperatorFile), "frist")...)
+	code, _, stderr = verify(append(s.elsewhere("operator.key"), "frist")...)
 	require.Equal(t, ui.ExitFailed, code)
 	require.Contains(t, stderr, "the agent has no node \"frist\"\n  did you mean \"first\"?")
-	code, _, stderr = verify(s.elsewhere(keys.ReadFile)...)
+	code, _, stderr = verify(s.elsewhere("read.key")...)
 	require.Equal(t, ui.ExitFailed, code)
 	require.Contains(t, stderr, "this is not the operator key")
-	code, _, stderr = verify(append(s.elsewhere(keys.OperatorFile), "--site", s.site)...)
+	code, _, stderr = verify(append(s.elsewhere("operator.key"), "--site", s.site)...)
 	require.Equal(t, ui.ExitFailed, code)
 	require.Contains(t, stderr, "none of the others can be")
 
@@ -313,7 +313,7 @@ func TestReconcileElsewhere(t *testing.T) {
 	code, out, _ = reconcile("--no-wait")
 	require.Equal(t, ui.ExitDone, code)
 	require.Equal(t, "the server at https://"+s.server.Address+" checks now\n", out)
-	code, _, stderr = runIn(t, nil, append([]string{"reconcile"}, s.elsewhere(keys.ReadFile)...)...)
+	code, _, stderr = runIn(t, nil, append([]string{"reconcile"}, s.elsewhere("read.key")...)...)
 	require.Equal(t, ui.ExitFailed, code)
 	require.Contains(t, stderr, "this is not the operator key")
 

@@ -31,9 +31,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// DefaultConcurrency is the number of requests in flight at once, to all nodes together.
-const DefaultConcurrency = api.DefaultConcurrency
-
 // Config says which host to drive, and as whom.
 type Config struct {
 	Host        *model.Host
@@ -43,7 +40,7 @@ type Config struct {
 	Transport   http.RoundTripper // nil: TLS to Host.API; a simulator in process otherwise
 	Files       fs.FS             // the site's files, for images that are uploaded; may be nil
 	Near        *images.Near      // what downloads that do not run on the host come from; nil: the network alone
-	Concurrency int               // DefaultConcurrency if 0
+	Concurrency int               // requests in flight at once, to all nodes together; api.DefaultConcurrency if 0
 	Parent      kind.Parent       // serves nodes in mode pull their specs; nil: no server
 
 	// Delivers reports whether containers in mode pull get their parent from outside. Nil: they do not.

@@ -57,7 +57,7 @@ type Config struct {
 	Confirm time.Duration // how long a login may fail after a change of the way in before it is taken back: a minute
 	Width   int           // how many guests are looked at side by side: 16
 	Locally guest.Machine // this machine, for containers of it and for its own spec: drivers/local
-	Helper  Helper        // applies the spec of the host to this machine, which is the host; nil if that is not known
+	Helper  hostHelper    // applies the spec of the host to this machine, which is the host; nil if that is not known
 
 	Parent  parent // of nodes in mode pull; nil without a server
 	Program string // that they run, a file of this machine; the one that runs unless set
@@ -78,8 +78,8 @@ type inside interface {
 	Apply(ctx context.Context, m guest.Machine, want *spec.Spec, o converge.Options) error
 }
 
-// Helper applies the spec of the host to the machine that the agent runs on, as root.
-type Helper interface {
+// hostHelper applies the spec of the host to the machine that the agent runs on, as root.
+type hostHelper interface {
 	Ready() error // why it is not there, and what to do; nil if it is
 	Observe(ctx context.Context, want *spec.Spec) (*asroot.Seen, error)
 	Apply(ctx context.Context, want *spec.Spec, o converge.Options) error

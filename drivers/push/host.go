@@ -144,7 +144,7 @@ func (o onMachine) Apply(ctx context.Context, _ guest.Machine, want *spec.Spec, 
 }
 
 // helped applies specs by the helper of this machine.
-type helped struct{ by Helper }
+type helped struct{ by hostHelper }
 
 func (h helped) Observe(ctx context.Context, _ guest.Machine, want *spec.Spec) (state, error) {
 	s, err := h.by.Observe(ctx, want)

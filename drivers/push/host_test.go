@@ -162,7 +162,7 @@ func TestASimulatedHostIsLeftAlone(t *testing.T) {
 }
 
 // unhelpful is a helper that is not enabled.
-type unhelpful struct{ Helper }
+type unhelpful struct{ hostHelper }
 
 func (unhelpful) Ready() error { return errors.New("the helper is not enabled") }
 

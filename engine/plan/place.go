@@ -22,11 +22,11 @@ const (
 
 // Place is a PVE node in the document: what it has, and what is left of it after this plan.
 type Place struct {
-	Name     string `json:"name"`
-	Closed   string `json:"closed"` // why no guest is created there; "" if one may be
-	Memory   Amount `json:"memory"` // in MiB
-	Cores    Amount `json:"cores"`
-	Storages []Room `json:"storages"` // as far as the token may see their figures
+	Name     string        `json:"name"`
+	Closed   string        `json:"closed"` // why no guest is created there; "" if one may be
+	Memory   Amount        `json:"memory"` // in MiB
+	Cores    Amount        `json:"cores"`
+	Storages []storageRoom `json:"storages"` // as far as the token may see their figures
 }
 
 // Amount is what a PVE node has of something, what its guests have after this plan, and what further guests may have.
@@ -37,8 +37,8 @@ type Amount struct {
 	Free      int `json:"free"`
 }
 
-// Room is what is left of a storage after this plan, in GiB.
-type Room struct {
+// storageRoom is what is left of a storage after this plan, in GiB.
+type storageRoom struct {
 	Name   string `json:"name"`
 	Shared bool   `json:"shared"`
 	Free   int    `json:"free"`
@@ -428,10 +428,10 @@ func located(r *model.Resource, node string) *model.Resource {
 func (s *seats) document() []Place {
 	out := make([]Place, len(s.list))
 	for i, at := range s.list {
-		out[i] = Place{Name: at.Name, Closed: at.Closed, Memory: at.memory, Cores: at.cores, Storages: []Room{}}
+		out[i] = Place{Name: at.Name, Closed: at.Closed, Memory: at.memory, Cores: at.cores, Storages: []storageRoom{}}
 		for _, name := range slices.Sorted(maps.Keys(at.Rooms)) {
 			free, _ := s.free(at, name)
-			out[i].Storages = append(out[i].Storages, Room{name, at.Rooms[name].Shared, free})
+			out[i].Storages = append(out[i].Storages, storageRoom{name, at.Rooms[name].Shared, free})
 		}
 	}
 	return out

@@ -226,8 +226,8 @@ func TestPlaceInDocument(t *testing.T) {
 	require.Contains(t, text.String(), "  + vm a    ,     create\n          on n2: 41 of 64 GiB free; n1: 8\n")
 	require.Contains(t, string(document(t, p)), `"place": "n2"`)
 	require.Equal(t, []Place{
-		{Name: "n1", Memory: Amount{65536, 57344, 8192}, Cores: Amount{8, 1, 31}, Storages: []Room{{"local", false, 100}, {"nas", true, 50}}},
-		{Name: "n2", Memory: Amount{65536, 27648, 37888}, Cores: Amount{8, 1, 31}, Storages: []Room{{"local", false, 100}, {"nas", true, 50}}},
+		{Name: "n1", Memory: Amount{65536, 57344, 8192}, Cores: Amount{8, 1, 31}, Storages: []storageRoom{{"local", false, 100}, {"nas", true, 50}}},
+		{Name: "n2", Memory: Amount{65536, 27648, 37888}, Cores: Amount{8, 1, 31}, Storages: []storageRoom{{"local", false, 100}, {"nas", true, 50}}},
 	}, p.Places)
 }
 
@@ -284,7 +284,7 @@ func fits(p *Plan, node string, r *model.Resource, k *model.Kind) bool {
 	size := k.Size(r)
 	i := slices.IndexFunc(p.Places, func(at Place) bool { return at.Name == node })
 	at := p.Places[i]
-	rooms := !slices.ContainsFunc(at.Storages, func(s Room) bool { return size.Disks[s.Name] > s.Free })
+	rooms := !slices.ContainsFunc(at.Storages, func(s storageRoom) bool { return size.Disks[s.Name] > s.Free })
 	memory := at.Memory.Total == 0 || size.Memory <= at.Memory.Free
 	return at.Closed == "" && memory && size.Cores <= at.Cores.Free && size.Cores <= at.Cores.Total && rooms
 }

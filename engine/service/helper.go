@@ -61,7 +61,7 @@ func newHelper(o HelperOptions) (*asroot.Server, error) {
 	}
 	r := c.Repository
 	repo, err := source.OpenRepository(source.Options{
-		Dir: filepath.Join(o.Folder, CloneDir), URL: r.URL, Branch: r.Branch, Path: r.Path, MaxPack: int64(r.MaxSize) << 20, Log: o.Log, Transport: transport,
+		Dir: filepath.Join(o.Folder, cloneDir), URL: r.URL, Branch: r.Branch, Path: r.Path, MaxPack: int64(r.MaxSize) << 20, Log: o.Log, Transport: transport,
 		Auth: source.Auth{
 			TokenFile: r.Auth.TokenFile, Username: r.Auth.Username, KeyFile: r.Auth.KeyFile,
 			KnownHostsFile: r.Auth.KnownHostsFile, CAFile: r.Auth.CAFile,

@@ -133,7 +133,7 @@ func New(o Options) (*Service, error) {
 	}
 	r := c.Repository
 	repo, err := source.OpenRepository(source.Options{
-		Dir: filepath.Join(c.DataDir, CloneDir), URL: r.URL, Branch: r.Branch, Path: r.Path, MaxPack: int64(r.MaxSize) << 20, Log: o.Log, Transport: s.transport(),
+		Dir: filepath.Join(c.DataDir, cloneDir), URL: r.URL, Branch: r.Branch, Path: r.Path, MaxPack: int64(r.MaxSize) << 20, Log: o.Log, Transport: s.transport(),
 		Auth: source.Auth{
 			TokenFile: r.Auth.TokenFile, Username: r.Auth.Username, KeyFile: r.Auth.KeyFile,
 			KnownHostsFile: r.Auth.KnownHostsFile, CAFile: r.Auth.CAFile,
@@ -234,8 +234,8 @@ type shown struct {
 // Status is that of the service.
 func (s shown) Status() agent.Status { return s.service.Status() }
 
-// CloneDir is the folder of the repository, in the data folder of the agent.
-const CloneDir = "repository"
+// cloneDir is the folder of the repository, in the data folder of the agent.
+const cloneDir = "repository"
 
 // lockEvery is the interval at which the agent tries to lock a host that another process has locked.
 const lockEvery = 500 * time.Millisecond

@@ -361,7 +361,7 @@ func TestKeysAreFollowed(t *testing.T) {
 		require.NoError(t, got.Body.Close())
 		return got.StatusCode
 	}
-	name := filepath.Join(m.o.Dir, keys.ReadFile)
+	name := filepath.Join(m.o.Dir, "read.key")
 	was, err := os.ReadFile(name)
 	require.NoError(t, err)
 	old := strings.TrimSpace(string(was))
@@ -418,13 +418,13 @@ func TestRestart(t *testing.T) {
 
 func TestStartRefuses(t *testing.T) {
 	for want, change := range map[string]func(m *machine){
-		"the site in":                    func(m *machine) { m.write("site.hcl", "site {") },
-		"name the folder of a site":      func(m *machine) { m.o.Site.Dir = "/none" },
-		"choose another address":         func(m *machine) { m.o.Listen = "nowhere:x" },
-		keys.FileName + " is not usable": func(m *machine) { m.spoil(keys.FileName) },
-		keys.ReadFile + " is not usable": func(m *machine) { m.spoil(keys.ReadFile) },
-		keys.CertFile + " is not usable": func(m *machine) { m.spoil(keys.CertFile) },
-		"--cert FILE --key FILE":         func(m *machine) { m.o.CertFile = "x" },
+		"the site in":                func(m *machine) { m.write("site.hcl", "site {") },
+		"name the folder of a site":  func(m *machine) { m.o.Site.Dir = "/none" },
+		"choose another address":     func(m *machine) { m.o.Listen = "nowhere:x" },
+		"signing.json is not usable": func(m *machine) { m.spoil("signing.json") },
+		"read.key is not usable":     func(m *machine) { m.spoil("read.key") },
+		"server.pem is not usable":   func(m *machine) { m.spoil("server.pem") },
+		"--cert FILE --key FILE":     func(m *machine) { m.o.CertFile = "x" },
 		"the announcement is not taken": func(m *machine) {
 			m.o.Ready = func(Announce) error { return errors.New("the announcement is not taken") }
 		},
@@ -854,7 +854,7 @@ func TestRepositoryIsRefused(t *testing.T) {
 
 	// The key as a password, from a credential helper, at a server whose key is pinned.
 	helper := filepath.Join(dir, "helper")
-	require.NoError(t, os.WriteFile(helper, []byte("#!/bin/sh\necho username=git\nprintf password=; cat '"+filepath.Join(m.o.Dir, keys.RepositoryFile)+"'\n"), 0o700))
+	require.NoError(t, os.WriteFile(helper, []byte("#!/bin/sh\necho username=git\nprintf password=; cat '"+filepath.Join(m.o.Dir, "repository.key")+"'\n"), 0o700))
 	sum, err := hex.DecodeString(strings.TrimPrefix(m.at.Pins[0], "sha256:"))
 	require.NoError(t, err)
 	pinned := func(sum []byte) []string {
@@ -867,7 +867,7 @@ func TestRepositoryIsRefused(t *testing.T) {
 
 	// Another key opens it from now on.
 	old := m.key()
-	require.NoError(t, os.WriteFile(filepath.Join(m.o.Dir, keys.RepositoryFile), []byte(strings.Repeat("0f", 32)), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(m.o.Dir, "repository.key"), []byte(strings.Repeat("0f", 32)), 0o600))
 	require.Eventually(t, func() bool { status, _, _ := m.ask(refs, m.key()); return status == 200 }, 5*time.Minute, 50*time.Millisecond)
 	status, _, _ = m.ask(refs, old)
 	require.Equal(t, 401, status)

@@ -134,7 +134,7 @@ func TestOperatorsNeedNoCommit(t *testing.T) {
 	status, _ = r.get("/specs", "")
 	require.Equal(t, 503, status)
 	const other = "another-key-of-an-operator"
-	require.NoError(t, os.WriteFile(filepath.Join(r.dir, keys.OperatorFile), []byte(other+"\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(r.dir, "operator.key"), []byte(other+"\n"), 0o600))
 	require.Eventually(t, func() bool {
 		status, _ := r.ask(http.MethodPost, "/reconcile", other, http.NoBody)
 		return status == 202

@@ -16,9 +16,9 @@ import (
 
 // The key files of clients that are not nodes, in the folder of a server, mode 0600. Each has one line.
 const (
-	ReadFile       = "read.key"       // status and metrics
-	OperatorFile   = "operator.key"   // asks for a check
-	RepositoryFile = "repository.key" // opens the repository
+	readFile       = "read.key"       // status and metrics
+	operatorFile   = "operator.key"   // asks for a check
+	repositoryFile = "repository.key" // opens the repository
 	HookFile       = "hook.key"       // signs generic notifications of pushes
 )
 
@@ -73,7 +73,7 @@ func (f Files) in(named, usual string) string {
 
 // names are the files of readers, operators and the repository.
 func (f Files) names() [3]string {
-	return [3]string{f.in(f.Read, ReadFile), f.in(f.Operator, OperatorFile), f.in(f.Repository, RepositoryFile)}
+	return [3]string{f.in(f.Read, readFile), f.in(f.Operator, operatorFile), f.in(f.Repository, repositoryFile)}
 }
 
 // hook is the file of the secret of a provider.
@@ -87,7 +87,7 @@ func (f Files) hook(provider string) string {
 // All are the files of all keys, signing keys included, also of those that are not there.
 func (f Files) All(providers []string) []string {
 	names := f.names()
-	return slices.Concat(names[:], []string{filepath.Join(f.Dir, FileName)}, f.hooks(providers))
+	return slices.Concat(names[:], []string{filepath.Join(f.Dir, signingFile)}, f.hooks(providers))
 }
 
 func (f Files) hooks(providers []string) []string {

@@ -16,8 +16,8 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// CertFile is the file of a server's own certificate, in its folder.
-const CertFile = "server.pem"
+// serverFile is the file of a server's own certificate, in its folder.
+const serverFile = "server.pem"
 
 // CertOptions say where a certificate is.
 type CertOptions struct {
@@ -110,7 +110,7 @@ func (k *CertKeeper) Check() (changed bool, err error) {
 	if k.o.CertFile != "" {
 		return k.reload([]string{k.o.CertFile, k.o.KeyFile}, readPair)
 	}
-	name := []string{filepath.Join(k.o.Dir, CertFile)}
+	name := []string{filepath.Join(k.o.Dir, serverFile)}
 	if changed, err = k.reload(name, readOwn); err != nil {
 		return false, err
 	}
@@ -181,7 +181,7 @@ func readPair(names []string) (*identity, error) {
 
 // create makes server.pem unless it is there.
 func (k *CertKeeper) create() error {
-	name := filepath.Join(k.o.Dir, CertFile)
+	name := filepath.Join(k.o.Dir, serverFile)
 	err := durable.Exclusively(k.o.Dir, func() error {
 		if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -201,7 +201,7 @@ func (k *CertKeeper) create() error {
 // renew replaces server.pem, unless another process did.
 func (k *CertKeeper) renew(now time.Time) error {
 	return durable.Exclusively(k.o.Dir, func() error {
-		was, err := readOwn([]string{filepath.Join(k.o.Dir, CertFile)})
+		was, err := readOwn([]string{filepath.Join(k.o.Dir, serverFile)})
 		if err != nil {
 			return err
 		}
@@ -227,7 +227,7 @@ func (k *CertKeeper) write(id *identity) error {
 	if err != nil {
 		return err
 	}
-	name := filepath.Join(k.o.Dir, CertFile)
+	name := filepath.Join(k.o.Dir, serverFile)
 	if err := durable.Replace(name, text); err != nil {
 		return err
 	}

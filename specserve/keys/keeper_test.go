@@ -77,7 +77,7 @@ func shown(t *testing.T, k *CertKeeper) *x509.Certificate {
 func TestCertificateIsMadeOnceAndKept(t *testing.T) {
 	w := newWorld(t)
 	k := w.open(t)
-	info, err := os.Stat(filepath.Join(w.dir, CertFile))
+	info, err := os.Stat(filepath.Join(w.dir, serverFile))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode())
 	pins := k.Pins()
@@ -267,7 +267,7 @@ func TestCertUnusableFile(t *testing.T) {
 			w := newWorld(t)
 			k := w.open(t)
 			pins := k.Pins()
-			file := filepath.Join(w.dir, CertFile)
+			file := filepath.Join(w.dir, serverFile)
 			require.NoError(t, spoil(file))
 			if name == "chmod 600" { // the mode alone changes no content
 				require.NoError(t, os.Chtimes(file, time.Now(), time.Now().Add(time.Second)))

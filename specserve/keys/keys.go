@@ -17,8 +17,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/durable"
 )
 
-// FileName is the file of the keys in the folder of a server, mode 0600.
-const FileName = "signing.json"
+// signingFile is the file of the keys in the folder of a server, mode 0600.
+const signingFile = "signing.json"
 
 // most is the number of keys that are valid at once.
 const most = 2
@@ -58,7 +58,7 @@ type keyEntry struct {
 
 // Read reads the keys in a folder. Without any the error is fs.ErrNotExist.
 func Read(dir string) (Ring, error) {
-	name := filepath.Join(dir, FileName)
+	name := filepath.Join(dir, signingFile)
 	text, err := durable.ReadPrivate(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("there is no signing key: %w\nthe server makes it on its first start: homestak-gitops serve; a server with another data folder is named by --data-dir", err)
@@ -154,7 +154,7 @@ func write(dir string, ring Ring) error {
 	if err != nil {
 		return err
 	}
-	name := filepath.Join(dir, FileName)
+	name := filepath.Join(dir, signingFile)
 	if err = durable.Replace(name, append(text, '\n')); err == nil {
 		err = durable.HandOver(dir, name)
 	}

@@ -55,7 +55,7 @@ func TestFirstStart(t *testing.T) {
 		require.Equal(t, rings[0], r)
 	}
 	require.Equal(t, rings[0], ensure(t, dir))
-	info, err := os.Stat(filepath.Join(dir, FileName))
+	info, err := os.Stat(filepath.Join(dir, signingFile))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode())
 	info, err = os.Stat(dir)
@@ -110,7 +110,7 @@ func TestUnusableFile(t *testing.T) {
 		`{"version":1,"keys":[{}]}`: "64 hexadecimal digits",
 	} {
 		dir := t.TempDir()
-		name := filepath.Join(dir, FileName)
+		name := filepath.Join(dir, signingFile)
 		require.NoError(t, os.WriteFile(name, []byte(content), 0o600))
 		for _, read := range []func() (Ring, error){
 			func() (Ring, error) { return Read(dir) },
@@ -128,7 +128,7 @@ func TestUnusableFile(t *testing.T) {
 	}
 	dir := t.TempDir()
 	ring := ensure(t, dir)
-	name := filepath.Join(dir, FileName)
+	name := filepath.Join(dir, signingFile)
 	require.NoError(t, os.WriteFile(name, []byte(`{"version":1,"keys":[{"key":"`+ring[0].Text()+`x"}]}`), 0o600))
 	_, err := Read(dir)
 	require.ErrorContains(t, err, "not usable")
@@ -149,7 +149,7 @@ func TestAccess(t *testing.T) {
 	first, err := EnsureAccess(Files{Dir: dir}, providers)
 	require.NoError(t, err)
 	seen := map[string]bool{}
-	for name, key := range map[string][]byte{ReadFile: first.Read, OperatorFile: first.Operator, RepositoryFile: first.Repository, HookFile: first.Hook("generic"), "hook-github.key": first.Hook("github"), "hook-gitlab.key": first.Hook("gitlab")} {
+	for name, key := range map[string][]byte{readFile: first.Read, operatorFile: first.Operator, repositoryFile: first.Repository, HookFile: first.Hook("generic"), "hook-github.key": first.Hook("github"), "hook-gitlab.key": first.Hook("gitlab")} {
 		info, err := os.Stat(filepath.Join(dir, name))
 		require.NoError(t, err)
 		require.Equal(t, os.FileMode(0o600), info.Mode())
@@ -192,7 +192,7 @@ func TestAccessRefused(t *testing.T) {
 		"two lines": {"canary-canary-canary\ncanary-canary-canary\n", 0o600},
 		"readable":  {"canary-canary-canary\n", 0o644},
 	} {
-		for _, file := range []string{ReadFile, OperatorFile, RepositoryFile, HookFile, HookFileOf("gitea")} {
+		for _, file := range []string{readFile, operatorFile, repositoryFile, HookFile, HookFileOf("gitea")} {
 			t.Run(name+" "+file, func(t *testing.T) {
 				dir := filepath.Join(t.TempDir(), "server")
 				_, err := Ensure(dir, time.Now())
@@ -218,8 +218,8 @@ func TestFilesElsewhere(t *testing.T) {
 	require.NoError(t, err)
 	made, err := EnsureAccess(Files{Dir: dir, Read: elsewhere}, nil)
 	require.NoError(t, err)
-	require.NoFileExists(t, filepath.Join(dir, ReadFile))
-	require.FileExists(t, filepath.Join(dir, OperatorFile))
+	require.NoFileExists(t, filepath.Join(dir, readFile))
+	require.FileExists(t, filepath.Join(dir, operatorFile))
 	text, err := os.ReadFile(elsewhere)
 	require.NoError(t, err)
 	require.Equal(t, string(made.Read)+"\n", string(text))
@@ -950,7 +950,7 @@ func TestMintAndInspect(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Mint(dir, "web-1", "base", time.Hour, now)
 	require.ErrorIs(t, err, os.ErrNotExist, "minting makes no key")
-	require.NoFileExists(t, dir+"/"+FileName)
+	require.NoFileExists(t, dir+"/"+signingFile)
 	ring := ensure(t, dir)
 	_, err = Mint(dir, "web-1", "", time.Hour, now)
 	require.ErrorContains(t, err, "has no spec")

@@ -28,7 +28,7 @@ const (
 	MaxReport         = 4 << 20
 	MaxLeafReport     = 64 << 10 // bytes of the report of a node that has none below it
 	maxNodes          = 20_000
-	MaxReportFindings = 1_000
+	maxReportFindings = 1_000
 	maxText           = 2_000 // bytes of one text
 	maxFailing        = 200   // bytes of ReportNode.Failing
 )
@@ -168,8 +168,8 @@ func (r *Report) check(identity string, now time.Time) error {
 		return invalid("it is empty, and names no commit at which it is")
 	case len(r.Nodes) > maxNodes:
 		return &ReportTooLargeError{fmt.Sprintf("%d nodes of at most %d", len(r.Nodes), maxNodes)}
-	case len(r.Findings) > MaxReportFindings:
-		return &ReportTooLargeError{fmt.Sprintf("%d findings of at most %d", len(r.Findings), MaxReportFindings)}
+	case len(r.Findings) > maxReportFindings:
+		return &ReportTooLargeError{fmt.Sprintf("%d findings of at most %d", len(r.Findings), maxReportFindings)}
 	case len(r.Agent) > 100:
 		return &ReportTooLargeError{"its version of the program is longer than 100 bytes"}
 	}

@@ -108,7 +108,7 @@ func TestReportsThatAreTooLarge(t *testing.T) {
 		"finding 1 has a text":   func(r *Report) { r.Findings[0].Detail = long },
 		"its version of the":     func(r *Report) { r.Agent = long },
 		"20001 nodes":            func(r *Report) { r.Nodes = make([]ReportNode, maxNodes+1) },
-		"1001 findings":          func(r *Report) { r.Findings = make(diag.List, MaxReportFindings+1) },
+		"1001 findings":          func(r *Report) { r.Findings = make(diag.List, maxReportFindings+1) },
 	} {
 		r := good()
 		change(&r)
@@ -297,7 +297,7 @@ func TestALargeTreeIsCut(t *testing.T) {
 func TestLongTextsAreCut(t *testing.T) {
 	long := strings.Repeat("\x01", maxText) // which JSON writes with six bytes each
 	from, child := own("inner"), good()
-	for range 2 * MaxReportFindings {
+	for range 2 * maxReportFindings {
 		from.Findings = append(from.Findings, diag.Finding{Severity: diag.Error, Summary: long + "x", Detail: long})
 	}
 	child.Nodes = nil

@@ -258,7 +258,7 @@ func bounded(all diag.List) diag.List {
 		for _, text := range []*string{&f.Summary, &f.Detail, &f.Address, &f.Code, &f.At.File} {
 			*text = ShortenText(*text)
 		}
-		if room -= size(f) + len(","); room < 0 || len(out) == MaxReportFindings {
+		if room -= size(f) + len(","); room < 0 || len(out) == maxReportFindings {
 			break
 		}
 		out = append(out, f)

@@ -70,7 +70,7 @@ func (w *world) knows(child string) (k known) {
 // expireTomorrow replaces the certificate of a server by one of the same key that is about to expire.
 func expireTomorrow(t *testing.T, m *Machine) {
 	t.Helper()
-	name := filepath.Join(server(m), keys.CertFile)
+	name := filepath.Join(server(m), "server.pem")
 	text, err := os.ReadFile(name)
 	require.NoError(t, err)
 	block, rest := pem.Decode(text)

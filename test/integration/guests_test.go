@@ -15,7 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
@@ -546,7 +546,7 @@ func TestAnSSHKeyThatChangedTakesTheOldOnesPlace(t *testing.T) {
 // so they hold on every machine.
 func TestAFullCheckIsCheap(t *testing.T) {
 	t.Parallel()
-	const guests, concurrency = 500, proxmox.DefaultConcurrency
+	const guests, concurrency = 500, api.DefaultConcurrency
 	for _, c := range []struct{ nodes, pools int }{{1, 0}, {4, 0}, {4, 6}} {
 		t.Run(fmt.Sprintf("%d guests on %d nodes in %d pools", guests, c.nodes, c.pools), func(t *testing.T) {
 			f := fleet.Fleet{Guests: guests, Nodes: nodeNames(c.nodes), Files: 5}
@@ -631,7 +631,7 @@ func nodeNames(n int) []string {
 // What a full check costs where VMs with user data and checks live beside containers,
 // on several nodes: goals P4 and P5, as for a fleet of plain VMs.
 func TestAFullCheckOfAllKindsIsCheap(t *testing.T) {
-	const each, nodes, concurrency = 20, 3, proxmox.DefaultConcurrency
+	const each, nodes, concurrency = 20, 3, api.DefaultConcurrency
 	s := containers(t, pve.Config{Nodes: []string{"mother", "uncle"}})
 	s.edit("host.hcl", "node        =", "nodes       = [\"father\", \"mother\", \"uncle\"]\n  node        =")
 	s.write("pool.hcl", "pool \"prod\" {\n  host = host.father\n}\n")

@@ -27,7 +27,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
-	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -329,7 +328,7 @@ func TestST18Rotation(t *testing.T) {
 	require.NotContains(t, string(got.Spec), "canary-password-alpha")
 
 	// Keys of people.
-	name := filepath.Join(p.data(), daemon.Folder, keys.ReadFile)
+	name := filepath.Join(p.data(), daemon.Folder, "read.key")
 	key := string(p.access().Read)
 	status := func(key string) func() string {
 		return func() string { return p.child("127.0.0.4").get("/status", key).code() }
@@ -358,7 +357,7 @@ func (p *serving) certificate() *x509.Certificate {
 // expireTomorrow replaces the certificate of the server by one of the same key that is about to expire.
 func (p *serving) expireTomorrow() {
 	p.t.Helper()
-	name := filepath.Join(p.data(), daemon.Folder, keys.CertFile)
+	name := filepath.Join(p.data(), daemon.Folder, "server.pem")
 	text, err := os.ReadFile(name)
 	require.NoError(p.t, err)
 	block, rest := pem.Decode(text)

@@ -19,7 +19,7 @@ import (
 // setupNode is a PVE node in a folder: its API is that of the simulator, systemd is not there, and the rest is this machine's.
 type setupNode struct{ *story }
 
-// Run is that of setup.Runner.
+// Run runs the programs of the host, for setup.Setup.
 func (n setupNode) Run(ctx context.Context, argv []string) (string, error) {
 	switch argv[0] {
 	case "pvesh", "pveum", "pvesm":

@@ -22,8 +22,8 @@ import (
 	"github.com/homestak/homestak-gitops/systemd"
 )
 
-// Runner runs programs of the host.
-type Runner interface {
+// runner runs programs of the host.
+type runner interface {
 	// Run returns the standard output. The error of a program that failed has its standard error.
 	Run(ctx context.Context, argv []string) (string, error)
 }
@@ -47,7 +47,7 @@ func (Programs) Run(ctx context.Context, argv []string) (string, error) {
 
 // Setup is a node and what to make of it.
 type Setup struct {
-	Run     Runner
+	Run     runner
 	Root    string                           // goes before the name of each file that is read or written; "" on a host
 	Program string                           // the file of this program
 	Files   map[string][]byte                // of a first site, as init writes it

@@ -116,7 +116,7 @@ func (w *world) refused() string {
 	return err.Error()
 }
 
-// Run is that of setup.Runner: the programs of the host.
+// Run runs the programs of the host, for setup.Setup.
 func (w *world) Run(ctx context.Context, argv []string) (string, error) {
 	wants := filepath.Join(w.root, "etc/systemd/system/multi-user.target.wants/homestak-gitops.service")
 	data := filepath.Join(w.root, "var/lib/homestak-gitops")

@@ -23,12 +23,12 @@ import (
 type Conversion struct {
 	Files  map[string][]byte `json:"-"`
 	Names  []string          `json:"files"`
-	Left   []Note            `json:"left"`  // what has no place in the site
-	Review []Note            `json:"check"` // what the site has, and should be checked
+	Left   []conversionNote  `json:"left"`  // what has no place in the site
+	Review []conversionNote  `json:"check"` // what the site has, and should be checked
 }
 
-// Note is about one key of a file of the predecessor.
-type Note struct {
+// conversionNote is about one key of a file of the predecessor.
+type conversionNote struct {
 	File string `json:"file"`
 	Line int    `json:"line"`
 	Key  string `json:"key"`
@@ -77,7 +77,7 @@ type converter struct {
 // ownership key of the new site. With errors among the findings nothing is made: they are mistakes in the YAML, at
 // their lines. No finding and no note repeats a secret.
 func Convert(dir fs.FS, name, program, key string) (*Conversion, diag.List) {
-	c := &converter{dir: dir, out: &Conversion{Files: map[string][]byte{}, Left: []Note{}, Review: []Note{}}}
+	c := &converter{dir: dir, out: &Conversion{Files: map[string][]byte{}, Left: []conversionNote{}, Review: []conversionNote{}}}
 	c.readAll()
 	secrets := c.secrets(key)
 	if c.found.HasErrors() {
@@ -131,9 +131,9 @@ func (t *comments) review(key, why string, args ...any) {
 	t.c.out.Review = append(t.c.out.Review, t.note("Check:", key, fmt.Sprintf(why, args...)))
 }
 
-func (t *comments) note(what, key, why string) Note {
+func (t *comments) note(what, key, why string) conversionNote {
 	t.text = append(t.text, diag.Line(strings.TrimSuffix(what+" "+key+": ", " : ")+" "+why+"."))
-	return Note{t.file.name, t.file.at(key).Start.Line, diag.Line(key), diag.Line(why)}
+	return conversionNote{t.file.name, t.file.at(key).Start.Line, diag.Line(key), diag.Line(why)}
 }
 
 // readAll reads all files.
@@ -263,7 +263,7 @@ func (c *Conversion) Text(w io.Writer) {
 }
 
 // String is the place of a note: file, line and key.
-func (n Note) String() string {
+func (n conversionNote) String() string {
 	if n.Key == "" {
 		return n.File
 	}

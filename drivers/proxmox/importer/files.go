@@ -111,7 +111,7 @@ func (w *writer) takeGuests(s *Seen) {
 			n, bad = w.named(g)
 		}
 		if n == nil {
-			w.report.Skipped = append(w.report.Skipped, Skipped{g.Kind(), g.VMID, nameOf(g), bad.why, bad.fix})
+			w.report.Skipped = append(w.report.Skipped, skippedGuest{g.Kind(), g.VMID, nameOf(g), bad.why, bad.fix})
 			continue
 		}
 		w.nodes = append(w.nodes, n)
@@ -307,7 +307,7 @@ func (w *writer) objects(s *Seen) []file {
 
 // skip reports an object that is not written.
 func (w *writer) skip(kind, name, why, fix string) {
-	w.report.Skipped = append(w.report.Skipped, Skipped{Type: kind, Name: name, Why: why, Fix: fix})
+	w.report.Skipped = append(w.report.Skipped, skippedGuest{Type: kind, Name: name, Why: why, Fix: fix})
 }
 
 // images are the comments about files that no block can declare: one needs the URL of the file.
@@ -350,7 +350,7 @@ func (w *writer) manifest(name string, nodes []*node) hcl.Block {
 			comment = append(comment, diag.Line(fmt.Sprintf("Left as it is: %s (%s).", l.Key, l.Why)))
 		}
 		b.Inner = append(b.Inner, hcl.Block{Type: "node", Label: n.decl.Name, Comment: comment, Parts: []hcl.Part{{Value: n.decl}, {Value: n.spec, Base: n.base}}})
-		i := Imported{Type: n.Kind(), VMID: n.VMID, Node: n.decl.Name, Manifest: name, Left: n.left, Password: password.MatchString(n.Config.Description())}
+		i := importedGuest{Type: n.Kind(), VMID: n.VMID, Node: n.decl.Name, Manifest: name, Left: n.left, Password: password.MatchString(n.Config.Description())}
 		if v, ok := n.spec.(*guest.VM); ok {
 			i.Secret = v.Password
 		}

@@ -16,8 +16,8 @@ import (
 type Report struct {
 	Host      string          `json:"host"`
 	Files     []string        `json:"files"`
-	Imported  []Imported      `json:"imported"`
-	Skipped   []Skipped       `json:"skipped"`
+	Imported  []importedGuest `json:"imported"`
+	Skipped   []skippedGuest  `json:"skipped"`
 	Templates int             `json:"templates"`
 	Objects   int             `json:"objects"`  // pools and IP sets
 	Managed   int             `json:"managed"`  // guests with an ownership tag
@@ -25,8 +25,8 @@ type Report struct {
 	Unknown   []model.Unknown `json:"unknown"`  // what could not be seen
 }
 
-// Imported is a guest that is written.
-type Imported struct {
+// importedGuest is a guest that is written.
+type importedGuest struct {
 	Type     string `json:"type"`
 	VMID     int    `json:"vmid"`
 	Node     string `json:"node"`
@@ -39,8 +39,8 @@ type Imported struct {
 // password is how notes of guests name what should be in no file.
 var password = regexp.MustCompile(`(?i)(password|passwd|token|secret)\s*[:=]`)
 
-// Skipped is a guest or another object that is not written.
-type Skipped struct {
+// skippedGuest is a guest or another object that is not written.
+type skippedGuest struct {
 	Type string `json:"type"`
 	VMID int    `json:"vmid,omitempty"`
 	Name string `json:"name"`

@@ -165,7 +165,7 @@ func (s *Store) tree(id plumbing.Hash) ([]object.TreeEntry, error) {
 // Bounds of a commit: a folder that is in its commit a million times is one object.
 const (
 	mostEntries = 1_000_000 // files and folders, as a walk through the commit counts them
-	Deepest     = 256       // folders in folders
+	deepest     = 256       // folders in folders
 )
 
 // Inventory is a set of objects, collected commit by commit with all their files.
@@ -204,8 +204,8 @@ func (v *Inventory) Add(commit, tree plumbing.Hash) error {
 func (v *Inventory) tree(id plumbing.Hash, depth int) (extent, error) {
 	e, ok := v.trees[id]
 	if !ok && (v.Skip == nil || !v.Skip(id)) {
-		if depth > Deepest {
-			return e, fmt.Errorf("%w: more than %d nested folders", ErrTooLong, Deepest)
+		if depth > deepest {
+			return e, fmt.Errorf("%w: more than %d nested folders", ErrTooLong, deepest)
 		}
 		entries, err := v.store.tree(id)
 		if err != nil {
@@ -232,8 +232,8 @@ func (v *Inventory) tree(id plumbing.Hash, depth int) (extent, error) {
 		}
 		v.trees[id], v.IDs[id] = e, true
 	}
-	if depth+e.height > Deepest+1 {
-		return e, fmt.Errorf("%w: more than %d nested folders", ErrTooLong, Deepest)
+	if depth+e.height > deepest+1 {
+		return e, fmt.Errorf("%w: more than %d nested folders", ErrTooLong, deepest)
 	}
 	return e, nil
 }
