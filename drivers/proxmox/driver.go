@@ -3,7 +3,7 @@
 //
 // Read kinds.go first, the table of contents. Then read package kind (what a kind is), package
 // owner (how ownership is verified), and the package of any kind. The guests are in the packages
-// guest (what they are), resolve, inventory and provision. Package api makes PVE's answers
+// guest (what they are), inventory and provision; resolve.go completes declared ones. Package api makes PVE's answers
 // reliable: typed errors, no repeated writes, waiting for tasks.
 //
 // Where the code relies on a quirk of PVE, it names the file of PVE's source.
