@@ -182,7 +182,7 @@ func (s *Service) hostsBelow(st agent.Status) []agent.HostBelow {
 		return st.Hosts
 	}
 	lines := map[string]wire.ReportNode{}
-	for _, n := range s.treeOf(st).Nodes {
+	for _, n := range treeOf(s.server, st).Nodes {
 		if n.Parent == st.Identity {
 			lines[n.Name] = n
 		}
@@ -211,18 +211,18 @@ type WithTree struct {
 // StatusAndTree is the answer of /status over HTTPS.
 func (s *Service) StatusAndTree() WithTree {
 	st := s.Status()
-	return WithTree{st, s.treeOf(st)}
+	return WithTree{st, treeOf(s.server, st)}
 }
 
 // Tree is the agent with its nodes, and what they and their own nodes reported.
-func (s *Service) Tree() wire.Report { return s.treeOf(s.Status()) }
+func (s *Service) Tree() wire.Report { return treeOf(s.server, s.Status()) }
 
-func (s *Service) treeOf(st agent.Status) wire.Report {
+func treeOf(server *daemon.Server, st agent.Status) wire.Report {
 	own := report(st)
-	if s.server == nil {
+	if server == nil {
 		return wire.FoldReports(own, nil, func(string) time.Duration { return 0 }, st.At)
 	}
-	return s.server.Tree(own, st.At)
+	return server.Tree(own, st.At)
 }
 
 // wake asks a node below to check itself.
