@@ -42,8 +42,10 @@ func (s *Service) serveNodes() {
 		Options: specserve.Options{
 			Identity: c.Identity, Version: s.o.Program, Log: s.o.Log, Images: serve, Limits: limits(s.o.Pace),
 			Check: s.checkSoon, Status: func() any { return s.StatusAndTree() }, Events: s.events.Serve, Metrics: s.metrics(), Reported: s.childReported,
-			Plan:      func(ctx context.Context, host, by string) (any, error) { return s.carrier.planOf(ctx, host, by) },
-			Verify:    s.verify,
+			Plan: func(ctx context.Context, host, by string) (any, error) { return s.carrier.planOf(ctx, host, by) },
+			Verify: func(ctx context.Context, nodes []string, manifest, by string) (any, error) {
+				return shown{s.Agent, s}.verify(ctx, nodes, manifest, by) // the agent is made later
+			},
 			Reconcile: func(ctx context.Context) (any, error) { return control.Await(ctx, s.Agent, s.Ledger) },
 		},
 		Above: c.Parent.URL, Listen: c.Serves(), ProgramFile: cmp.Or(s.o.File, ProgramFile()), Open: s.o.Network.Listen,
@@ -52,8 +54,8 @@ func (s *Service) serveNodes() {
 }
 
 // verify runs checks for those who ask the server.
-func (s *Service) verify(ctx context.Context, nodes []string, manifest, by string) (any, error) {
-	v, err := control.VerifyNodes(ctx, shown{s.Agent, s}, s.facts, control.Selected{Nodes: nodes, Manifest: manifest, By: "https:" + by})
+func (s shown) verify(ctx context.Context, nodes []string, manifest, by string) (any, error) {
+	v, err := control.VerifyNodes(ctx, s, s.service.facts, control.Selected{Nodes: nodes, Manifest: manifest, By: "https:" + by})
 	if _, isProblem := errors.AsType[*control.ProblemError](err); isProblem {
 		return control.ProblemOf(err), nil
 	}
