@@ -1,6 +1,6 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: package release reproducible quick hostile provider faults chaos policy-test sops-test help build demo test race lint fmt fuzz bench docs docs-check integration library real cover check clean install uninstall guest machines clients replay tofu tofu-tools side-by-side
+.PHONY: generate web package release reproducible quick hostile provider faults chaos policy-test sops-test help build demo test race lint fmt fuzz bench docs docs-check integration library real cover check clean install uninstall guest machines clients replay tofu tofu-tools side-by-side
 
 SHELL    := bash
 GO       ?= go
@@ -141,11 +141,18 @@ hostile: ## hostile sites and rules under the limits that are in use, also pushe
 bench: ## speed against the goals, each beside its floor (minutes; fails for no figure)
 	$(GO) test -run '^$$' -bench . -timeout 30m ./test/bench
 
+# Markup is compiled to Go that is committed, so that a build needs nothing but Go.
+TEMPL := $(GO) run github.com/a-h/templ/cmd/templ@v0.3.977
+
+generate: ## the Go of the page from its markup
+	cd engine/web && $(TEMPL) generate -f page.templ
+
 docs: build ## docs/reference.md and docs/commands.md from the code; man pages into dist/docs/man
 	$(BIN) docs dist/docs
 	cp dist/docs/reference.md dist/docs/commands.md docs/
 
-docs-check: build ## fail if make docs would change anything
+docs-check: build ## fail if make docs or make generate would change anything
+	cd engine/web && $(TEMPL) generate -stdout -f page.templ | diff -u page_templ.go -
 	$(BIN) docs dist/docs
 	diff -u docs/reference.md dist/docs/reference.md
 	diff -u docs/commands.md dist/docs/commands.md

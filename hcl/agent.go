@@ -109,7 +109,7 @@ func agentLoad(name string, data []byte) *lang.Evaluator {
 
 // agentDefaults fills in what does not depend on the machine.
 func agentDefaults(all lang.Schemas, file *model.AgentFile) {
-	for _, block := range []any{&file.Repository, &file.Parent, &file.API, &file.Access, &file.Log} {
+	for _, block := range []any{&file.Repository, &file.Parent, &file.API, &file.Access, &file.Web, &file.Log} {
 		notNil(reflect.ValueOf(block).Elem())
 	}
 	notNil(reflect.ValueOf(&file.Repository.Auth).Elem())

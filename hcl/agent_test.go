@@ -83,6 +83,11 @@ access {
   repository_key_file = "repository"
   hook_key_file       = "hook"
 }
+web {
+  listen           = ":44480"
+  certificate_file = "page.pem"
+  private_key_file = "page.key"
+}
 log {
   level  = "debug"
   format = "json"
@@ -106,6 +111,7 @@ func TestAgentFile(t *testing.T) {
 		Parent: &model.AgentParent{URL: "https://mother:44443", Pins: []string{"sha256:" + sixtyFour}, TokenFile: "parent", ReportEvery: 2 * time.Minute},
 		API:    &model.AgentAPI{TokenFile: "api-token", CAFile: "pve.pem", Fingerprint: "sha256:" + strings.Repeat("0a", 32)},
 		Access: &model.AgentAccess{ReadKeyFile: "read", OperatorKeyFile: "operator", RepositoryKeyFile: "repository", HookKeyFile: "hook"},
+		Web:    &model.AgentWeb{Listen: ":44480", CertificateFile: "page.pem", PrivateKeyFile: "page.key"},
 		Log:    &model.AgentLog{Level: "debug", Format: "json"},
 	}, got)
 }
@@ -115,7 +121,7 @@ func TestAgentDefaults(t *testing.T) {
 	want := &model.AgentFile{
 		DriftEvery: 5 * time.Minute, Concurrency: 8, ImagesMax: 20,
 		Repository: &model.AgentRepository{Branch: "main", Poll: time.Minute, MaxSize: 512, Auth: &model.AgentAuth{}},
-		Parent:     &model.AgentParent{ReportEvery: time.Minute}, API: &model.AgentAPI{}, Access: &model.AgentAccess{}, Log: &model.AgentLog{Level: "info", Format: "text"},
+		Parent:     &model.AgentParent{ReportEvery: time.Minute}, API: &model.AgentAPI{}, Access: &model.AgentAccess{}, Web: &model.AgentWeb{}, Log: &model.AgentLog{Level: "info", Format: "text"},
 	}
 	for _, text := range []string{"", "\xff", "# nothing\n"} {
 		got, _ := hcl.ParseAgent("agent.hcl", []byte(text))

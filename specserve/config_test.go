@@ -827,6 +827,33 @@ func TestAFirstReportIsWaitedFor(t *testing.T) {
 	}
 }
 
+// Readers get what the agent says of its past, and only operators have it suspend or resume.
+func TestAskAgent(t *testing.T) {
+	s := started(t)
+	read, operator := string(s.access.Read), string(s.access.Operator)
+	require.Equal(t, 404, s.ask("GET", "/history", bearer(read)...).status, "there is no agent")
+	asked := ""
+	s.o.Agent = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		asked = r.Method + " " + r.URL.String() + " " + string(body)
+		w.WriteHeader(http.StatusAccepted)
+	})
+	for _, to := range []string{"/history?n=3&address=vm.a", "/why/vm.a"} {
+		require.Equal(t, 401, s.ask("GET", to).status)
+		require.Equal(t, 202, s.ask("GET", to, bearer(read)...).status)
+		require.Equal(t, "GET "+to+" ", asked)
+		require.Equal(t, 202, s.ask("GET", to, bearer(operator)...).status)
+	}
+	for _, to := range []string{"/suspend", "/resume"} {
+		asked = ""
+		require.Equal(t, 401, s.send("POST", to, strings.NewReader("{}"), bearer(read)...).status)
+		require.Empty(t, asked)
+		require.Equal(t, 202, s.send("POST", to, strings.NewReader("{}"), bearer(operator)...).status)
+		require.Equal(t, "POST "+to+" {}", asked)
+	}
+	require.Equal(t, 405, s.ask("POST", "/why/vm.a", bearer(operator)...).status)
+}
+
 // Whose key it is, and whose it is not: the table of all endpoints that have one.
 func TestKeys(t *testing.T) {
 	s := started(t)
@@ -840,7 +867,13 @@ func TestKeys(t *testing.T) {
 		{"GET", "/metrics", read, 200},
 		{"POST", "/reconcile", operator, 202},
 		{"POST", "/reconcile/own", operator, 202},
+		{"GET", "/operator", operator, 200},
 	} {
+		other := read
+		if c.good == read { // an operator may read
+			other = string(s.access.Repository)
+			require.Equal(t, c.status, s.ask(c.method, c.path, bearer(operator)...).status)
+		}
 		t.Run(fmt.Sprint(i, c.path), func(t *testing.T) {
 			require.Equal(t, c.status, s.ask(c.method, c.path, bearer(c.good)...).status)
 			for name, x := range map[string]struct {
@@ -854,7 +887,7 @@ func TestKeys(t *testing.T) {
 				"wrong":          {bearer("canary"), "E301"},
 				"longer":         {bearer(c.good + "0"), "E301"},
 				"shorter":        {bearer(c.good[:63]), "E301"},
-				"the other key":  {bearer(strings.ReplaceAll(read+operator, c.good, "")), "E301"},
+				"the other key":  {bearer(other), "E301"},
 				"the hook's":     {bearer(string(s.access.Hook("generic"))), "E301"},
 				"of a node":      {bearer(s.mint(s.keys[0], "own")), "E301"},
 				"of the site":    {bearer(tokenOfSite), "E301"},

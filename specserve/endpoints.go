@@ -24,8 +24,15 @@ type endpoint struct {
 // Access checks. A handler that decides by more than one key, as by the rules of the site, checks its requests.
 func anyone(*request) error           { return nil }
 func checkedByHandler(*request) error { return nil }
-func readers(x *request) error        { return x.keyed(x.view.Access.Read, "read") }
 func operators(x *request) error      { return x.keyed(x.view.Access.Operator, "operator") }
+
+// readers admits operators, too: who may change something may see it.
+func readers(x *request) error {
+	if operators(x) == nil {
+		return nil
+	}
+	return x.keyed(x.view.Access.Read, "read")
+}
 
 // identity is the placeholder for the name of a node in the path of an endpoint.
 const identity = "{identity}"
@@ -50,6 +57,11 @@ func endpoints() []endpoint {
 		{method: http.MethodGet, path: "/plan/" + identity, early: true, access: readers, do: planOf},
 		{method: http.MethodGet, path: "/events", early: true, access: readers, do: events},
 		{method: http.MethodGet, path: "/metrics", early: true, access: readers, do: metrics},
+		{method: http.MethodGet, path: "/history", early: true, access: readers, do: askAgent},
+		{method: http.MethodGet, path: "/why/{address}", under: "/why/", early: true, access: readers, do: askAgent},
+		{method: http.MethodGet, path: "/operator", early: true, access: operators, do: mayOperate},
+		{method: http.MethodPost, path: "/suspend", body: maxAsked, early: true, access: operators, do: askAgent},
+		{method: http.MethodPost, path: "/resume", body: maxAsked, early: true, access: operators, do: askAgent},
 		{method: http.MethodPost, path: "/reconcile", early: true, access: operators, do: reconcile},
 		{method: http.MethodPost, path: "/verify", early: true, access: operators, do: verify},
 		{method: http.MethodPost, path: "/reconcile/" + identity, early: true, access: operators, do: reconcileNode},

@@ -51,6 +51,21 @@ func (x *request) checkAll() error {
 	return x.done(http.StatusAccepted, string(wire.AskedChecking))
 }
 
+// maxAsked is the largest request that is passed on to the agent.
+const maxAsked = 64 << 10
+
+// askAgent answers as the socket of the agent does.
+func askAgent(x *request) error {
+	if x.o.Agent == nil {
+		return &wire.Error{Code: wire.CodeNoEndpoint, Message: "this server is not that of an agent"}
+	}
+	x.o.Agent.ServeHTTP(recorder{x.w, x}, x.Request)
+	return nil
+}
+
+// mayOperate says that the key of the request may operate.
+func mayOperate(x *request) error { return x.done(http.StatusOK, "may operate") }
+
 // planOf makes the agent of a host make its plan.
 func planOf(x *request) error {
 	if x.o.Plan == nil {

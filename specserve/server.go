@@ -38,6 +38,7 @@ type Options struct {
 	// The rest is for the server of an agent.
 	Identity string            // of the agent; "": it is none
 	Reports  *wire.ReportStore // of its nodes; nil: a new one
+	Agent    http.Handler      // what the socket of the agent answers; nil: nothing
 	Status   func() any        // the answer of /status, as JSON; nil: what nodes reported
 	// Reconcile makes the agent check, and returns the result of that pass as JSON. It returns early when ctx ends.
 	// Nil: there are no passes.

@@ -141,6 +141,11 @@ func (c *Client) verifyThere(ctx context.Context, s Selected) (v engine.Verified
 	return v, awaited(res.Body, &v)
 }
 
+// Operates reports whether the agent lets this client operate: who may open the socket may, and over HTTPS the operator key counts.
+func (c *Client) Operates(ctx context.Context) bool {
+	return !c.remote || c.get(ctx, "/operator", new(struct{})) == nil
+}
+
 // Asked is the result of a request to check a node.
 type Asked struct {
 	Status wire.Asked `json:"status"`

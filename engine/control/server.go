@@ -143,6 +143,9 @@ func (c *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
+// Handler answers as the socket does, without limits of connections.
+func (c *Server) Handler() http.Handler { return c.routes(nil) }
+
 // routes is the table of endpoints.
 func (c *Server) routes(ending <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()

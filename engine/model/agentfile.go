@@ -24,6 +24,7 @@ type AgentFile struct {
 	SecretsFile string           `hcl:"secrets_file,optional" doc:"Secrets file, re-read on each pass. Unless set: secrets.yaml of the unit's credentials, else /etc/homestak-gitops/secrets.yaml, else secrets.sops.yaml of the site."`
 	AgeKeyFile  string           `hcl:"age_key_file,optional" doc:"Age identities or an SSH key for secrets.sops.yaml of the site, re-read on each pass. Unless set: age-keys.txt of the unit's credentials, else /etc/homestak-gitops/age-keys.txt."`
 	Access      *AgentAccess     `hcl:"access,block" doc:"Keys of the server for people and programs. Missing files are created at the first start; by default they are in server of the data folder."`
+	Web         *AgentWeb        `hcl:"web,block" doc:"The page for browsers, on a listener of its own."`
 	DriftEvery  time.Duration    `hcl:"drift_every,optional" doc:"Time between two full checks of the host; at least 1s."`
 	Concurrency int              `hcl:"concurrency,optional" doc:"Steps at once."`
 	Log         *AgentLog        `hcl:"log,block" doc:"What is logged, on stderr."`
@@ -67,10 +68,17 @@ type AgentAPI struct {
 
 // AgentAccess names the keys of the server.
 type AgentAccess struct {
-	ReadKeyFile       string `hcl:"read_key_file,optional" doc:"File with the key for status, events and metrics."`
-	OperatorKeyFile   string `hcl:"operator_key_file,optional" doc:"File with the key that may ask for a check."`
+	ReadKeyFile       string `hcl:"read_key_file,optional" doc:"File with the key for status, events, metrics and the page."`
+	OperatorKeyFile   string `hcl:"operator_key_file,optional" doc:"File with the key that may ask for a check, suspend and resume, and read."`
 	RepositoryKeyFile string `hcl:"repository_key_file,optional" doc:"File with the key that opens the repository."`
 	HookKeyFile       string `hcl:"hook_key_file,optional" doc:"File with the secret of generic push notifications. Those of other providers are in server of the data folder, such as hook-github.key."`
+}
+
+// AgentWeb configures the page.
+type AgentWeb struct {
+	Listen          string `hcl:"listen,optional" doc:"Address of the page, such as :44480; none unless set. Without a certificate it must be of this machine alone, such as 127.0.0.1:44480, for a proxy in front of it."`
+	CertificateFile string `hcl:"certificate_file,optional" doc:"File with a certificate that browsers accept (PEM), re-read when it changes."`
+	PrivateKeyFile  string `hcl:"private_key_file,optional" doc:"File with its private key."`
 }
 
 // AgentLog configures the log.

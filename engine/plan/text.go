@@ -29,16 +29,17 @@ const (
 
 // line is one line of the picture: sign, thing, what happens to it, what that costs.
 type line struct {
-	sign   rune
-	color  string
-	thing  string // vm web-1
-	vmid   int    // 0: not shown
-	align  bool   // the VMID stands in a column with others
-	detail func(room int) string
-	full   string // what detail is cut from, if it says less than it might
-	cost   string
-	notes  []string // what else it means, each on a line below
-	all    []string // what TextOptions.All adds below
+	sign    rune
+	color   string
+	thing   string // vm web-1
+	address string // "": it is not about one object
+	vmid    int    // 0: not shown
+	align   bool   // the VMID stands in a column with others
+	detail  func(room int) string
+	full    string // what detail is cut from, if it says less than it might
+	cost    string
+	notes   []string // what else it means, each on a line below
+	all     []string // what TextOptions.All adds below
 }
 
 // Text draws the plan for people, and answers whether something in it is said shorter
@@ -64,6 +65,26 @@ func (p *Plan) Text(w io.Writer, o TextOptions) bool {
 	}
 	_, _ = w.Write(b.Bytes()) // as with fmt.Print: who needs to know has the writer
 	return short
+}
+
+// Line is one line of a plan in words.
+type Line struct {
+	Sign    string
+	Thing   string // vm web-1
+	Address string // "": it is not about one object
+	VMID    int    // 0: none is shown
+	What    string
+	Cost    string // "": it is not a step
+	Notes   []string
+}
+
+// Lines are the lines that Text draws, with a title and a last line that sums them up. Values are cut only if they are very long.
+func (p *Plan) Lines() (title string, lines []Line, last string) {
+	const room = 2000
+	for _, l := range p.lines(false) {
+		lines = append(lines, Line{string(l.sign), l.thing, l.address, l.vmid, l.detail(room), l.cost, l.notes})
+	}
+	return p.title(), lines, p.last()
 }
 
 // silent reports whether the last line says it all.
@@ -173,7 +194,7 @@ func (p *Plan) lines(all bool) []line {
 	for _, d := range p.Pending {
 		c := Change{Path: d.Path, Before: d.Before, After: d.After}
 		l := line{
-			sign: '·', color: dim, thing: thing(d.Address.String()),
+			sign: '·', color: dim, thing: thing(d.Address.String()), address: d.Address.String(),
 			detail: func(int) string { return "pending restart: " + c.text(most) },
 		}
 		if d.Why != model.PendingRestart {
@@ -259,7 +280,7 @@ func thing(s string) string {
 }
 
 func (s Step) line() line {
-	l := line{sign: s.Action.Symbol(), color: yellow, thing: thing(s.Address.String()), vmid: s.VMID, align: true, cost: s.cost()}
+	l := line{sign: s.Action.Symbol(), color: yellow, thing: thing(s.Address.String()), address: s.Address.String(), vmid: s.VMID, align: true, cost: s.cost()}
 	why := strings.Split(diag.Escape(s.Reason), "; ") // what it brings with it stands behind the first
 	l.detail, l.full = func(room int) string { return fit(s.Changes, room) }, shown(s.Changes)
 	switch s.Action {

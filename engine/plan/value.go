@@ -112,11 +112,21 @@ func empty(val any) bool {
 // String gives the change in a few words, of a sensitive one without its values.
 func (c Change) String() string { return c.text(maxValue) }
 
-func (c Change) text(most int) string {
-	before, after := c.Before, c.After
+// Values gives both values for a line of their own, of a sensitive change without them.
+func (c Change) Values() (before, after string) {
+	b, a := c.masked()
+	return valued(b, maxWide), valued(a, maxWide)
+}
+
+func (c Change) masked() (before, after any) {
 	if c.Sensitive {
-		before, after = masked(before), masked(after)
+		return masked(c.Before), masked(c.After)
 	}
+	return c.Before, c.After
+}
+
+func (c Change) text(most int) string {
+	before, after := c.masked()
 	return diag.Escape(c.Path) + " " + between(before, after, most)
 }
 

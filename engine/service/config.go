@@ -93,6 +93,7 @@ func ReadConfig(f Flags, env func(string) string) (*Config, diag.List) {
 	})
 	found = append(found, c.setFlags()...)
 	found = append(found, c.machine()...)
+	found = append(found, c.page()...)
 	return c, append(found, c.above()...).Sorted()
 }
 

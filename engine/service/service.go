@@ -264,6 +264,18 @@ func (s *Service) exclusive(ctx context.Context, h *model.Host, blocked func(hol
 	}
 }
 
+// answers is what the socket answers.
+func answers(s *Service) *control.Server {
+	return &control.Server{
+		Tree: s.Tree, Wake: s.wake, Exec: s.Exec, Jobs: s.jobs,
+		Agent: shown{s.Agent, s}, Receipts: s.Ledger, Facts: s.facts, Events: s.events, Log: s.o.Log,
+		Card: control.Card{Version: 1, Program: s.o.Program, Identity: s.o.Config.Identity, DataDir: s.o.Config.DataDir, PID: os.Getpid()},
+	}
+}
+
+// Client is a client of an agent of this process, until ctx ends.
+func Client(ctx context.Context, s *Service) *control.Client { return control.Inside(ctx, answers(s)) }
+
 // showEvery is the interval at which Once shows its progress.
 const showEvery = 300 * time.Millisecond
 
@@ -306,11 +318,7 @@ func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, 
 		return fmt.Errorf("read what the service manager wants: %w", err)
 	}
 	s.Notify = n.statuses.Put
-	c := &control.Server{
-		Tree: s.Tree, Wake: s.wake, Exec: s.Exec, Jobs: s.jobs,
-		Agent: shown{s.Agent, s}, Receipts: s.Ledger, Facts: s.facts, Events: s.events, Log: log,
-		Card: control.Card{Version: 1, Program: s.o.Program, Identity: s.o.Config.Identity, DataDir: s.o.Config.DataDir, PID: os.Getpid()},
-	}
+	c := answers(s)
 	around, end := context.WithCancel(context.WithoutCancel(ctx)) // what runs beside the agent outlives its last pass
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -331,6 +339,9 @@ func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, 
 	}
 	if s.server != nil {
 		group.Go(func() { s.server.Run(around) })
+	}
+	if s.o.Config.pageAddress() != "" {
+		group.Go(func() { servePage(around, s) })
 	}
 	if s.above != nil {
 		group.Go(func() { s.above.Run(around) })

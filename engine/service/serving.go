@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
@@ -37,11 +39,11 @@ func (s *Service) serveNodes() {
 	if s.near.Folder != nil {
 		serve = s.near.Folder
 	}
-	a := c.Access
+	agent := sync.OnceValue(func() http.Handler { return answers(s).Handler() })
 	s.server = daemon.NewServer(daemon.ServerOptions{
 		Options: specserve.Options{
 			Identity: c.Identity, Version: s.o.Program, Log: s.o.Log, Images: serve, Limits: limits(s.o.Pace),
-			Check: s.checkSoon, Status: func() any { return s.StatusAndTree() }, Events: s.events.Serve, Metrics: s.metrics(), Reported: s.childReported,
+			Check: s.checkSoon, Status: func() any { return s.StatusAndTree() }, Events: s.events.Serve, Agent: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { agent().ServeHTTP(w, r) }), Metrics: s.metrics(), Reported: s.childReported,
 			Plan: func(ctx context.Context, host, by string) (any, error) { return s.carrier.planOf(ctx, host, by) },
 			Verify: func(ctx context.Context, nodes []string, manifest, by string) (any, error) {
 				return shown{s.Agent, s}.verify(ctx, nodes, manifest, by) // the agent is made later
@@ -49,7 +51,7 @@ func (s *Service) serveNodes() {
 			Reconcile: func(ctx context.Context) (any, error) { return control.Await(ctx, s.Agent, s.Ledger) },
 		},
 		Above: c.Parent.URL, Listen: c.Serves(), ProgramFile: cmp.Or(s.o.File, ProgramFile()), Open: s.o.Network.Listen,
-		Access: keys.Files{Dir: filepath.Join(c.DataDir, daemon.Folder), Read: a.ReadKeyFile, Operator: a.OperatorKeyFile, Repository: a.RepositoryKeyFile, Hook: a.HookKeyFile},
+		Access: c.keyFiles(),
 	})
 }
 
@@ -60,6 +62,12 @@ func (s shown) verify(ctx context.Context, nodes []string, manifest, by string) 
 		return control.ProblemOf(err), nil
 	}
 	return v, err
+}
+
+// keyFiles are the keys of people and programs.
+func (c *Config) keyFiles() keys.Files {
+	a := c.Access
+	return keys.Files{Dir: filepath.Join(c.DataDir, daemon.Folder), Read: a.ReadKeyFile, Operator: a.OperatorKeyFile, Repository: a.RepositoryKeyFile, Hook: a.HookKeyFile}
 }
 
 // near makes what images come from before their URLs: the folder of this agent, and the agent above, nil for none.

@@ -16,11 +16,7 @@ import (
 func History(list []ledger.Receipt, address string, p Paint) string {
 	rows := [][]string{{"WHEN", "COMMIT", "BY", "OUTCOME", "TOOK", "WHAT"}}
 	for _, r := range list {
-		by := r.By
-		if r.Verb != "agent" {
-			by += " " + r.Verb
-		}
-		rows = append(rows, []string{When(r.Began), Short(r.Commit), by, r.Outcome, span(time.Duration(r.Seconds * float64(time.Second))), receiptLine(r, address)})
+		rows = append(rows, ReceiptCells(r, address))
 	}
 	var b strings.Builder
 	table(&b, rows, func(row, column int, text string) string {
@@ -36,6 +32,15 @@ func History(list []ledger.Receipt, address string, p Paint) string {
 		}
 	})
 	return b.String()
+}
+
+// ReceiptCells are when a pass began, its commit, by whom, its outcome, how long it took, and what it did: to all, or to one address.
+func ReceiptCells(r ledger.Receipt, address string) []string {
+	by := r.By
+	if r.Verb != "agent" {
+		by += " " + r.Verb
+	}
+	return []string{When(r.Began), Short(r.Commit), oneLine(by), r.Outcome, span(time.Duration(r.Seconds * float64(time.Second))), oneLine(receiptLine(r, address))}
 }
 
 // receiptLine says what a pass did: to all, or to one address.

@@ -15,29 +15,23 @@ import (
 )
 
 // refusal explains why a commit is not in force.
-func refusal(s agent.Status, p Paint) string {
+func refusal(out *rows, s agent.Status) {
 	if s.Refused == nil {
-		return ""
+		return
 	}
-	var b, text strings.Builder
-	fmt.Fprintf(&b, "  %-11s %s\n", "refused", p.as(bad, fmt.Sprintf("%s is %s since %s", Short(s.Refused.Commit), s.Refused.Outcome, When(s.Refused.Since))))
+	var text strings.Builder
+	row := Row{Label: "refused", Text: fmt.Sprintf("%s is %s since %s", Short(s.Refused.Commit), s.Refused.Outcome, When(s.Refused.Since)), Tone: bad}
 	errs := slices.DeleteFunc(slices.Clone(s.Refused.Findings), func(f diag.Finding) bool { return f.Severity != diag.Error })
 	diag.Text(&text, errs)
-	for line := range strings.Lines(strings.TrimRight(diag.Clean(text.String()), "\n") + "\n") {
-		if line != "\n" {
-			line = "    " + line
-		}
-		fmt.Fprint(&b, line)
-	}
+	row.Below = strings.Split(strings.TrimRight(diag.Clean(text.String()), "\n"), "\n")
 	if more := len(s.Refused.Findings) - len(errs); more > 0 {
-		fmt.Fprintf(&b, "    and %s; all of it: homestak-gitops status --json\n", diag.Count(more, "warning"))
+		row.Below = append(row.Below, fmt.Sprintf("and %s; all of it: homestak-gitops status --json", diag.Count(more, "warning")))
 	}
-	return b.String()
+	*out = append(*out, row)
 }
 
 // runningText describes the running pass: current and next steps.
-func runningText(r agent.Running, now time.Time, p Paint) string {
-	var b strings.Builder
+func runningText(out *rows, r agent.Running, now time.Time) {
 	head := fmt.Sprintf("pass on %s for %s", Short(r.Commit), ago(now, r.Since))
 	if r.Steps > 0 {
 		head += fmt.Sprintf(", %d of %s done", r.Done, diag.Count(r.Steps, "step"))
@@ -45,19 +39,19 @@ func runningText(r agent.Running, now time.Time, p Paint) string {
 	if r.Seconds > 0 {
 		head += ", about " + span(time.Duration(r.Seconds*float64(time.Second))) + " left"
 	}
-	fmt.Fprintf(&b, "  %-11s %s\n", "running", p.as(busy, head))
+	row := Row{Label: "running", Text: head, Tone: busy}
 	for _, n := range r.Now {
-		fmt.Fprintf(&b, "    now   %s\n", stepLine(n, now))
+		row.Below = append(row.Below, "now   "+stepLine(n, now))
 	}
 	const most = 5
 	for i, addr := range r.Next {
 		if i == most {
-			fmt.Fprintf(&b, "    next  and %d more\n", len(r.Next)-most)
+			row.Below = append(row.Below, fmt.Sprintf("next  and %d more", len(r.Next)-most))
 			break
 		}
-		fmt.Fprintf(&b, "    next  %s\n", diag.Clean(addr))
+		row.Below = append(row.Below, "next  "+diag.Clean(addr))
 	}
-	return b.String()
+	*out = append(*out, row)
 }
 
 // stepLine describes a running step.
@@ -122,15 +116,7 @@ func nodesText(b *strings.Builder, nodes []engine.NodeStatus, now time.Time, p P
 	}
 	rows := [][]string{{"NODE", "VMID", "ON", "SINCE", "STATE"}}
 	for _, n := range nodes {
-		id := ""
-		if n.VMID != 0 {
-			id = fmt.Sprint(n.VMID)
-		}
-		since := ""
-		if !n.Since.IsZero() {
-			since = ago(now, n.Since)
-		}
-		rows = append(rows, []string{n.Address, id, orDash(n.PVENode), since, standing(n)})
+		rows = append(rows, NodeCells(n, now))
 	}
 	fmt.Fprintln(b)
 	table(b, rows, func(row, column int, text string) string {
@@ -145,6 +131,19 @@ func nodesText(b *strings.Builder, nodes []engine.NodeStatus, now time.Time, p P
 			return p.as(bad, text)
 		}
 	})
+}
+
+// NodeCells are the address of a node, its VMID, its PVE node, since when, and its state.
+func NodeCells(n engine.NodeStatus, now time.Time) []string {
+	id := ""
+	if n.VMID != 0 {
+		id = fmt.Sprint(n.VMID)
+	}
+	since := ""
+	if !n.Since.IsZero() {
+		since = ago(now, n.Since)
+	}
+	return []string{oneLine(n.Address), id, orDash(oneLine(n.PVENode)), since, oneLine(standing(n))}
 }
 
 // standing describes the state of a node.
@@ -173,19 +172,25 @@ func Beginning(s agent.Status) bool {
 	return s.State != control.Absent && s.Last == nil && s.Refused == nil && s.Repository.Error == ""
 }
 
+// Health says in words whether an agent is healthy.
+func Health(s agent.Status) (string, Tone) {
+	switch {
+	case s.State == control.Absent:
+		return "no agent is running here; this is its state at " + When(s.At), bad
+	case Beginning(s):
+		return "no pass has finished yet", busy
+	case !s.Healthy:
+		return "not healthy", bad
+	default:
+		return "healthy", good
+	}
+}
+
 // Status draws a status for people.
 func Status(s agent.Status, now time.Time, p Paint) string {
 	var b strings.Builder
-	health := p.as(good, "healthy")
-	switch {
-	case s.State == control.Absent:
-		health = p.as(bad, "no agent is running here; this is its state at "+When(s.At))
-	case Beginning(s):
-		health = p.as(busy, "no pass has finished yet")
-	case !s.Healthy:
-		health = p.as(bad, "not healthy")
-	}
-	fmt.Fprintf(&b, "%s  %s", orNothing(s.Identity), health)
+	health, tone := Health(s)
+	fmt.Fprintf(&b, "%s  %s", orNothing(s.Identity), p.as(tone, health))
 	if s.State != control.Absent {
 		fmt.Fprintf(&b, "  %s  %s", p.as(busy, string(s.State)), p.as(dim, fmt.Sprintf("pid %d, up %s, %s", s.PID, ago(now, s.Started), s.Agent)))
 	}
@@ -194,9 +199,16 @@ func Status(s agent.Status, now time.Time, p Paint) string {
 		fmt.Fprintf(&b, "  %s\n", diag.Clean(s.Summary))
 	}
 	fmt.Fprintln(&b)
-	row := func(label, format string, args ...any) {
-		fmt.Fprintf(&b, "  %-11s %s\n", label, oneLine(fmt.Sprintf(format, args...)))
-	}
+	rows(StatusRows(s, now)).write(&b, 11, "    ", p)
+	nodesText(&b, s.Nodes, now, p)
+	hostsText(&b, s.Hosts, now, p)
+	return b.String()
+}
+
+// StatusRows are the statements of a status, without its nodes and hosts.
+func StatusRows(s agent.Status, now time.Time) []Row {
+	var out rows
+	row := out.add
 	if s.Repository.URL != "" {
 		at := s.Repository.URL + "  " + s.Repository.Branch
 		if s.Repository.Path != "" && s.Repository.Path != "." {
@@ -207,21 +219,19 @@ func Status(s agent.Status, now time.Time, p Paint) string {
 	}
 	around(row, s, now)
 	commits(row, s, now)
-	fmt.Fprint(&b, refusal(s, p))
+	refusal(&out, s)
 	if s.Running != nil {
-		fmt.Fprint(&b, runningText(*s.Running, now, p))
+		runningText(&out, *s.Running, now)
 	}
 	if s.Last != nil {
 		row("last pass", "%s", passLine(withoutKnownError(s), now))
 		warnings(row, s.Last.Findings)
 	}
 	for _, sus := range s.Suspended {
-		row("suspended", "%s", suspensionLine(sus, now))
+		row("suspended", "%s", Suspension(sus, now))
 	}
 	checksText(row, s, now)
-	nodesText(&b, s.Nodes, now, p)
-	hostsText(&b, s.Hosts, now, p)
-	return b.String()
+	return out
 }
 
 // checksText lists the checks that fail.
@@ -249,13 +259,13 @@ func hostsText(b *strings.Builder, hosts []agent.HostBelow, now time.Time, p Pai
 		return
 	}
 	fmt.Fprintf(b, "\nhosts below: %d\n", len(hosts))
-	t := treeText{now: now, paint: p}
 	width := 0
 	for _, h := range hosts {
 		width = max(width, len(h.Name))
 	}
 	for _, h := range hosts {
-		fields := []string{fmt.Sprintf("  %-*s", width, h.Name), t.ready(h.Ready, h.Stale, "")}
+		state, tone := ready(h.Ready, h.Stale, "")
+		fields := []string{fmt.Sprintf("  %-*s", width, h.Name), p.as(tone, state)}
 		if h.Commit != "" {
 			fields = append(fields, "at "+Short(h.Commit))
 		}
@@ -368,7 +378,7 @@ func checksLine(s agent.Status, now time.Time) string {
 func commits(row func(label, format string, args ...any), s agent.Status, now time.Time) {
 	line := func(label string, c *agent.CommitStatus) {
 		if c != nil {
-			row(label, "%s, %s ago", commitLine(c), ago(now, c.Since))
+			row(label, "%s, %s ago", Commit(c), ago(now, c.Since))
 		}
 	}
 	same := func(a, b *agent.CommitStatus) bool { return a != nil && b != nil && a.ID == b.ID }
@@ -387,8 +397,8 @@ func commits(row func(label, format string, args ...any), s agent.Status, now ti
 	}
 }
 
-// suspensionLine describes a suspension.
-func suspensionLine(s ledger.Suspension, now time.Time) string {
+// Suspension describes a suspension.
+func Suspension(s ledger.Suspension, now time.Time) string {
 	end := "until it is resumed"
 	if s.Until != nil {
 		end = "ends " + until(now, *s.Until)

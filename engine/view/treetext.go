@@ -15,16 +15,22 @@ func Tree(r wire.Report, now time.Time, p Paint) string {
 	for _, n := range r.Nodes {
 		t.below[n.Parent] = append(t.below[n.Parent], n)
 	}
-	root := []string{diag.Clean(r.Identity), string(r.Phase), t.ready(r.Ready, false, "")}
+	state, tone := ready(r.Ready, false, "")
+	root := []string{diag.Clean(r.Identity), string(r.Phase), p.as(tone, state)}
 	if r.Commit != "" {
 		root = append(root, "at "+Short(r.Commit))
 	}
 	fmt.Fprintln(&t.out, strings.Join(root, "  "))
 	t.draw(r.Identity, "")
 	if r.Cut > 0 {
-		fmt.Fprintf(&t.out, "and %s that did not fit into a report\n", diag.Count(r.Cut, "node"))
+		fmt.Fprintln(&t.out, Cut(r.Cut))
 	}
 	return t.out.String()
+}
+
+// Cut counts nodes that a report has no room for.
+func Cut(n int) string {
+	return fmt.Sprintf("and %s that did not fit into a report", diag.Count(n, "node"))
 }
 
 // treeText is a tree that is drawn.
@@ -35,17 +41,51 @@ type treeText struct {
 	out   strings.Builder
 }
 
-func (t *treeText) ready(ready, stale bool, failing string) string {
+// ready is the state of a node in one or two words.
+func ready(ready, stale bool, failing string) (string, Tone) {
 	switch {
 	case stale:
-		return t.paint.as(bad, "stale")
+		return "stale", bad
 	case ready && failing != "":
-		return t.paint.as(bad, "failing")
+		return "failing", bad
 	case ready:
-		return t.paint.as(good, "ready")
+		return "ready", good
 	default:
-		return t.paint.as(bad, "not ready")
+		return "not ready", bad
 	}
+}
+
+// TreeState is the state of a node in one or two words.
+func TreeState(n wire.ReportNode) (string, Tone) { return ready(n.Ready, n.Stale, n.Failing) }
+
+// TreeNode is a node of a tree in words. What does not apply is "".
+type TreeNode struct {
+	Name, Type, Phase string
+	State             string
+	Tone              Tone
+	Drift             string // 2 differ
+	Commit            string // its first digits
+	Reported          string // 12 s ago
+	Error, Check      string // one line each
+}
+
+// TreeNodeOf puts a node into words.
+func TreeNodeOf(n wire.ReportNode, now time.Time) TreeNode {
+	t := TreeNode{Name: diag.Clean(n.Name), Type: n.Type, Phase: string(n.Phase), Error: diag.Clean(firstOf(n.Error))}
+	t.State, t.Tone = TreeState(n)
+	if n.Drift > 0 {
+		t.Drift = fmt.Sprintf("%d differ", n.Drift)
+	}
+	if n.Commit != "" {
+		t.Commit = Short(n.Commit)
+	}
+	if !n.Reported.IsZero() {
+		t.Reported = ago(now, n.Reported) + " ago"
+	}
+	if n.Failing != "" {
+		t.Check = "check " + diag.Line(n.Failing)
+	}
+	return t
 }
 
 // draw draws what is below a node; indent is what its lines begin with.
@@ -55,29 +95,25 @@ func (t *treeText) draw(parent, indent string) {
 	for _, n := range nodes {
 		width = max(width, len(n.Name))
 	}
-	for i, n := range nodes {
+	for i, node := range nodes {
 		branch, deeper := "├── ", "│   "
 		if i == len(nodes)-1 {
 			branch, deeper = "└── ", "    "
 		}
-		fields := []string{fmt.Sprintf("%-*s", width, diag.Clean(n.Name)), fmt.Sprintf("%-3s", n.Type), string(n.Phase), t.ready(n.Ready, n.Stale, n.Failing)}
-		if n.Drift > 0 {
-			fields = append(fields, fmt.Sprintf("%d differ", n.Drift))
+		n := TreeNodeOf(node, t.now)
+		fields := []string{fmt.Sprintf("%-*s", width, n.Name), fmt.Sprintf("%-3s", n.Type), n.Phase, t.paint.as(n.Tone, n.State)}
+		add := func(before, text string) {
+			if text != "" {
+				fields = append(fields, before+text)
+			}
 		}
-		if n.Commit != "" {
-			fields = append(fields, "at "+Short(n.Commit))
-		}
-		if !n.Reported.IsZero() {
-			fields = append(fields, "reported "+ago(t.now, n.Reported)+" ago")
-		}
-		if n.Error != "" {
-			fields = append(fields, diag.Clean(firstOf(n.Error)))
-		}
-		if n.Failing != "" {
-			fields = append(fields, "check "+diag.Line(n.Failing))
-		}
+		add("", n.Drift)
+		add("at ", n.Commit)
+		add("reported ", n.Reported)
+		add("", n.Error)
+		add("", n.Check)
 		fmt.Fprintf(&t.out, "%s%s%s\n", indent, branch, strings.Join(fields, "  "))
-		t.draw(n.Name, indent+deeper)
+		t.draw(node.Name, indent+deeper)
 	}
 }
 

@@ -16,6 +16,30 @@ func Why(r control.Reasons) string {
 		return ""
 	}
 	var b strings.Builder
+	why := Explain(r)
+	fmt.Fprintln(&b, why.Head)
+	rows(why.Rows).write(&b, 10, "", false)
+	if len(r.Receipts) > 0 {
+		fmt.Fprintln(&b, "last done")
+	}
+	for _, done := range why.Done {
+		fmt.Fprintf(&b, "  %s\n", done.Text)
+		for _, line := range done.Below {
+			fmt.Fprintf(&b, "      %s\n", line)
+		}
+	}
+	return b.String()
+}
+
+// Explained is the answer of why in words.
+type Explained struct {
+	Head string
+	Rows []Row
+	Done []Row // the last steps, newest first
+}
+
+// Explain puts the answer of why into words.
+func Explain(r control.Reasons) Explained {
 	head := r.Address
 	if r.Node != nil && r.Node.VMID != 0 {
 		head += fmt.Sprintf(" (%d)", r.Node.VMID)
@@ -23,19 +47,17 @@ func Why(r control.Reasons) string {
 	if r.Declared != nil && r.Declared.Manifest != "" {
 		head += ", of manifest " + r.Declared.Manifest
 	}
-	fmt.Fprintln(&b, head)
-	row := func(label, format string, args ...any) {
-		fmt.Fprintf(&b, "  %-10s %s\n", label, oneLine(fmt.Sprintf(format, args...)))
-	}
+	var out rows
+	row := out.add
 	switch {
 	case r.Declared != nil:
 		row("declared", "%s", r.Declared.At)
-		row("by commit", "%s", commitLine(r.InForce))
+		row("by commit", "%s", Commit(r.InForce))
 	case r.Removed != nil:
 		row("removed", "with commit %s", named(r.Removed.Commit, r.Removed.Subject, r.Removed.Author))
 	case len(r.Unmanaged) > 0:
 	case !r.Known && r.Running:
-		row("declared", "unknown: the files of commit %s are not available before the next pass", commitLine(r.InForce))
+		row("declared", "unknown: the files of commit %s are not available before the next pass", Commit(r.InForce))
 	case !r.Known:
 		row("declared", "unknown: no agent is running")
 	case len(r.Receipts) > 0:
@@ -60,19 +82,20 @@ func Why(r control.Reasons) string {
 	for _, n := range r.Unknown {
 		row("unknown", "%s: %s", n.Scope, n.Why)
 	}
-	if len(r.Receipts) > 0 {
-		fmt.Fprintln(&b, "last done")
-	}
+	why := Explained{Head: diag.Clean(head), Rows: out}
 	for _, rec := range r.Receipts {
 		for _, st := range rec.Steps {
-			pastStep(&b, rec, st)
+			why.Done = append(why.Done, pastStep(rec, st))
 		}
 	}
-	return diag.Clean(b.String())
+	return why
 }
 
-// pastStep writes one step of the past.
-func pastStep(b *strings.Builder, r ledger.Receipt, st ledger.Step) {
+// pastStep describes one step of the past.
+func pastStep(r ledger.Receipt, st ledger.Step) (row Row) {
+	line := func(format string, args ...any) {
+		row.Below = append(row.Below, diag.Clean(fmt.Sprintf(format, args...)))
+	}
 	drift := ""
 	if r.Drift {
 		drift = ", to revert changes on the host"
@@ -81,22 +104,23 @@ func pastStep(b *strings.Builder, r ledger.Receipt, st ledger.Step) {
 	if r.Passes > 1 && r.First != nil {
 		again = fmt.Sprintf(", %d times since %s", r.Passes, When(*r.First))
 	}
-	fmt.Fprintf(b, "  %s  %s %s in %.1f s%s%s\n", When(r.Began), st.Action, st.Status, st.Seconds, drift, again)
-	fmt.Fprintf(b, "      by %s with commit %s\n", r.By, named(r.Commit, r.Subject, r.Author))
+	row.Text = diag.Clean(fmt.Sprintf("%s  %s %s in %.1f s%s%s", When(r.Began), st.Action, st.Status, st.Seconds, drift, again))
+	line("by %s with commit %s", r.By, named(r.Commit, r.Subject, r.Author))
 	if st.Reason != "" {
-		fmt.Fprintf(b, "      because %s\n", st.Reason)
+		line("because %s", st.Reason)
 	}
 	if st.Error != "" {
-		fmt.Fprintf(b, "      error: %s\n", oneLine(st.Error))
+		line("error: %s", oneLine(st.Error))
 	}
 	if st.Action == "create" || st.Action == "delete" {
-		return // what it has, or had, is in the site
+		return row // what it has, or had, is in the site
 	}
 	for _, c := range st.Changes {
 		before, after := fmt.Sprint(c.Before), fmt.Sprint(c.After)
 		if c.Sensitive {
 			before, after = model.Sensitive, model.Sensitive
 		}
-		fmt.Fprintf(b, "      %s: %s → %s\n", c.Path, orNothing(before), orNothing(after))
+		line("%s: %s → %s", c.Path, orNothing(before), orNothing(after))
 	}
+	return row
 }

@@ -38,20 +38,52 @@ func orNothing(s string) string {
 // Paint colours text, or leaves it unchanged.
 type Paint bool
 
-// as gives text the colour of an SGR code.
-func (p Paint) as(code, text string) string {
-	if !p || text == "" {
+// as gives text the colour of a tone.
+func (p Paint) as(t Tone, text string) string {
+	code, known := map[Tone]string{good: "32", bad: "31;1", busy: "36", dim: "2"}[t]
+	if !bool(p) || text == "" || !known {
 		return text
 	}
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
+// Tone says how a text is meant: the terminal shows it as a colour, the page as a class.
+type Tone string
+
 const (
-	good = "32"
-	bad  = "31;1"
-	busy = "36"
-	dim  = "2"
+	good Tone = "good"
+	bad  Tone = "bad"
+	busy Tone = "busy"
+	dim  Tone = "dim"
 )
+
+// Row is one statement about a value. Terminal and page show the same rows.
+type Row struct {
+	Label string // "": it continues the row before
+	Text  string // one line
+	Tone  Tone   // "": none
+	Below []string
+}
+
+// rows are collected by functions that write one after the other.
+type rows []Row
+
+func (r *rows) add(label, format string, args ...any) {
+	*r = append(*r, Row{Label: label, Text: oneLine(fmt.Sprintf(format, args...))})
+}
+
+// write writes rows with a column of labels; what is below a row is indented by below.
+func (r rows) write(b *strings.Builder, width int, below string, p Paint) {
+	for _, row := range r {
+		fmt.Fprintf(b, "  %-*s %s\n", width, row.Label, p.as(row.Tone, row.Text))
+		for _, line := range row.Below {
+			if line != "" {
+				line = below + line
+			}
+			fmt.Fprintln(b, line)
+		}
+	}
+}
 
 // table draws rows in columns, each in one line; color returns the colour of a cell.
 func table(b *strings.Builder, rows [][]string, color func(row, column int, text string) string) {
@@ -84,8 +116,8 @@ func oneLine(text string) string {
 	return diag.Line(text)
 }
 
-// commitLine names a commit for people.
-func commitLine(c *agent.CommitStatus) string {
+// Commit names a commit for people.
+func Commit(c *agent.CommitStatus) string {
 	if c == nil {
 		return "none"
 	}
