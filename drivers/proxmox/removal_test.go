@@ -325,7 +325,7 @@ func TestAReplicatedGuestIsInUse(t *testing.T) {
 		through(fixed(http.StatusOK, `{"data":[{"id":"100-0","guest":100},{"id":"10000-0","guest":10000}]}`))
 		require.ErrorContains(t, w.Run(p)[dbAddr], "VM 10000 is in use (replication job 10000-0 copies it)")
 		through(fixed(http.StatusInternalServerError, `{"data":null,"message":"unable to read\n"}`))
-		require.ErrorContains(t, w.Run(p)[dbAddr], "whether VM 10000 is replicated cannot be seen")
+		require.ErrorContains(t, w.Run(p)[dbAddr], "cannot check whether VM 10000 is replicated")
 		require.Equal(t, writes, w.Host.Snapshot().Writes)
 		through(fixed(http.StatusOK, `{"data":[{"id":"100-0","guest":100}]}`))
 		require.Empty(t, w.Run(p))

@@ -213,7 +213,7 @@ func TestAnswersThatAreNotTheWholeTruth(t *testing.T) {
 				return nil
 			}
 			return e
-		})}, says: "holds no node"},
+		})}, says: "contains no node"},
 		"list of another host": {bend: map[string]reply{"/cluster/resources": bent(func(e map[string]any) map[string]any {
 			if e["node"] == "father" {
 				e["node"] = "uncle"
@@ -254,7 +254,7 @@ func TestAnswersThatAreNotTheWholeTruth(t *testing.T) {
 			}
 			return e
 		})}, says: "aunt is offline"},
-		"configuration without contents": {bend: map[string]reply{"/nodes/father/qemu/10001/pending": fixed(http.StatusOK, `{"data":[{"key":"digest","value":"0123456789012345678901234567890123456789"}]}`)}, steps: all, says: "holds no configuration"},
+		"configuration without contents": {bend: map[string]reply{"/nodes/father/qemu/10001/pending": fixed(http.StatusOK, `{"data":[{"key":"digest","value":"0123456789012345678901234567890123456789"}]}`)}, steps: all, says: "contains no configuration"},
 		"locked":                         {edit: func(e *pve.Edit) { e.Lock(10001, "backup") }, steps: all, says: "vm.stays is locked (backup)"},
 		"half made":                      {edit: func(e *pve.Edit) { e.Lock(10001, "create") }, steps: all, says: "unfinished"},
 		"locked, tasks null":             {edit: func(e *pve.Edit) { e.Lock(10001, "backup") }, bend: map[string]reply{"/nodes/father/tasks": fixed(http.StatusOK, `{"data":null}`)}, steps: all},

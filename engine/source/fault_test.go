@@ -294,7 +294,7 @@ func TestCertificates(t *testing.T) {
 	repo = openRepository(t, Options{URL: s.URL, Auth: Auth{CAFile: ca}})
 	fault(t, repo, errUntrusted, false)
 	require.NoError(t, os.WriteFile(ca, []byte("no certificate"), 0o600))
-	require.Contains(t, fault(t, repo, errUntrusted, false), "holds no certificate")
+	require.Contains(t, fault(t, repo, errUntrusted, false), "contains no certificate")
 	text, err := os.ReadFile(s.CAFile)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(ca, text, 0o600))

@@ -193,7 +193,7 @@ func (r *httpRemote) connect() error {
 			pool = x509.NewCertPool()
 		}
 		if !pool.AppendCertsFromPEM(ca) {
-			return r.from.Fault(errUntrusted, r.o.Auth.CAFile+" holds no certificate", "put it there in PEM form", nil)
+			return r.from.Fault(errUntrusted, r.o.Auth.CAFile+" contains no certificate", "put it there in PEM form", nil)
 		}
 		trust.RootCAs = pool
 	}

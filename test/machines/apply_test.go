@@ -666,12 +666,12 @@ func TestST13ADiskWithDataIsNeverFormatted(t *testing.T) {
 	s := mountSpec(t, mounting("/srv/data", "data", ""))
 	sum := func() string { return d.Run0("cat /dev/sdb /dev/sdc /dev/sdd | sha256sum") }
 	for _, c := range []struct{ do, says string }{
-		{"mkfs.ext4 -q -L old /dev/sdb", "disk data (/dev/sdb) holds ext4 with label old: a disk with data is never formatted"},
-		{"mkfs.ext4 -q -F /dev/sdb", "disk data (/dev/sdb) holds ext4 without a label"},
-		{"mkswap /dev/sdb", "disk data (/dev/sdb) holds swap without a label"},
-		{"wipefs -qa /dev/sdb; mkfs.ext3 -q -F -L data /dev/sdb", "disk data (/dev/sdb) holds ext3, and fstype is ext4"},
-		{"wipefs -qa /dev/sdb; printf '\\000\\000\\002\\000\\203\\000\\000\\000\\000\\010\\000\\000\\000\\100\\000\\000' | dd of=/dev/sdb bs=1 seek=446 conv=notrunc; printf '\\125\\252' | dd of=/dev/sdb bs=1 seek=510 conv=notrunc", "disk data (/dev/sdb) holds a partition table (dos)"},
-		{"wipefs -qa /dev/sdb; mkdir /run/block/sdb/holders/dm-0", "disk data (/dev/sdb) holds partitions, or parts of something else"},
+		{"mkfs.ext4 -q -L old /dev/sdb", "disk data (/dev/sdb) contains ext4 with label old: a disk with data is never formatted"},
+		{"mkfs.ext4 -q -F /dev/sdb", "disk data (/dev/sdb) contains ext4 without a label"},
+		{"mkswap /dev/sdb", "disk data (/dev/sdb) contains swap without a label"},
+		{"wipefs -qa /dev/sdb; mkfs.ext3 -q -F -L data /dev/sdb", "disk data (/dev/sdb) contains ext3, and fstype is ext4"},
+		{"wipefs -qa /dev/sdb; printf '\\000\\000\\002\\000\\203\\000\\000\\000\\000\\010\\000\\000\\000\\100\\000\\000' | dd of=/dev/sdb bs=1 seek=446 conv=notrunc; printf '\\125\\252' | dd of=/dev/sdb bs=1 seek=510 conv=notrunc", "disk data (/dev/sdb) contains a partition table (dos)"},
+		{"wipefs -qa /dev/sdb; mkdir /run/block/sdb/holders/dm-0", "disk data (/dev/sdb) contains partitions, or parts of something else"},
 		{"rmdir /run/block/sdb/holders/dm-0; mkfs.ext4 -q -F -L data /dev/sdc; mkfs.ext4 -q -F -L data /dev/sdd", "two file systems have the label data: /dev/sdc and /dev/sdd"},
 		{"wipefs -qa /dev/sdd", "disk data is /dev/sdb by its serial number, but the file system with the label data is on /dev/sdc"},
 		{"wipefs -qa /dev/sdc; printf '\\000\\200\\000\\000' >/run/block/sdb/device/vpd_pg80", "no file system of this machine has the label data, and no disk that serial number, so nothing is formatted: empty are /dev/sdb of 64 MiB, /dev/sdc of 64 MiB, /dev/sdd of 64 MiB. If one of them is the disk, run mkfs.ext4 -L data on it"},
