@@ -3,8 +3,11 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
+	"maps"
 	"net"
 	"net/netip"
+	"net/url"
 	"slices"
 	"sort"
 	"strings"
@@ -40,6 +43,9 @@ func (c *checker) probes(of progress) []Probe {
 		}
 	}
 	out, secrets := []Probe{}, c.secrets()
+	if p := c.ofHost(secrets); len(p.Checks) > 0 {
+		out = append(out, p)
+	}
 	for addr, want := range c.want.State {
 		n := c.want.Nodes[addr]
 		if n == nil || want.Guest == nil {
@@ -73,6 +79,53 @@ func (c *checker) probes(of progress) []Probe {
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Subject.Address.Compare(out[j].Subject.Address) < 0 })
 	return out
+}
+
+// ofHost returns the host's own machine, with those checks of its spec that are made over the network. It is not entered: that
+// would take the rights of root.
+func (c *checker) ofHost(secrets []string) Probe {
+	h := c.want.Host
+	if h == nil || h.Spec == "" {
+		return Probe{}
+	}
+	own := h.Machine()
+	if !slices.ContainsFunc(slices.Collect(maps.Values(c.want.State)), func(r *model.Resource) bool { return r.Inside == own.Resource.Addr }) {
+		return Probe{} // it is simulated
+	}
+	p := Probe{Node: h.Name, Subject: health.Subject{Address: own.Resource.Addr, Machine: hostMachine(h.API), Key: privateKey(h), Secrets: secrets}}
+	for _, check := range c.site.Checks(own) {
+		if !check.Inside() {
+			check.At = diag.Range{} // it has the text of the file
+			p.Checks = append(p.Checks, check)
+		}
+	}
+	return p
+}
+
+// hostMachine is the URL of a host's API, whose machine is checked.
+type hostMachine string
+
+// Address returns the address of the API.
+func (m hostMachine) Address(ctx context.Context) (guest.Address, error) {
+	u, err := url.Parse(string(m))
+	if err != nil {
+		return guest.Address{}, err
+	}
+	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
+	if err != nil {
+		return guest.Address{}, err
+	}
+	return guest.Address{IP: found[0].Unmap(), Why: "that of the host's API"}, nil
+}
+
+var errNotEntered = errors.New("the host itself is not entered for checks")
+
+// Ping implements guest.Machine.
+func (hostMachine) Ping(context.Context) error { return errNotEntered }
+
+// Run implements guest.Machine.
+func (hostMachine) Run(context.Context, guest.Command) (guest.Output, error) {
+	return guest.Output{}, errNotEntered
 }
 
 // left returns the guest that a pass leaves at an address, whether it runs, and whether the pass made it. A guest that is not

@@ -29,6 +29,7 @@ func (rs *rules) check() {
 		rs.checkTopology(m)
 	}
 	rs.checkIdentities()
+	checkHostChecks(rs)
 	rs.checkParents()
 	rs.checkRemoved()
 	rs.checkMoved()
@@ -142,6 +143,17 @@ func (rs *rules) checkVMID(n *model.Node) {
 			text = append(text, fmt.Sprintf("%s from %d to %d", v.Name, v.From, v.To))
 		}
 		rs.ErrorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is outside of the site's ranges", n.VMID), "Allowed: %s.", strings.Join(text, ", "))
+	}
+}
+
+// checkHostChecks warns of checks that are not made on a host itself.
+func checkHostChecks(rs *rules) {
+	for _, name := range slices.Sorted(maps.Keys(rs.site.Hosts)) {
+		for _, c := range rs.site.Checks(rs.site.Hosts[name].Machine()) {
+			if c.Inside() {
+				rs.Add(diag.Warnf(c.At, fmt.Sprintf("check %s does not run on host %s itself", c.Name, name), "The host itself is checked over the network alone: by http, tcp or ssh."))
+			}
+		}
 	}
 }
 
