@@ -6,26 +6,40 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/test/nspawn"
 )
 
-// hostWith is the block of the host with a spec, and the spec.
-func (w *installed) hostWith(motd string) string {
+// hostWith is the block of the host with a spec, the spec, and its posture. More are further blocks of the spec.
+func (w *installed) hostWith(motd string, more ...string) string {
 	return fmt.Sprintf(`host "father" {
   api         = "https://127.0.0.1:8006"
   fingerprint = %q
   node        = %q
   spec        = spec.machine
 }
+posture "strict" {
+  ssh { port = 2222 }
+}
 spec "machine" {
   identity { hostname = "father" }
+  %s
   access {
+    posture = posture.strict
     user "ann" {
+      sudo     = true
       ssh_keys = []
       groups   = ["video"]
     }
   }
+  platform {
+    packages = ["hs-tool", "hs-daemon"]
+    services { disable = ["hs-daemon"] }
+  }
+  check "api" { tcp = "8006" }
   config {
     timezone = "Asia/Tokyo"
+    sysctl   = { "net.ipv4.conf.lo.arp_ignore" = "1" }
     file "/etc/motd" { content = %q }
     file "/etc/homestak-test/app.conf" {
       content = "new"
@@ -37,23 +51,29 @@ spec "machine" {
     }
   }
 }
-`, w.host.Fingerprint(), w.host.Node(), motd)
+`, w.host.Fingerprint(), w.host.Node(), strings.Join(more, "\n"), motd)
 }
 
-// ask sends a request to the helper as a user, by the interpreter that every Debian has. COMMIT and DIGEST are of no commit in force.
-func (w *installed) ask(user, commit string) string {
+// ask sends a request to the helper as a user, by the interpreter that every Debian has. The digest is of no
+// spec, and a nonce is of an earlier connection.
+func (w *installed) ask(user, commit string, nonce ...string) string {
 	w.t.Helper()
 	const script = `use IO::Socket::UNIX; my $s = IO::Socket::UNIX->new(Peer => "/run/homestak-gitops-host.sock") or die "no: $!"; my $l = <$s>;
-if ($l =~ /"nonce":"([^"]+)"/) { print $s qq({"version":1,"nonce":"$1","commit":"$ARGV[0]","digest":"sha256:00","dry_run":false}\n); $s->flush; $l = <$s>; } print $l;`
-	said, _ := w.Try("runuser", "-u", user, "--", "perl", "-e", script, commit) // it ends badly where it may not connect
+if ($l =~ /"nonce":"([^"]+)"/) { my $n = $ARGV[1] // $1; print $s qq({"version":1,"nonce":"$n","commit":"$ARGV[0]","digest":"sha256:00","dry_run":false}\n); $s->flush; $l = <$s>; } print $l;`
+	said, _ := w.Try(append([]string{"runuser", "-u", user, "--", "perl", "-e", script, commit}, nonce...)...) // it ends badly where it may not connect
 	return said
 }
 
 // A spec of the host is applied to the machine on which the agent runs, by the helper, and withdrawn. The helper is started by its
 // socket, and refuses everything but the commit in force for the agent.
 func TestInstalledHostItself(t *testing.T) {
-	w := beginInstalled(t)
-	before := w.Run("sh", "-c", "stat -c '%a %U %G' /etc/motd; cat /etc/motd; readlink /etc/localtime || :")
+	nspawn.Need(t)
+	archive, _ := repository(t)
+	w := beginInstalledIn(t, networked(withIfupdown), nspawn.Bind{From: archive, To: "/srv/apt"})
+	net := lan{&world{t: t, Machine: w.Machine}}
+	net.connect(eniStatic, "rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/*", "echo 'deb [trusted=yes] file:/srv/apt ./' >/etc/apt/sources.list")
+	const facts = "stat -c '%a %U %G' /etc/motd; cat /etc/motd; readlink /etc/localtime || :; sshd -T | grep '^port'; cat /proc/sys/net/ipv4/conf/lo/arp_ignore; cat /etc/network/interfaces; ls /etc/apt/sources.list.d /etc/network/interfaces.d; ip -4 -o addr show dev eth0 | awk '{print $4}'"
+	before := w.Run("sh", "-c", facts)
 	first := w.push("host.hcl", w.hostWith("welcome\n"))
 	w.Run("systemctl", "enable", "--now", service)
 	w.has("web-1")
@@ -69,6 +89,7 @@ func TestInstalledHostItself(t *testing.T) {
 	require.Equal(t, "welcome", w.Run("cat", "/etc/motd"))
 	require.Equal(t, "600 root new", w.Run("sh", "-c", "stat -c '%a %U' /etc/homestak-test/app.conf | tr '\\n' ' '; cat /etc/homestak-test/app.conf"))
 	w.Run("sh", "-c", "id -nG ann | grep -qw video && [ $(hostname) = father ] && [ $(date +%Z) = JST ] && [ $(cat /var/tmp/once) = ran ]")
+	w.Run("sh", "-c", "hs-tool && ! systemctl is-enabled hs-daemon && ! systemctl is-active hs-daemon && sshd -T | grep -qx 'port 2222' && [ $(cat /proc/sys/net/ipv4/conf/lo/arp_ignore) = 1 ] && sudo -l -U ann | grep -q ALL")
 	require.Equal(t, "700 root", w.Run("stat", "-c", "%a %U", "/var/lib/homestak-gitops-host"))
 	require.Equal(t, "755 root", w.Run("stat", "-c", "%a %U", "/var/lib/homestak-gitops-spec"))
 
@@ -77,21 +98,45 @@ func TestInstalledHostItself(t *testing.T) {
 	w.Run("homestak-gitops", "reconcile")
 	require.Equal(t, "welcome", w.Run("cat", "/etc/motd"))
 
+	// Checks of the spec are made by the agent now and then, and by verify.
+	require.Contains(t, w.Run("homestak-gitops", "verify"), "host.father")
+	w.Until("the agent makes them, too", func() bool {
+		checks := w.status().Checks
+		return len(checks) == 1 && checks[0].Address == "host.father" && checks[0].State == "passing"
+	})
+
+	// An address is changed. One that cuts the machine off is taken back, as in a guest.
+	address := func(ip, gateway string) string {
+		return fmt.Sprintf("network {\n    ip      = %q\n    gateway = %q\n  }", ip, gateway)
+	}
+	w.push("host.hcl", w.hostWith("welcome\n", address("10.9.0.6/24", "10.9.0.1")))
+	w.Run("systemctl", "reload", service)
+	w.settled()
+	require.True(t, net.ping("10.9.0.6"))
+	w.push("host.hcl", w.hostWith("welcome\n", address("10.7.0.5/24", "10.7.0.1")))
+	w.Run("systemctl", "reload", service)
+	w.Until("the agent says that it was taken back", func() bool {
+		said, _ := w.Try("homestak-gitops", "status")
+		return strings.Contains(said, "the gateway 10.7.0.1 does not answer")
+	})
+	w.Until("it answers again", func() bool { return net.address() == "10.9.0.6/24" && net.ping("10.9.0.6") })
+
 	// A next commit, and requests that the helper refuses.
-	second := w.push("host.hcl", w.hostWith("hello\n"))
+	second := w.push("host.hcl", w.hostWith("hello\n", address("10.9.0.6/24", "10.9.0.1")))
 	w.Run("systemctl", "reload", service)
 	w.settled()
 	require.Equal(t, "hello", w.Run("cat", "/etc/motd"))
 	require.Contains(t, w.ask("root", second), "user 0 may not ask the helper: only the agent may")
 	require.Contains(t, w.ask("nobody", second), "Permission denied")
 	require.Contains(t, w.ask("homestak-gitops", first), "is not in force")
+	require.Contains(t, w.ask("homestak-gitops", second, "ANOTHER"), "the request was made for another connection")
 	require.Contains(t, w.ask("homestak-gitops", second), "the spec is not that of commit "+second)
 	require.Equal(t, "hello", w.Run("cat", "/etc/motd"))
 
 	w.push("host.hcl", strings.Replace(w.hostWith("hello\n"), "  spec        = spec.machine\n", "", 1))
 	w.Run("systemctl", "reload", service)
 	w.settled()
-	require.Equal(t, before, w.Run("sh", "-c", "stat -c '%a %U %G' /etc/motd; cat /etc/motd; readlink /etc/localtime || :"))
-	w.Run("sh", "-c", "[ ! -e /etc/homestak-test/app.conf ] && passwd -S ann | grep -q '^ann L' && [ ! -e /etc/sudoers.d/zz-homestak-gitops ]")
+	require.Equal(t, before, w.Run("sh", "-c", facts))
+	w.Run("sh", "-c", "[ ! -e /etc/homestak-test/app.conf ] && ! command -v hs-tool && passwd -S ann | grep -q '^ann L' && [ ! -e /etc/sudoers.d/zz-homestak-gitops ]")
 	w.quiet()
 }

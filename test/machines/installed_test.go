@@ -59,6 +59,12 @@ type installed struct {
 // one node, which nobody has looked at yet.
 func beginInstalled(t *testing.T) *installed {
 	t.Helper()
+	return beginInstalledIn(t, base)
+}
+
+// beginInstalledIn is beginInstalled in a guest with other packages.
+func beginInstalledIn(t *testing.T, from nspawn.Rootfs, more ...nspawn.Bind) *installed {
+	t.Helper()
 	t.Parallel() // stories mostly wait
 	nspawn.Need(t)
 	w := &installed{t: t, host: pve.New(pve.Config{Guests: 2})}
@@ -76,9 +82,9 @@ func beginInstalled(t *testing.T) *installed {
 
 	units, err := filepath.Abs("../../systemd")
 	require.NoError(t, err)
-	w.Machine = nspawn.Boot(t, base,
+	w.Machine = nspawn.Boot(t, from, append(more,
 		nspawn.Bind{From: units, To: filepath.Dir(installer)}, nspawn.Bind{From: filepath.Dir(programToInstall(t)), To: filepath.Dir(binary)},
-		nspawn.Bind{From: shared, To: "/srv/world", Write: true})
+		nspawn.Bind{From: shared, To: "/srv/world", Write: true})...)
 	t.Cleanup(func() { // while the guest still runs
 		if t.Failed() {
 			said, _ := w.Try("journalctl", "--output=short-monotonic", "--unit=homestak*", "--lines=60")
@@ -190,6 +196,7 @@ type status struct {
 	PID       int
 	Healthy   bool
 	Converged struct{ ID string }
+	Checks    []struct{ Address, State string }
 }
 
 func (w *installed) status() status {

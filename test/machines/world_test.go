@@ -408,16 +408,27 @@ func beginLAN(t *testing.T, packages string, lines ...string) lan {
 	t.Helper()
 	nspawn.Need(t)
 	w := lan{&world{t: t}}
-	w.Machine = nspawn.Boot(t, nspawn.Rootfs{
-		Packages: nspawn.Systemd + ",openssh-server,sudo,iproute2," + packages + ",dnsmasq-base,iputils-ping,netplan.io", Ready: "HOMESTAK_NETWORK_ROOTFS",
-	})
+	w.Machine = nspawn.Boot(t, networked(packages))
 	t.Cleanup(w.Kill)
+	w.connect(lines...)
+	return w
+}
+
+// networked is what machines with a network are booted from.
+func networked(packages string) nspawn.Rootfs {
+	return nspawn.Rootfs{
+		Packages: nspawn.Systemd + ",openssh-server,sudo,iproute2," + packages + ",dnsmasq-base,iputils-ping,netplan.io", Ready: "HOMESTAK_NETWORK_ROOTFS",
+	}
+}
+
+// connect gives the machine a network, and runs lines of shell in it.
+func (w lan) connect(lines ...string) {
+	w.t.Helper()
 	w.Run0(strings.Join(append([]string{
 		"ip netns add lan", "ip link add eth0 type veth peer name lan0 netns lan", "ip -n lan link set lo up", "ip -n lan link set lan0 up",
 		"ip -n lan addr add 10.9.0.1/24 dev lan0", "ip -n lan addr add 10.8.0.1/24 dev lan0", "rm -f /etc/resolv.conf",
 		"ip netns exec lan dnsmasq --port=0 --interface=lan0 --dhcp-range=10.9.0.100,10.9.0.120,10m --dhcp-option=option:dns-server,10.9.0.53 --dhcp-leasefile=/run/leases",
 	}, lines...), " && "))
-	return w
 }
 
 // ping asks from outside whether an address answers.
