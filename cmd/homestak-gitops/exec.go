@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,13 +12,16 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
+	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 func execVerb(a *app) *cobra.Command {
-	f, ask := &session.AgentFlags{}, &wire.Asking{Kind: wire.TaskRun}
+	f, of, ask := &session.Flags{}, &session.AgentFlags{}, &wire.Asking{Kind: wire.TaskRun}
+	ofSite := []string{"site", "host", "sim", "secrets", "var"}
 	timeout, wait := 10*time.Minute, 2*time.Minute
 	c := &cobra.Command{
 		Use:   "exec [NODE…] -- COMMAND [ARG…]",
@@ -27,8 +31,11 @@ write, each line with the name of its node. No shell comes in between: write
 -- sh -c '…' for one. The agent enters push nodes as their specs say. A node in mode pull,
 and a child, takes the command when it asks its parent next, at once if it waits.
 
+With one of --site, --host, --sim, --secrets and --var no agent is asked: this program reads
+the site and enters its push nodes itself, as "apply" does. It keeps no receipt.
+
 -M and --spec choose among the nodes below the agent. Ctrl-C ends the commands, but not
-those that another machine has taken. Each command has a receipt: see "jobs".
+those that another machine has taken. The agent keeps a receipt of each: see "jobs".
 
 Exits 0 if all commands did, 5 if some did, else 1. --json has the exit code of each.`,
 		Args: cobra.ArbitraryArgs,
@@ -46,28 +53,35 @@ Exits 0 if all commands did, 5 if some did, else 1. --json has the exit code of 
 		if ask.Timeout < 1 || ask.Wait < 1 || ask.Parallel < 1 {
 			return errors.New("--timeout and --wait are at least 1s, --parallel at least 1")
 		}
-		return runExec(ctx, a, f, *ask)
+		if slices.ContainsFunc(ofSite, c.Flags().Changed) {
+			f.Manifest = ask.Manifest
+			return showRuns(a, func(each func(wire.TaskResult) error) error { return execHere(ctx, a, f, *ask, each) })
+		}
+		a.ui.Document = control.ProblemOf
+		r, err := of.Running(ctx)
+		if err != nil {
+			return err
+		}
+		ask.By = control.Whoami()
+		return showRuns(a, func(each func(wire.TaskResult) error) error { return r.Exec(ctx, *ask, each) })
 	})
-	f.Find(a.ui, c)
+	of.Find(a.ui, c)
+	f.Files(a.ui, c)
 	fs := c.Flags()
+	fs.StringVarP(&f.Host, "host", "H", "", "host `NAME` (default: that of the manifest, or the only one)")
+	fs.BoolVar(&f.Sim, "sim", false, "use a fresh embedded simulator for every host of the site")
 	fs.StringVarP(&ask.Manifest, "manifest", "M", "", "nodes of the manifest `NAME`")
 	fs.StringVar(&ask.Spec, "spec", "", "nodes with the spec `NAME`")
 	fs.IntVar(&ask.Parallel, "parallel", 8, "run on `N` nodes at once")
 	fs.DurationVar(&timeout, "timeout", timeout, "`TIME` limit of the command on each node")
 	fs.DurationVar(&wait, "wait", wait, "`TIME` for a node to take the command from its queue")
-	fs.BoolVar(&a.ui.JSON, "json", false, "print a JSON line for each node on stdout")
 	return c
 }
 
-func runExec(ctx context.Context, a *app, f *session.AgentFlags, ask wire.Asking) error {
-	a.ui.Document = control.ProblemOf
-	r, err := f.Running(ctx)
-	if err != nil {
-		return err
-	}
-	ask.By = control.Whoami()
+// showRuns prints the results of commands as they come, and returns the exit status.
+func showRuns(a *app, run func(each func(wire.TaskResult) error) error) error {
 	all, done := 0, 0
-	err = r.Exec(ctx, ask, func(got wire.TaskResult) error {
+	err := run(func(got wire.TaskResult) error {
 		all++
 		if got.Outcome == wire.TaskDone {
 			done++
@@ -93,10 +107,36 @@ func runExec(ctx context.Context, a *app, f *session.AgentFlags, ask wire.Asking
 	return ui.WithExitCode(code, fmt.Errorf("the command did not succeed on %s of %d", diag.Count(all-done, "node"), all))
 }
 
+// execHere runs a command on push nodes of a host by the access of this program.
+func execHere(ctx context.Context, a *app, f *session.Flags, ask wire.Asking, each func(wire.TaskResult) error) error {
+	s, h, err := a.sites.ReachDeployed(ctx, f, "exec")
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	m, err := s.Manifest(f.Manifest)
+	if err != nil {
+		return err
+	}
+	for _, name := range ask.Nodes {
+		if _, err := s.Node(name, m); err != nil {
+			return err
+		}
+	}
+	driver, err := s.Access("").Open(s.Desired, h)
+	if err != nil {
+		return err
+	}
+	if r, ok := driver.(engine.Releaser); ok {
+		defer r.Release()
+	}
+	return service.ExecBy(ctx, driver, s.Desired.Site, h, ask, each)
+}
+
 // showRun prints what a command wrote, and how it ended where that is not well.
 func showRun(a *app, r wire.TaskResult) {
 	for line := range strings.Lines(r.Output) {
-		a.ui.Printf("%s: %s\n", r.Node, strings.TrimSuffix(line, "\n"))
+		a.ui.Printf("%s %s\n", a.ui.Paint().Prefix(r.Node), strings.TrimSuffix(line, "\n"))
 	}
 	if text := runOutcome(r.Outcome, r.Code, r.Error); r.Outcome != wire.TaskDone {
 		a.ui.Notef("%s: %s", r.Node, diag.Clean(text))

@@ -38,6 +38,18 @@ func orNothing(s string) string {
 // Paint colours text, or leaves it unchanged.
 type Paint bool
 
+// Prefix is a name before a line that is about it, in a colour that goes with the name.
+func (p Paint) Prefix(name string) string {
+	if !p {
+		return name + ":"
+	}
+	sum := 0
+	for _, b := range []byte(name) {
+		sum += int(b)
+	}
+	return "\x1b[" + strconv.Itoa(32+sum%5) + "m" + name + ":\x1b[0m" // green to cyan: red is for errors
+}
+
 // as gives text the colour of a tone.
 func (p Paint) as(t Tone, text string) string {
 	code, known := map[Tone]string{good: "32", bad: "31;1", busy: "36", dim: "2"}[t]
