@@ -1,6 +1,7 @@
 package network
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/guest"
@@ -11,8 +12,12 @@ import (
 // restartUnit restarts the machine, when the connection of the step has ended.
 const restartUnit = "homestak-gitops-restart"
 
+// restartedFor has the kernel that the machine was restarted for.
+const restartedFor = guest.RecordFolder + "/restarted-for"
+
 // kernel restarts a machine on which Proxmox VE was installed and another kernel still runs. That happens at most in the window
-// of the spec: at other times nothing differs. A newer kernel of Proxmox VE is left to whoever restarts the host.
+// of the spec: at other times nothing differs. It happens once for a kernel: a boot loader that starts another one would let the
+// machine restart in each pass. A newer kernel of Proxmox VE is left to whoever restarts the host.
 var kernel = aspect.Of[kernelFound]{
 	Name: "pvekernel", Doc: "The kernel of Proxmox VE.",
 	Paths: []string{"config.pve.kernel"},
@@ -24,12 +29,16 @@ var kernel = aspect.Of[kernelFound]{
 			"uname -r | row running",
 			`for _f in /boot/vmlinuz-*-pve; do if [ -f "$_f" ]; then printf %s "${_f##*/vmlinuz-}" | row installed; fi; done`,
 			"date +%H:%M | row now",
+			"if [ -f "+restartedFor+" ]; then row tried <"+restartedFor+"; fi",
 			"if systemctl is-active --quiet "+restartUnit+".timer; then row restarts </dev/null; fi")
 	},
 	Parse: func(_ *aspect.Query, rows [][]string) (kernelFound, error) {
 		f := kernelFound{}
 		for _, r := range rows {
 			f[r[0]] = strings.TrimSpace(strings.Join(r[1:], ""))
+		}
+		if _, restarts := f["restarts"]; !restarts && f.waits() && f["tried"] == f["installed"] {
+			return nil, fmt.Errorf("the machine was restarted for kernel %s, and runs %s: let its boot loader start the kernel of Proxmox VE, and restart it", f["installed"], f["running"])
 		}
 		return f, nil
 	},
@@ -39,19 +48,25 @@ var kernel = aspect.Of[kernelFound]{
 		}
 		have.Config.PVE.Kernel = spec.PVEKernel
 		_, restarts := f["restarts"]
-		if f["installed"] != "" && !strings.HasSuffix(f["running"], "-pve") && !restarts && within(q.Want.Config.PVE.Restart, f["now"]) {
+		if f.waits() && !restarts && within(q.Want.Config.PVE.Restart, f["now"]) {
 			have.Config.PVE.Kernel = f["running"]
 		}
 	},
 	Steps: func(_ *aspect.Query, f kernelFound) []aspect.Step {
 		return []aspect.Step{{
 			Stage: aspect.StageWithdrawSources, Text: "restart the machine in ten seconds, for kernel " + f["installed"],
-			Script: "systemd-run --quiet --collect --on-active=10s --unit=" + restartUnit + " systemctl reboot\n",
+			Script: "systemd-run --quiet --collect --on-active=10s --unit=" + restartUnit + " sh -c " +
+				guest.Quote("mkdir -p "+guest.RecordFolder+"; echo "+f["installed"]+" >"+restartedFor+"; sync "+restartedFor+"; systemctl reboot") + "\n",
 		}}
 	},
 }
 
 type kernelFound map[string]string
+
+// waits reports whether a kernel of Proxmox VE is installed, and another one runs.
+func (f kernelFound) waits() bool {
+	return f["installed"] != "" && !strings.HasSuffix(f["running"], "-pve")
+}
 
 // within reports whether a time of day is in a window, which may include midnight. All times have the form 03:00.
 func within(window, now string) bool {

@@ -1,8 +1,10 @@
 package network_test
 
 import (
+	"encoding/base64"
 	"flag"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -58,4 +60,23 @@ func FuzzReadPVE(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A machine that came back with another kernel is not restarted again and again: what to do is said.
+func TestAMachineIsRestartedOnceForAKernel(t *testing.T) {
+	all := network.PVEAspects()
+	kernel := all[slices.IndexFunc(all, func(a aspect.Aspect) bool { return a.Name == "pvekernel" })]
+	want, err := spec.Read([]byte(`{"version": 1, "node": "edge", "config": {"pve": {"restart": "23:00-05:00"}}}`))
+	require.NoError(t, err)
+	read := func(running, tried string) error {
+		var answer strings.Builder
+		for _, row := range [][2]string{{"running", running}, {"installed", "6.8.12-9-pve"}, {"now", "04:00"}, {"tried", tried}} {
+			answer.WriteString(row[0] + "\t=" + base64.StdEncoding.EncodeToString([]byte(row[1]+"\n")) + "\n")
+		}
+		_, err := kernel.Read(&aspect.Query{Want: want, Record: &guest.Record{}}, guest.Answer{Text: answer.String()}, spec.Empty("edge"))
+		return err
+	}
+	require.ErrorContains(t, read("6.1.0-28-amd64", "6.8.12-9-pve"), "the machine was restarted for kernel 6.8.12-9-pve, and runs 6.1.0-28-amd64")
+	require.NoError(t, read("6.1.0-28-amd64", "6.5.11-1-pve"), "another kernel was installed since")
+	require.NoError(t, read("6.8.12-9-pve", "6.8.12-9-pve"))
 }
