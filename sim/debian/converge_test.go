@@ -175,3 +175,45 @@ func TestR4WithoutNamesWhatIsInstalledStays(t *testing.T) {
 	m.Unnamed(true)
 	m.apply(t, parse(t, `"platform": {"packages": ["git", "less"]}`)) // it came with git
 }
+
+// A package of a spec that leaves it while another one needs it stays ours: the spec can name it again, and it goes with the last
+// one that needs it.
+func TestAPackageThatIsNeededForAWhile(t *testing.T) {
+	m := begin(t, debian.Package{Name: "lib"}, debian.Package{Name: "tool", Depends: []string{"lib"}}, debian.Package{Name: "other", Depends: []string{"lib"}}, debian.Package{Name: "needer", Depends: []string{"tool"}})
+	packages := func(list string) {
+		t.Helper()
+		m.apply(t, parse(t, `"platform": {"packages": [`+list+`]}`))
+	}
+	has := func(want string) {
+		t.Helper()
+		require.Equal(t, want, m.sh(t, `for p in lib tool other needer; do if dpkg-query -W -f='${db:Status-Status}' -- $p 2>/dev/null | grep -q '^installed'; then printf ' %s' $p; fi; done`))
+	}
+	nothing := func() {
+		t.Helper()
+		has("")
+		require.JSONEq(t, `{"version": 1, "entries": []}`, m.sh(t, "cat /var/lib/homestak-gitops-spec/owned.json"))
+	}
+	packages(`"tool"`)
+	packages(`"needer"`)
+	has(" lib tool needer")
+	m.sh(t, "apt-mark showauto | grep -qx tool")
+	packages(`"tool"`)
+	has(" lib tool")
+	packages(`"other", "tool"`)
+	packages(`"other"`)
+	has(" lib other")
+	packages("")
+	nothing()
+
+	packages(`"tool"`)
+	packages(`"needer"`)
+	packages("")
+	nothing()
+
+	packages(`"tool"`)
+	m.sh(t, "apt-get -y remove tool")
+	packages(`"other"`)
+	m.sh(t, "! grep -q tool /var/lib/homestak-gitops-spec/owned.json")
+	packages("")
+	nothing()
+}

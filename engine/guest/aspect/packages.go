@@ -222,11 +222,16 @@ const aptReplaces = `replaces() {
 `
 
 // uninstall makes the step that removes packages no longer needed. Those that others depend on become automatic, as
-// in apt. Replaced packages are reinstalled in the same run of apt, so that nothing is missing in between.
+// in apt, and stay ours if they were: they go with the last one that needs them. Replaced packages are reinstalled in
+// the same run of apt, so that nothing is missing in between.
 func uninstall(dropped, ours []string, replaced map[string][]*guest.RecordEntry) Step {
 	s := Step{Stage: StageWithdrawPackages, Text: "remove " + list(dropped) + " unless something else needs it", Wait: aptWait, State: AptState}
 	for _, n := range dropped {
-		s.Drop = append(s.Drop, guest.RecordKey{Aspect: "packages", Item: n})
+		if slices.Contains(ours, n) {
+			s.After = append(s.After, guest.RecordEntry{Aspect: "packages", Item: n, Identity: byDependency})
+		} else {
+			s.Drop = append(s.Drop, guest.RecordKey{Aspect: "packages", Item: n})
+		}
 	}
 	returned, names, automatic := "", []string{}, ""
 	for _, n := range slices.Sorted(maps.Keys(replaced)) {
@@ -248,8 +253,9 @@ func uninstall(dropped, ours []string, replaced map[string][]*guest.RecordEntry)
 	}
 	s.Script = aptGet + lists + script(
 		`if [ -n "$(dpkg --audit 2>/dev/null)" ]; then dpkg --force-confdef --force-confold --configure -a >/dev/null 2>&1 || :; fi`,
+		`there() { dpkg-query -W -f='${db:Status-Abbrev}' -- "$1" 2>/dev/null | grep -q '^.[^nc]'; }`,
 		`for _p in `+guest.QuoteWords(dropped)+`; do`,
-		`  if dpkg-query -W -f='${db:Status-Abbrev}' -- "$_p" 2>/dev/null | grep -q '^.[^nc]'; then apt-mark auto "$_p" >/dev/null || die "apt-mark cannot write its list"; fi`,
+		`  if there "$_p"; then apt-mark auto "$_p" >/dev/null || die "apt-mark cannot write its list"; fi`,
 		`done`,
 		`_unneeded=$(apt-get -s -q autoremove 2>/dev/null | sed -nE 's/^Remv ([^ ]+).*/\1/p')`,
 		`set --`,
@@ -266,12 +272,15 @@ func uninstall(dropped, ours []string, replaced map[string][]*guest.RecordEntry)
 		`  [ -z "$_also" ] || die "removing $* would also remove what was there before:$_also"`,
 		`  apt_get $_do || die "removing $* failed${_back:+, and putting back$_back, which it took the place of}"`,
 		strings.TrimSuffix(automatic, "\n"),
-		`  printf '%s\n' "$@" $_back`,
-		`fi`)
+		`  printf '%s\n' $_back`,
+		`fi`,
+		`for _p in `+guest.QuoteWords(ours)+`; do there "$_p" || printf '%s\n' "$_p"; done`)
 	s.Done = func(out string, s *Step) {
-		for n := range strings.FieldsSeq(out) {
+		gone := strings.Fields(out)
+		for _, n := range gone {
 			s.Drop = append(s.Drop, guest.RecordKey{Aspect: "packages", Item: n})
 		}
+		s.After = slices.DeleteFunc(s.After, func(e guest.RecordEntry) bool { return slices.Contains(gone, e.Item) })
 	}
 	return s
 }
