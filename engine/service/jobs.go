@@ -148,8 +148,8 @@ func (j *jobs) learn(now time.Time) error {
 		}
 	}
 	for key := range last {
-		if at, known := j.state.Last[key]; known {
-			last[key] = at
+		if at, known := j.state.Last[key]; known && !at.At.After(now) {
+			last[key] = at // else the clock was set back; what runs twice by that has the same ID
 		}
 	}
 	same := maps.Equal(last, j.state.Last)
@@ -194,9 +194,6 @@ func (j *jobs) due(now time.Time) []dueJob {
 			last, known := j.state.Last[lastKey(d.Job)]
 			if !known {
 				continue // learn failed
-			}
-			if last.At.After(now) { // the clock was set back; what runs twice by that has the same ID
-				last = lastRun{now, true}
 			}
 			if d.at = last.At; last.Ended {
 				d.at = d.Next(last.At, site.Timezone)

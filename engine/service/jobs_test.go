@@ -477,3 +477,27 @@ func TestJobsExactlyOnce(t *testing.T) {
 	t.Logf("%d schedules: %v", schedules, ended)
 	require.Len(t, ended, 5, "all outcomes happen")
 }
+
+// A clock that was set back stops no job.
+func TestAClockThatIsSetBackStopsNoJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &jobStory{
+			t: t, r: rand.New(rand.NewPCG(1, 1)), dir: inMemory(t), calm: true, //nolint:gosec // a schedule
+			runs: map[string]int{}, now: map[string]map[string]bool{}, most: map[string]int{}, ended: map[wire.TaskOutcome]int{},
+		}
+		tick := &model.Job{Name: "tick", Schedule: "every 15m", Timeout: time.Minute, Nodes: []string{"father"}, Command: []string{"tick"}, Concurrency: 1}
+		s.site = &model.Site{Name: "home", Timezone: "UTC", Hosts: map[string]*model.Host{"father": {Name: "father"}}, Jobs: map[string]*model.Job{"tick": tick}}
+		s.startAgent()
+		synctest.Wait()
+		s.agent.crash()
+		j, err := newJobs(s.c, nil)
+		require.NoError(t, err)
+		require.NoError(t, j.change(func(kept *jobState) {
+			kept.Last[lastKey(tick)] = lastRun{time.Now().AddDate(1, 0, 0).UTC(), true} // the clock was a year ahead
+		}))
+		s.startAgent()
+		time.Sleep(time.Hour + time.Minute)
+		s.agent.crash()
+		require.Len(t, s.runs, 4)
+	})
+}
