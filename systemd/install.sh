@@ -46,7 +46,7 @@ put() {
     systemd-sysusers "$userdir/homestak-gitops.conf"
     systemctl daemon-reload
     if systemctl --quiet is-active homestak-gitops.service; then
-      echo "the agent starts this program once no pass is at work; at once: systemctl restart homestak-gitops"
+      echo "the agent starts this program once no pass and no command is at work; at once: systemctl restart homestak-gitops"
       return
     fi
   fi

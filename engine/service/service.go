@@ -55,7 +55,7 @@ type Options struct {
 	// File is the program that nodes get from the server. "": the running one.
 	File string
 	// Managed: a service manager starts the program again when it ends. So Run ends after another one was installed, once
-	// no pass is at work.
+	// no pass and no command is at work.
 	Managed bool
 	// Sandbox evaluates commits and their policies. Nil: this process does it.
 	Sandbox *site.Sandbox
@@ -203,7 +203,7 @@ func New(o Options) (*Service, error) {
 		options.Health.Reported = s.server.Reported
 	}
 	if o.Managed {
-		options.Replaced = replaced
+		options.Replaced = s.carrier.whenIdle(replaced)
 	}
 	if s.above != nil {
 		served := options.InForce

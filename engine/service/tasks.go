@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
@@ -67,6 +68,7 @@ type carrier struct {
 	queue    *tasks.Queue // for them
 	once     once
 	ledger   receipts
+	atWork   atomic.Int32 // commands that would end with this process
 
 	mutex    sync.Mutex // for moments: passes set what is in force while commands run
 	desired  engine.Desired
@@ -259,11 +261,18 @@ func (c *carrier) do(ctx context.Context, t wire.Task) wire.TaskResult {
 		r.Outcome = wire.TaskExpired
 		return r
 	}
+	c.atWork.Add(1)
+	defer c.atWork.Add(-1)
 	r := c.clean(c.here(ctx, t))
 	if err := errors.Join(c.once.End(r), c.record(t, r), c.once.Answered(t.ID)); err != nil {
 		c.s.o.Log.Error("the result of a command is not kept", "node", t.Node, "error", err)
 	}
 	return r
+}
+
+// whenIdle is a condition that does not hold while a command runs that would end with this process.
+func (c *carrier) whenIdle(holds func() bool) func() bool {
+	return func() bool { return c.atWork.Load() == 0 && holds() }
 }
 
 // relay puts a task into the queue of a child, and waits for its result.

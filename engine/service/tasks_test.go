@@ -1,12 +1,15 @@
 package service
 
 import (
+	"context"
+	"log/slog"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	specdaemon "github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/tasks"
@@ -36,4 +39,38 @@ func TestATaskStaysWithItsChildOverARestart(t *testing.T) {
 	require.Equal(t, "from below", c.do(t.Context(), task).Output)
 	task.ID = wire.NewTaskID()
 	require.Equal(t, wire.TaskFailed, c.do(t.Context(), task).Outcome, "no child has it")
+}
+
+// slow is a machine whose commands begin, and end when they are let.
+type slow struct {
+	guest.Machine
+	begun, end chan struct{}
+}
+
+func (m slow) Run(context.Context, guest.Command) (guest.Output, error) {
+	m.begun <- struct{}{}
+	<-m.end
+	return guest.Output{}, nil
+}
+
+// Another program that is installed does not end the agent while a command runs, which would end with it.
+func TestACommandKeepsTheProgram(t *testing.T) {
+	m := slow{begun: make(chan struct{}), end: make(chan struct{})}
+	s := &Service{o: Options{Config: &Config{}, Machine: m, Log: slog.New(slog.DiscardHandler)}}
+	s.o.Config.Identity, s.o.Config.DataDir = "father", t.TempDir()
+	c, err := newCarrier(s, nil, nil)
+	require.NoError(t, err)
+	replaced := c.whenIdle(func() bool { return true })
+	require.True(t, replaced())
+	result := make(chan wire.TaskResult)
+	go func() {
+		result <- c.do(t.Context(), wire.Task{
+			ID: wire.NewTaskID(), Kind: wire.TaskRun, For: "father", Node: "father", Command: []string{"true"}, Timeout: 60, Expires: time.Now().Add(time.Hour), By: "ann",
+		})
+	}()
+	<-m.begun
+	require.False(t, replaced())
+	close(m.end)
+	require.Equal(t, wire.TaskDone, (<-result).Outcome)
+	require.True(t, replaced())
 }
