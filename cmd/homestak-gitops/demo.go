@@ -10,6 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/importer"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -26,13 +27,13 @@ stands elsewhere joins as a host. After each chapter it checks the simulated hos
 themselves. It needs no privileges, no network and no git program, and leaves nothing
 behind.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return runDemo(c.Context(), a, serve) },
+		RunE: func(c *cobra.Command, _ []string) error { return runDemo(c.Context(), a, serve, nil) },
 	}
 	c.Flags().BoolVar(&serve, "serve", false, "keep repository, agent and host running afterwards, until Ctrl-C")
 	return c
 }
 
-func runDemo(ctx context.Context, a *app, serve bool) error {
+func runDemo(ctx context.Context, a *app, serve bool, page func(ctx context.Context, agent *control.Client) error) error {
 	// One story, one stream: what the agent reports is between the lines of the story.
 	a.ui.Stderr, a.ui.ErrTerminal = a.ui.Stdout, a.ui.OutTerminal
 	w, _ := a.ui.Text()
@@ -54,7 +55,7 @@ func runDemo(ctx context.Context, a *app, serve bool) error {
 		return s, h, err
 	}
 	return sim.RunDemo(ctx, sim.DemoOptions{
-		Out: w, Stop: a.stopping.Once, Serve: serve, Show: a.ui.Plan, Paint: a.ui.Paint(),
+		Out: w, Stop: a.stopping.Once, Serve: serve, Page: page, Show: a.ui.Plan, Paint: a.ui.Paint(),
 		Plan: func(ctx context.Context, dir, host, secrets string, hosts sim.Hosts) (engine.Report, error) {
 			s, h, err := open(ctx, dir, host, secrets, hosts)
 			if err != nil {

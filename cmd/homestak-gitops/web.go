@@ -12,12 +12,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
+	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/web"
 )
 
 func webVerb(a *app) *cobra.Command {
 	f := &session.AgentFlags{}
 	var port int
+	var demo bool
 	c := &cobra.Command{
 		Use:   "web",
 		Short: "Show an agent and its fleet in a browser",
@@ -27,11 +29,20 @@ and prints the address, which is good for one use.
 
 The page is about the agent of this machine, or about the one at --server: the program
 verifies the pin, which browsers cannot do. With the operator key it has buttons to
-reconcile, to suspend and to resume.`,
+reconcile, to suspend and to resume.
+
+With --demo it shows the fleet of "demo --serve", whose story runs beside it.`,
 		Args: cobra.NoArgs,
-		RunE: a.soon(func(ctx context.Context, _ []string) error { return runWeb(ctx, a, f, port) }),
+		RunE: func(c *cobra.Command, args []string) error {
+			if demo {
+				page := func(ctx context.Context, agent *control.Client) error { return showPage(ctx, a, agent, true, port) }
+				return runDemo(c.Context(), a, true, page)
+			}
+			return a.soon(func(ctx context.Context, _ []string) error { return runWeb(ctx, a, f, port) })(c, args)
+		},
 	}
 	f.Anywhere(a.ui, c)
+	c.Flags().BoolVar(&demo, "demo", false, "show a fleet on simulated hosts")
 	c.Flags().IntVar(&port, "port", 0, "`NUMBER` of the port on this machine; 0 chooses a free one")
 	return c
 }

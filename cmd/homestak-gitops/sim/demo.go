@@ -39,6 +39,9 @@ type DemoOptions struct {
 	Stop  <-chan struct{} // closed: the user wants to end it
 	Serve bool            // keep everything up after the story, until Stop
 
+	// Page shows the agent until ctx ends, beside the story. Nil: there is none.
+	Page func(ctx context.Context, agent *control.Client) error
+
 	// Plan plans what is in a folder, for the hosts of sim.
 	Plan func(ctx context.Context, dir, host, secrets string, sim sim.Hosts) (engine.Report, error)
 	// Import adds the guests of a host to the site in a folder, and returns its report.
@@ -101,6 +104,13 @@ func RunDemo(ctx context.Context, o DemoOptions) (err error) {
 	ended := make(chan error, 1)
 	stop := make(chan struct{})
 	go func() { ended <- d.service.Run(ctx, control.NoSocket, stop, nil) }()
+	showing, hide := context.WithCancel(ctx)
+	shown := make(chan error, 1)
+	if o.Page == nil {
+		shown <- nil
+	} else {
+		go func() { shown <- o.Page(showing, service.Client(showing, d.service)) }()
+	}
 	err = d.story(ctx)
 	if err == nil {
 		d.printf("\nAll checks passed, in %.1f s.\n", time.Since(began).Seconds())
@@ -110,8 +120,9 @@ func RunDemo(ctx context.Context, o DemoOptions) (err error) {
 			d.printf("Try it yourself: homestak-gitops demo --serve, or homestak-gitops init my-site\n")
 		}
 	}
+	hide()
 	close(stop)
-	err = errors.Join(err, <-ended)
+	err = errors.Join(err, <-shown, <-ended)
 	d.elsewhere.Close()
 	return errors.Join(err, d.world.Close())
 }
