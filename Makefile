@@ -147,6 +147,12 @@ TEMPL := $(GO) run github.com/a-h/templ/cmd/templ@v0.3.977
 generate: ## the Go of the page from its markup
 	cd engine/web && $(TEMPL) generate -f page.templ
 
+BROWSER ?= /usr/bin/chromium
+web: ## every view of the page in a real browser (node, chromium: apt-get install chromium)
+	mkdir -p dist/web && cp test/web/package.json test/web/package-lock.json test/web/page.mjs dist/web/
+	cd dist/web && npm ci --no-audit --no-fund
+	HOMESTAK_BROWSER=$(BROWSER) $(GO) test -count=1 -v -timeout 30m -run TestBrowser ./engine/web
+
 docs: build ## docs/reference.md and docs/commands.md from the code; man pages into dist/docs/man
 	$(BIN) docs dist/docs
 	cp dist/docs/reference.md dist/docs/commands.md docs/
