@@ -33,7 +33,7 @@ func (w *world) laws(snap pve.Snapshot) {
 		if len(made) > 1 {
 			w.violation('b', "%d guests are %s: %v", len(made), addr, vmids(made))
 		}
-		if site.find(addr) == nil && len(stand[addr]) == 0 {
+		if site.find(addr) == nil && len(stand[addr]) == 0 && slices.ContainsFunc(list, signed) {
 			w.violation('c', "%s (%v) is ours, and the site does not have it", addr, vmids(list))
 		}
 	}
@@ -210,6 +210,13 @@ func owned(g pve.Guest) (string, bool) {
 	return m.addr(), strings.Contains(strings.ToLower(g.Config["smbios1"]), "uuid="+strings.ToLower(m.UUID))
 }
 
+// signed reports whether the tag of a guest that is ours is signed for it. That of one that was restored under another VMID is
+// not: it is left as it is, also when the other one is removed.
+func signed(g pve.Guest) bool {
+	m, _ := markOf(g)
+	return m.Born == 0 || m.Born == g.VMID
+}
+
 var hwaddr = regexp.MustCompile(`hwaddr=([0-9A-Fa-f:]{17})`)
 
 // cardsOf are the addresses of a container's cards, with what waits for a restart.
@@ -328,6 +335,11 @@ func (w *world) standing(snap pve.Snapshot) reasons {
 			w.present(out, n, list[0], snap)
 		default:
 			out.add(addr, twins)
+			for _, g := range list {
+				if signed(g) { // and so it is the one that is converged
+					w.present(out, n, g, snap)
+				}
+			}
 		}
 	}
 	for addr, list := range have {
