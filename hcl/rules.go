@@ -34,6 +34,7 @@ func (rs *rules) check() {
 	rs.checkRemoved()
 	rs.checkMoved()
 	rs.checkAgents()
+	checkUpgrade(rs)
 	checkJobs(rs)
 	rs.checkVMIDs()
 	rs.checkRoom()

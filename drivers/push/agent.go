@@ -103,6 +103,7 @@ type AgentWant struct {
 	Server   string // URL of its parent
 	Pins     []wire.Pin
 	Program  Program
+	Keeps    bool                     // the program that it has, if it has one
 	Accepts  func(token string) error // why the parent does not accept a token; the error does not show it
 	Roles    []AgentRole
 	Bare     bool // the machine need not have Proxmox VE: without it, there is no API to have a token for
@@ -176,7 +177,7 @@ func (f *FoundAgent) Agent() *Agent {
 	switch {
 	case f.program == "":
 		a.Program = missing
-	case f.program != w.Program.Sum:
+	case f.Outdated():
 		a.Program = fmt.Sprintf("another (%.12s)", f.program)
 	}
 	if name := f.changed(); name != "" {
@@ -304,8 +305,10 @@ func (f *FoundAgent) lacks() []string {
 	return out
 }
 
-// Outdated reports whether the program is not that of the parent.
-func (f *FoundAgent) Outdated() bool { return f.program != f.want.Program.Sum }
+// Outdated reports whether the program is not that of the parent, and is to be. An upgrade that was begun goes on.
+func (f *FoundAgent) Outdated() bool {
+	return f.program != f.want.Program.Sum && (!f.want.Keeps || f.program == "" || f.upgrade != "")
+}
 
 // Upgrades reports whether the program that is there works, so that it is kept until the new one has reported.
 func (f *FoundAgent) Upgrades() bool {

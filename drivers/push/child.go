@@ -101,7 +101,7 @@ func (c Config) agentInside(of *model.Resource, in model.Scope) (*model.Resource
 	w := &way{guest: of.Addr, via: via, user: cmp.Or(text(of.Spec, "ci_user"), root), near: near(in.Site, declared), agent: hasAgent(of)}
 	w.listens(want)
 	return &model.Resource{
-		Spec: WantedAgent(in.Name), Private: &agentWay{w, in.Node.Spec}, At: in.Node.At, Needs: []model.Address{converge.Address(in.Name)}, Reports: true,
+		Spec: WantedAgent(in.Name), Private: &agentWay{way: w, spec: in.Node.Spec, site: in.Site, parent: in.Host.Name}, At: in.Node.At, Needs: []model.Address{converge.Address(in.Name)}, Reports: true,
 	}, found
 }
 
@@ -130,7 +130,9 @@ func lacksPVE(site *model.Site, of *model.Resource, declared *model.Spec) string
 // agentWay says how the machine of a child is entered, and has its spec.
 type agentWay struct {
 	*way
-	spec string
+	spec   string
+	site   *model.Site
+	parent string // identity of the agent that installs it
 }
 
 // wantedAgent returns the desired state of a child's agent.
@@ -182,13 +184,21 @@ func (d *Driver) observeAgent(ctx context.Context, m guest.Machine, want *model.
 	if err != nil {
 		return model.Observed{}, err
 	}
+	way := want.Private.(*agentWay)
+	why := way.site.KeepsProgram(way.parent, want.Node, w.Program.Version, w.Program.Sum, d.cfg.Children().Runs, time.Now())
 	f, err := ObserveAgent(ctx, m, w)
 	if err != nil {
 		return model.Observed{}, err
 	}
 	out := model.Observed{State: model.State{}}
-	if w := want.Private.(*agentWay); w.spec == "" && f.Recorded() && !d.isWithdrawing(want.Node) {
-		out.Findings = diag.List{model.StaysInside(want.Inside, guest.RecordFile+" of the machine lists it.")}
+	if f.want.Keeps = why != ""; f.want.Keeps && f.program != w.Program.Sum && !f.Outdated() {
+		out.Findings = diag.List{{
+			Severity: diag.Warning, Source: diag.FromHost, Address: want.Addr.String(),
+			Summary: want.Addr.String() + " keeps the program that it has: " + why,
+		}}
+	}
+	if w := way; w.spec == "" && f.Recorded() && !d.isWithdrawing(want.Node) {
+		out.Findings = append(out.Findings, model.StaysInside(want.Inside, guest.RecordFile+" of the machine lists it."))
 	}
 	if !f.None() {
 		out.State[want.Addr] = &model.Resource{Addr: want.Addr, Spec: f.Agent(), Node: want.Node}
@@ -210,6 +220,10 @@ func (d *Driver) applyAgent(ctx context.Context, m guest.Machine, s plan.Step) e
 	if err != nil {
 		return err
 	}
+	planned := func(path string) bool {
+		return slices.ContainsFunc(s.Changes, func(p plan.Change) bool { return p.Path == path })
+	}
+	w.Keeps = s.Action == plan.Update && !planned("program")
 	f, err := ObserveAgent(ctx, m, w)
 	if err != nil {
 		return err
@@ -221,7 +235,7 @@ func (d *Driver) applyAgent(ctx context.Context, m guest.Machine, s plan.Step) e
 	if s.Action == plan.Update { // what is done is what was shown
 		for _, c := range changes {
 			// The agent is started again in any case.
-			if c.Path != "service" && !slices.ContainsFunc(s.Changes, func(p plan.Change) bool { return p.Path == c.Path }) {
+			if c.Path != "service" && !planned(c.Path) {
 				return fmt.Errorf("%s: %s has changed since it was planned: plan again", s.Address, c.Path)
 			}
 		}

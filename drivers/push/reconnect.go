@@ -25,9 +25,9 @@ func (d *Driver) reconnects(w *model.Want, have model.State) []*model.Resource {
 		}
 		out = append(out, &model.Resource{
 			Addr: model.Address{Kind: kindName, Name: name}, Inside: of.Addr, Node: name, Manifest: of.Manifest, Spec: WantedAgent(name),
-			Private: &agentWay{&way{
+			Private: &agentWay{way: &way{
 				guest: of.Addr, via: model.ViaSSH, user: cmp.Or(text(of.Spec, "ci_user"), root), ports: []int{sshPort}, agent: hasAgent(of),
-			}, ""},
+			}},
 		})
 	}
 	return out

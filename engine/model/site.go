@@ -27,6 +27,7 @@ type Site struct {
 	VMIDRanges  []VMIDRange `hcl:"vmid_range,block" doc:"VMIDs that this site may use."`
 	VMIDDefault string      `hcl:"vmid_default,optional" doc:"Range of nodes without vmid_range, if there are several."`
 	Naming      *Naming     `hcl:"naming,block" doc:"Rules for the names of nodes."`
+	Upgrade     *Upgrade    `hcl:"upgrade,block" doc:"When agents of nodes of type pve get the program of their parent. Without it, all get it at once."`
 
 	At         diag.Range
 	Hosts      map[string]*Host

@@ -54,6 +54,9 @@ var valueRules = map[string]valueRule{
 	"site.vm_user":         {check: userName, def: "homestak"},
 	"site.server_url":      {check: webURL},
 	"site.max_deletes":     {min: 0, max: 1 << 30},
+	"site.upgrade.window":  {check: window},
+	"site.upgrade.version": {check: word},
+	"site.upgrade.sha256":  {check: matches(sumText, "must be 64 hexadecimal digits in lower case")},
 	"site.vmid_range.from": {min: MinVMID, max: MaxVMID},
 	"site.vmid_range.to":   {min: MinVMID, max: MaxVMID},
 	"site.naming.pattern":  {check: pattern},
@@ -312,6 +315,7 @@ var (
 	domainText = sync.OnceValue(func() *regexp.Regexp {
 		return regexp.MustCompile(`^(?i:[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*(?i:[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)$`)
 	})
+	sumText      = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	checksumText = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^sha256:[0-9a-fA-F]{64}$`) })
 )
 

@@ -144,12 +144,14 @@ func (n *nursery) programs() sim.Programs {
 			secret, _ := p.ReadFile("/etc/homestak-gitops/parent.token")
 			p.Ready()
 			version := strings.TrimSpace(strings.TrimPrefix(program, "#!"+childProgram))
+			_, rest, _ := strings.Cut(settings, "\nidentity = \"")
+			name, _, _ := strings.Cut(rest, "\"")
 			n.mu.Lock()
-			known := strings.Contains(settings, n.pin) && strings.Contains(settings, `identity = "inner"`)
+			known := strings.Contains(settings, n.pin)
 			n.mu.Unlock()
-			if known && n.Accepts("inner", strings.TrimSpace(secret)) == nil && !strings.Contains(version, "broken") {
+			if known && n.Accepts(name, strings.TrimSpace(secret)) == nil && !strings.Contains(version, "broken") {
 				n.mu.Lock()
-				n.reports["inner"] = version
+				n.reports[name] = version
 				n.mu.Unlock()
 			}
 			<-p.Killed()
@@ -443,6 +445,46 @@ func TestST20SimulatedUpgrade(t *testing.T) {
 	s.works("the next pass")
 	require.Equal(t, "4.1", s.Runs("inner"))
 	s.holds("[ \"$(ls -A /usr/local/bin)\" = homestak-gitops ]", "nothing is left")
+}
+
+// The site orders upgrades: the canary comes first, and where the program does not work on it, no other child is touched. The
+// next version goes on from there.
+func TestST20SimulatedUpgradeInOrder(t *testing.T) {
+	s := beginTree(t, "spec = spec.base")
+	s.deploy("more", strings.Replace(vm("other", "spec = spec.base", `nic "lan" {`, `  ip = "192.0.2.51/24"`, `}`), `"vm"`, `"pve"`, 1))
+	s.works("install")
+	order := func(version string) {
+		s.edit("site.hcl", "site \"home\" {", "site \"home\" {\n  upgrade {\n    version = \""+version+"\"\n    canary  = [\"other\"]\n  }\n")
+	}
+	order("2.0-broken")
+	s.release("2.0-broken")
+	s.upgrade = 300 * time.Millisecond
+	require.Equal(t, []string{"update agent.other"}, actions(s.run("plan").Plan))
+	r := s.run("apply")
+	require.Equal(t, engine.Failed, r.Outcome, describe(r))
+	require.ErrorContains(t, r.Err, "version 2.0-broken of the program does not work on other, so the previous one is restored")
+	require.Eventually(t, func() bool { return s.Runs("other") == "1.0" }, 5*time.Minute, time.Millisecond)
+	r = s.run("apply")
+	require.ErrorContains(t, r.Err, "it is tried again after an hour")
+	require.Contains(t, describe(r), "agent.inner keeps the program that it has: other is upgraded before it, and runs 1.0")
+	require.Equal(t, "1.0", s.Runs("inner"), "halted")
+
+	s.edit("site.hcl", "2.0-broken", "2.1")
+	s.release("2.1")
+	s.upgrade = 0
+	for _, want := range []string{"update agent.other", "update agent.inner"} {
+		r = s.run("apply")
+		require.Equal(t, engine.Done, r.Outcome, describe(r))
+		require.Equal(t, []string{want}, actions(r.Plan))
+	}
+	s.works("nothing is left")
+	require.Equal(t, "2.1", s.Runs("inner"))
+
+	// A version that the site does not name goes nowhere.
+	s.release("3.0")
+	r = s.run("plan")
+	require.True(t, r.Plan.InSync(), describe(r))
+	require.Contains(t, describe(r), "agent.inner keeps the program that it has: upgrade of the site is for version 2.1, and father runs 3.0")
 }
 
 // hurried is a driver whose steps have little time.

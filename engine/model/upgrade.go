@@ -1,0 +1,103 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Upgrade says when children get another program: that of their parent. Without it, all get it at once.
+type Upgrade struct {
+	Version string         `hcl:"version" doc:"Version that children may be upgraded to. While their parent runs another one, they keep theirs."`
+	SHA256  []string       `hcl:"sha256,optional" doc:"SHA-256 of the program of that version, one for each architecture. No other program is sent."`
+	Window  string         `hcl:"window,optional" doc:"Time of day in which upgrades begin, such as 02:00-05:00, in the time zone of the site; at any time unless set."`
+	Canary  []string       `hcl:"canary,optional" doc:"Nodes of type pve that are upgraded before all others."`
+	Groups  []UpgradeGroup `hcl:"group,block" doc:"Nodes that are upgraded together: the groups one after the other, after the canary and before nodes without a group."`
+}
+
+// UpgradeGroup is a group of children.
+type UpgradeGroup struct {
+	Name  string   `hcl:"name,label"`
+	Nodes []string `hcl:"nodes" doc:"Names of nodes of type pve."`
+}
+
+// stage is when a child has its turn: 0 for the canary, then the groups, and last all others.
+func (u *Upgrade) stage(child string) int {
+	if slices.Contains(u.Canary, child) {
+		return 0
+	}
+	if i := slices.IndexFunc(u.Groups, func(g UpgradeGroup) bool { return slices.Contains(g.Nodes, child) }); i >= 0 {
+		return i + 1
+	}
+	return len(u.Groups) + 1
+}
+
+// Names are the children that it names, in the order of their turns.
+func (u *Upgrade) Names() []string {
+	out := slices.Clone(u.Canary)
+	for _, g := range u.Groups {
+		out = append(out, g.Nodes...)
+	}
+	return out
+}
+
+// upgradedBefore lists the children of a parent that have their turn before one of them.
+func (s *Site) upgradedBefore(parent, child string) []string {
+	var out []string
+	u := s.Upgrade
+	for _, c := range s.ChildrenOf(parent) {
+		if slices.Contains(u.Names(), c.Name) && u.stage(c.Name) < u.stage(child) {
+			out = append(out, c.Name)
+		}
+	}
+	return out
+}
+
+// KeepsProgram says why a child does not get the program of its parent now; "" if it may. Version and sum are those of the
+// parent, and runs is the version that a child reported last. Until a child has reported the new version, those
+// after it keep theirs: so one on which it does not work halts the upgrade. A nil Site has nothing to say.
+func (s *Site) KeepsProgram(parent, child, version, sum string, runs func(child string) string, now time.Time) string {
+	if s == nil || s.Upgrade == nil {
+		return ""
+	}
+	u := s.Upgrade
+	switch {
+	case plainVersion(u.Version) != plainVersion(version):
+		return fmt.Sprintf("upgrade of the site is for version %s, and %s runs %s", u.Version, parent, version)
+	case len(u.SHA256) > 0 && !slices.Contains(u.SHA256, sum):
+		return fmt.Sprintf("the program of %s has SHA-256 %s, which upgrade of the site does not list", parent, sum)
+	}
+	for _, c := range s.upgradedBefore(parent, child) {
+		if has := runs(c); has != version {
+			if has == "" {
+				has = "no version that it reported"
+			}
+			return fmt.Sprintf("%s is upgraded before it, and runs %s", c, has)
+		}
+	}
+	if !u.opens(now, s.Timezone) {
+		return fmt.Sprintf("upgrades begin in the window %s", u.Window)
+	}
+	return ""
+}
+
+// plainVersion is a version without the v of Go.
+func plainVersion(v string) string { return strings.TrimPrefix(v, "v") }
+
+// opens reports whether a time is in the window, which may include midnight.
+func (u *Upgrade) opens(now time.Time, zone string) bool {
+	from, to, limited := strings.Cut(u.Window, "-")
+	if !limited {
+		return true
+	}
+	location, err := time.LoadLocation(zone)
+	if err != nil {
+		location = time.UTC // such as host
+	}
+	at := now.In(location).Format("15:04")
+	if from <= to {
+		return from <= at && at < to
+	}
+	return at >= from || at < to
+}
