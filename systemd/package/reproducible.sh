@@ -7,9 +7,11 @@ top=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export COMPRESSION=gzip
+commit=$(git -C "$top" rev-parse HEAD)
 
 for clone in one "two of them"; do
   git clone --quiet --no-hardlinks "$top" "$work/$clone"
+  git -C "$work/$clone" checkout --quiet --detach "$commit"
   "$work/$clone/systemd/package/package.sh" 0.0.0 "$1" "$work/out-$clone"
   SOURCE_DATE_EPOCH=$(git -C "$work/$clone" log -1 --format=%ct) "$work/$clone/systemd/package/repository.sh" "$work/out-$clone" 2>/dev/null
 done
