@@ -23,7 +23,7 @@ func Why(r control.Reasons) string {
 		fmt.Fprintln(&b, "last done")
 	}
 	for _, done := range why.Done {
-		fmt.Fprintf(&b, "  %s\n", done.Text)
+		fmt.Fprintf(&b, "  %s  %s\n", done.Label, done.Text)
 		for _, line := range done.Below {
 			fmt.Fprintf(&b, "      %s\n", line)
 		}
@@ -35,7 +35,7 @@ func Why(r control.Reasons) string {
 type Explained struct {
 	Head string
 	Rows []Row
-	Done []Row // the last steps, newest first
+	Done []Row // the last steps, newest first, by when they began
 }
 
 // Explain puts the answer of why into words.
@@ -104,7 +104,7 @@ func pastStep(r ledger.Receipt, st ledger.Step) (row Row) {
 	if r.Passes > 1 && r.First != nil {
 		again = fmt.Sprintf(", %d times since %s", r.Passes, When(*r.First))
 	}
-	row.Text = diag.Clean(fmt.Sprintf("%s  %s %s in %.1f s%s%s", When(r.Began), st.Action, st.Status, st.Seconds, drift, again))
+	row.Label, row.Text = When(r.Began), diag.Clean(fmt.Sprintf("%s %s in %.1f s%s%s", st.Action, st.Status, st.Seconds, drift, again))
 	line("by %s with commit %s", r.By, named(r.Commit, r.Subject, r.Author))
 	if st.Reason != "" {
 		line("because %s", st.Reason)

@@ -147,9 +147,7 @@ func nodeView(x *request) (page, error) {
 		return p, nil
 	}
 	done := section{ID: "done", Title: "Last changes"}
-	for _, r := range explained.Done {
-		done.Items = append(done.Items, fact{Value: plain(r.Text), Below: r.Below})
-	}
+	done.Items = facts(explained.Done)
 	h, err := x.o.Source.History(x.Context(), historyShown, why.Address)
 	if err != nil {
 		return page{}, err

@@ -405,6 +405,9 @@ func inert(t *testing.T, to string, doc *html.Node) {
 		}
 	}
 	for d := range doc.Descendants() {
+		if d.Data == "dl" {
+			require.Equal(t, "dt", d.FirstChild.Data, "%s: a list of definitions begins with a term", to)
+		}
 		if d.Data == "label" {
 			require.True(t, ids[attr(d, "for")], to)
 		}
