@@ -56,7 +56,7 @@ for (const target of targets) {
   const seen = new Set();
   for (let i = 0; i < 60; i++) {
     await page.keyboard.press("Tab");
-    seen.add(await page.evaluate(() => document.activeElement.textContent.trim() || document.activeElement.name));
+    seen.add(await page.evaluate(() => document.activeElement.name || document.activeElement.textContent.trim()));
   }
   for (const name of ["Fleet", "Timeline", "Commit", "Sign out", "Reconcile now", "Suspend…", "q", "state", "Search"]) assert.ok(seen.has(name), name + " cannot be reached by Tab");
   await page.locator("summary").focus();
