@@ -117,6 +117,7 @@ func serveAgent(x *request) error {
 		}
 		return &wire.Error{Code: wire.CodeNotFound, Message: message, Hint: "install the program of the same version on the node by hand, as /usr/local/bin/homestak-gitops"}
 	}
+	x.w.Header().Set(wire.VersionHeader, x.o.Version)
 	return tooBusy(x.w, x.o.Program.Serve(recorder{x.w, x}, x.Request))
 }
 

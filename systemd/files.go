@@ -3,15 +3,16 @@ package systemd
 
 import "embed"
 
-//go:embed homestak-gitops.service homestak-gitops-once.service homestak-gitops.timer homestak-gitops-host.socket homestak-gitops-host.service homestak-gitops.sysusers.conf
+//go:embed homestak-gitops.service homestak-gitops-once.service homestak-gitops.timer homestak-gitops-host.socket homestak-gitops-host.service homestak-gitops-upgrade.service homestak-gitops-upgrade.timer homestak-gitops.sysusers.conf
 var files embed.FS
 
 // File is a file on a machine, owned by root and readable by everybody.
 type File struct{ Path, Content string }
 
-// The unit of the agent, and what its user is made from.
+// The unit of the agent, the one for its upgrades, and what its user is made from.
 const (
 	Service  = "homestak-gitops.service"
+	Upgrades = "homestak-gitops-upgrade.timer"
 	Sysusers = "/usr/local/lib/sysusers.d/homestak-gitops.conf"
 )
 
@@ -25,6 +26,8 @@ func Files() []File {
 		{units + "homestak-gitops.timer", content("homestak-gitops.timer")},
 		{units + "homestak-gitops-host.socket", content("homestak-gitops-host.socket")},
 		{units + "homestak-gitops-host.service", content("homestak-gitops-host.service")},
+		{units + "homestak-gitops-upgrade.service", content("homestak-gitops-upgrade.service")},
+		{units + Upgrades, content(Upgrades)},
 	}
 }
 

@@ -10,7 +10,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=${DESTDIR:-}
 prefix=${PREFIX:-/usr/local}
-units="homestak-gitops.service homestak-gitops-once.service homestak-gitops.timer homestak-gitops-host.socket homestak-gitops-host.service"
+units="homestak-gitops.service homestak-gitops-once.service homestak-gitops.timer homestak-gitops-host.socket homestak-gitops-host.service homestak-gitops-upgrade.timer homestak-gitops-upgrade.service"
 
 bin=$root$prefix/bin
 unitdir=$root$prefix/lib/systemd/system
@@ -59,7 +59,7 @@ put() {
 take() {
   if live; then
     # Stopping waits for the steps that run. A unit that does not exist is not an error.
-    for unit in homestak-gitops-host.socket homestak-gitops-host.service homestak-gitops.timer homestak-gitops-once.service homestak-gitops.service; do
+    for unit in homestak-gitops-upgrade.timer homestak-gitops-upgrade.service homestak-gitops-host.socket homestak-gitops-host.service homestak-gitops.timer homestak-gitops-once.service homestak-gitops.service; do
       if [ -e "$unitdir/$unit" ]; then
         systemctl disable --quiet --now "$unit"
       fi

@@ -3,16 +3,12 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"os/user"
-	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/drivers/local"
-	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/service"
 )
 
@@ -34,23 +30,9 @@ func runHostHelper(ctx context.Context, a *app) error {
 	if os.Geteuid() != 0 || folder == "" {
 		return errors.New("the helper applies the spec of a host as root, when the agent asks for it: systemctl enable --now homestak-gitops-host.socket")
 	}
-	who, err := user.Lookup(agentUser)
+	cfg, uid, err := configOfAgent(a)
 	if err != nil {
-		return fmt.Errorf("find the user of the agent: %w", err)
-	}
-	uid, err := strconv.Atoi(who.Uid)
-	if err != nil {
-		return fmt.Errorf("find the user of the agent: %w", err)
-	}
-	// The folder of the unit is that of the helper, not of the agent.
-	cfg, found := service.ReadConfig(service.Flags{}, func(name string) string {
-		if name == "STATE_DIRECTORY" {
-			return ""
-		}
-		return a.ui.Env(name)
-	})
-	if a.ui.Findings(found); found.HasErrors() {
-		return fmt.Errorf("the helper cannot start: %s", diag.Count(found.Errors(), "configuration error"))
+		return err
 	}
 	log := service.NewLog(a.ui.Stderr, a.ui.Env("JOURNAL_STREAM"), cfg.Log.Level, cfg.Log.Format)
 	return service.RunHelper(ctx, service.HelperOptions{

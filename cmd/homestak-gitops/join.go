@@ -37,6 +37,7 @@ It may be repeated. To replace a parent that is lost, run it with the values of 
 	fs := c.Flags()
 	fs.StringVar(&j.Pin, "pin", "", "`PIN` of the server's key, such as sha256:…; several are separated by commas")
 	fs.StringVar(&j.Token, "token", "", "`TOKEN` for joining")
+	fs.BoolVar(&j.Upgrades, "upgrades", false, "take later programs of the parent every hour, without being asked")
 	fs.BoolVar(&look, "print", false, "print what it would do, and change nothing")
 	return c
 }

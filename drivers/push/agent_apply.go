@@ -210,11 +210,11 @@ func FinishAgent(ctx context.Context, m machine) error {
 // Back puts the program from before an upgrade in place of the new one, and starts the agent.
 func (f *FoundAgent) Back(ctx context.Context, m machine) error {
 	return runCommand(ctx, m, guest.Script("set -e\n"+guest.Lock+
+		"[ -f "+oldFile+" ] || die 'the program from before the upgrade is missing'\n"+
 		"printf '%s\\n' "+f.want.Program.Sum+" | put "+refusedFile+" 0644 root root\n"+
 		arm+"systemctl stop "+systemd.Service+" || :\n"+
-		"[ -f "+oldFile+" ] || die 'the program from before the upgrade is missing'\n"+
 		"mv -fT "+oldFile+" "+programFile+"; sync /usr/local/bin\n"+
-		"drop "+upgradeFile+"\n"+start))
+		start+"drop "+upgradeFile+"\n"))
 }
 
 func runCommand(ctx context.Context, m machine, c guest.Command) error {

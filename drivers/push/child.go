@@ -282,7 +282,16 @@ func (d *Driver) applyAgent(ctx context.Context, m guest.Machine, s plan.Step) e
 		report("waiting for a report of the new program")
 		var within time.Duration
 		within, full = d.hearFor(ctx)
-		err = d.hear(ctx, node, w.Program.Version, within)
+		err = hear(ctx, within, func() error {
+			switch runs := c.Runs(node); runs {
+			case w.Program.Version:
+				return nil
+			case "":
+				return errors.New("it did not report")
+			default:
+				return fmt.Errorf("it reported version %s", runs)
+			}
+		})
 	}
 	switch {
 	case ctx.Err() != nil || errors.Is(err, guest.ErrOutcomeLost):
@@ -326,30 +335,6 @@ func (d *Driver) hearFor(ctx context.Context) (within time.Duration, full bool) 
 		return max(left, 0), false
 	}
 	return within, true
-}
-
-// hear waits until a child reports that it runs this version of the program.
-func (d *Driver) hear(ctx context.Context, node, version string, within time.Duration) error {
-	end := time.NewTimer(within)
-	defer end.Stop()
-	every := time.NewTicker(hearEvery)
-	defer every.Stop()
-	for {
-		runs := d.cfg.Children().Runs(node)
-		if runs == version {
-			return nil
-		}
-		select {
-		case <-every.C:
-		case <-end.C:
-			if runs != "" {
-				return fmt.Errorf("it reported version %s", runs)
-			}
-			return fmt.Errorf("it did not report within %s", within.Round(time.Millisecond))
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 }
 
 // isInside reports whether an address is of something inside a guest.

@@ -130,16 +130,29 @@ type childMachine struct {
 	seen strings.Builder // scripts and their outputs
 	// instead replaces a command before it runs. May be nil.
 	instead func(guest.Command) guest.Command
+	// installs is what a program does that installs itself. May be nil.
+	installs func(program []byte) error
 }
 
 func begin(t *testing.T) *childMachine {
 	t.Helper()
+	m := &childMachine{t: t}
 	run := func(_ *debian.Machine, p *simmachine.Process) int {
+		if len(p.Args) > 3 && p.Args[3] == "--install" {
+			program, err := p.ReadFile(p.Args[1])
+			if err == nil {
+				err = m.installs([]byte(program))
+			}
+			if err != nil {
+				return p.Failf("%v", err)
+			}
+			return 0
+		}
 		p.Ready()
 		<-p.Killed()
 		return 0
 	}
-	m := &childMachine{Machine: debian.NewDisk(debian.Options{Programs: map[string]debian.Program{interpreter: run}}).Begin(debian.Birth{Instance: "1", Hostname: "inner"}), t: t}
+	m.Machine = debian.NewDisk(debian.Options{Programs: map[string]debian.Program{interpreter: run}}).Begin(debian.Birth{Instance: "1", Hostname: "inner"})
 	t.Cleanup(m.Halt)
 	m.put("/usr/bin/pveum", drivertest.PVEum)
 	m.put("/usr/local/sbin/systemd-sysusers", "#!/bin/sh\nuseradd --shell /usr/sbin/nologin homestak-gitops\n")
@@ -343,6 +356,12 @@ func (m *childMachine) cutAt(n int) {
 	const libraryEnds = "base64 -w0; echo; }\n"
 	m.instead = func(c guest.Command) guest.Command {
 		text := &c.Args[len(c.Args)-1]
+		switch {
+		case n <= 0:
+			return guest.Command{Args: []string{"sh", "-c", "exit 99"}}
+		case len(c.Args) > 2 && c.Args[2] == "--install": // it runs commands of its own
+			return c
+		}
 		body := string(c.Stdin)
 		if *text != "-s" { // the program is its standard input
 			body = *text

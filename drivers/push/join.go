@@ -16,6 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
+	"github.com/homestak/homestak-gitops/systemd"
 )
 
 // joinKey is the key of a machine that joins: an answer that got lost is repeated for it alone.
@@ -76,6 +77,7 @@ type Join struct {
 	System, Arch string                                                               // as Go names them
 	Program      []byte                                                               // this program, for a parent that has another one or none
 	Version      string                                                               // of it
+	Upgrades     bool                                                                 // enable the timer of upgrades
 	Say          func(format string, args ...any)                                     // reports each step, a line at a time
 	Dial         func(ctx context.Context, network, address string) (net.Conn, error) // nil: the network
 }
@@ -149,6 +151,11 @@ func (j *Join) Do(ctx context.Context, look bool) error {
 	if err := found.joins(ctx, j.Machine, known, program); err != nil {
 		return err
 	}
+	if j.Upgrades {
+		if err := runCommand(ctx, j.Machine, guest.Script("set -e\nsystemctl enable "+systemd.Upgrades+" >/dev/null 2>&1 || die '"+systemd.Upgrades+" cannot be enabled'\nunit restart "+systemd.Upgrades+"\n")); err != nil {
+			return err
+		}
+	}
 	if got.Waiting {
 		j.Say("%s waits: no commit has a host of this name yet. Declare it: host %q { parent = … }", p.Identity, p.Identity)
 		return nil
@@ -164,6 +171,9 @@ func (j *Join) installs(found *FoundAgent) {
 		j.Say("create homestak@pve with its roles and a token for the API of this machine")
 	}
 	j.Say("start homestak-gitops.service, now and at every boot")
+	if j.Upgrades {
+		j.Say("start %s: who controls the parent is root on this machine from then on", systemd.Upgrades)
+	}
 }
 
 // How often a machine asks at its first boot, and the pause between two.

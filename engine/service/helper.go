@@ -175,17 +175,44 @@ const pinsFile = "pins.json"
 
 // helperTransport returns the way to the repository of a parent. Nil: the repository is not the parent's.
 func helperTransport(o HelperOptions) (http.RoundTripper, error) {
+	parent, err := rootsParentOf(o)
+	if err != nil || parent == nil || !strings.HasPrefix(o.Config.Repository.URL, strings.TrimRight(o.Config.Parent.URL, "/")+"/") {
+		return nil, err
+	}
+	return &learning{RoundTripper: client.NewTransport(parent.now, o.Config.Parent.URL, nil), parent: *parent, log: o.Log}, nil
+}
+
+// rootsParentOf returns nil where agent.hcl names no parent.
+func rootsParentOf(o HelperOptions) (*rootsParent, error) {
 	c := o.Config
 	p := c.Parent
-	if p == nil || p.URL == "" || !strings.HasPrefix(c.Repository.URL, strings.TrimRight(p.URL, "/")+"/") {
+	if p == nil || p.URL == "" {
 		return nil, nil //nolint:nilnil // there is none
+	}
+	if err := notOf(o.UID, c.File); err != nil {
+		return nil, fmt.Errorf("agent.hcl: %w", err)
 	}
 	given, err := wire.ParentByHand(c.Identity, strings.TrimRight(p.URL, "/"), p.TokenFile, p.Pins)
 	if err != nil {
 		return nil, fmt.Errorf("parent of agent.hcl: %w", err)
 	}
-	parent := rootsParent{given: given, uid: o.UID, tokens: filepath.Join(c.DataDir, parentFile), pins: filepath.Join(o.Folder, pinsFile)}
-	return &learning{RoundTripper: client.NewTransport(parent.now, p.URL, nil), parent: parent, log: o.Log}, nil
+	return &rootsParent{given: given, uid: o.UID, tokens: filepath.Join(c.DataDir, parentFile), pins: filepath.Join(o.Folder, pinsFile)}, nil
+}
+
+// RootsParent returns the parent of agent.hcl as root trusts it, with the token of the agent. It asks the parent for its pins, and
+// keeps them. Of the options, it uses Config, UID, Folder and Log.
+func RootsParent(ctx context.Context, o HelperOptions) (wire.Parent, error) {
+	parent, err := rootsParentOf(o)
+	if err != nil {
+		return wire.Parent{}, err
+	}
+	if parent == nil {
+		return wire.Parent{}, errors.New("this host has no parent that it could get a program from: install it by hand")
+	}
+	if err := parent.learn(ctx); err != nil {
+		o.Log.Warn("the pins of the parent were not renewed", "error", err)
+	}
+	return parent.now()
 }
 
 // rootsParent is the parent of agent.hcl as the helper knows it. It has the token that the parent renewed for the agent. The agent

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -38,6 +39,23 @@ func (c *Client) Join(ctx context.Context, key string) (wire.Joined, wire.Parent
 		}
 	}
 	return wire.Joined{}, wire.Parent{}, c.failed(ctx, "joining as", err)
+}
+
+// Announced returns the SHA-256, in hex, and the version of the program that the parent has for this operating system and
+// architecture, as Go names them.
+func (c *Client) Announced(ctx context.Context, os, arch string) (sum, version string, err error) {
+	status, header, body, err := c.exchange(ctx, usual(), http.MethodHead, wire.AgentPath(os, arch), nil, http.Header{})
+	sum = strings.Trim(header.Get("ETag"), `"`)
+	switch {
+	case err != nil:
+	case status != http.StatusOK:
+		err = &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
+	case len(sum) != hex.EncodedLen(sha256.Size) || strings.Trim(sum, "0123456789abcdef") != "":
+		err = wire.Errorf(wire.CodeSchema, "the parent does not say the checksum of its program")
+	default:
+		return sum, header.Get(wire.VersionHeader), nil
+	}
+	return "", "", c.failed(ctx, "asking for the program for", err)
 }
 
 // Program fetches the program for this operating system and architecture, as Go names them, and holds it against its

@@ -48,6 +48,9 @@ const RepositoryPath = "/site.git"
 // ReportPath is the path for the reports of a child.
 func ReportPath(identity string) string { return "/report/" + url.PathEscape(identity) }
 
+// VersionHeader has the version of the program in the answer with it. The entity tag is its SHA-256, in hex.
+const VersionHeader = "Homestak-Version"
+
 // AgentPath is the path of the program, for an operating system and architecture as Go names them.
 func AgentPath(os, arch string) string { return "/agent/" + os + "-" + arch }
 

@@ -131,6 +131,7 @@ var libraries = []library{
 	{path: "github.com/spf13/cobra", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
 	{path: "github.com/spf13/pflag", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
 	{path: "golang.org/x/sys", owners: []string{"drivers/proxmox"}, why: "the files of a node are read every second, with no call more than needed"},
+	{path: "golang.org/x/mod/semver", owners: []string{"drivers/push"}, why: "an upgrade compares versions as the go command stamps them"},
 	{path: "golang.org/x/term", owners: []string{"cmd/homestak-gitops/ui"}, why: "only the command has a terminal"},
 	{path: "github.com/a-h/templ", owners: []string{"engine/web"}, why: "markup is written in one place, and compiled to Go that escapes by context"},
 	{path: "golang.org/x/net/html", tests: true, why: "for tests: reads pages as a browser does"},

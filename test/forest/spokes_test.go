@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -310,6 +311,15 @@ func TestJoin(t *testing.T) {
 		again, err := m.Join(token, own, pins)
 		require.NoError(t, err, "its answer may have been lost")
 		require.NotEmpty(t, again.Token)
+		has := client.Client{Parent: m.known, Dial: w.Network.dial(m)}
+		sum, version, err := has.Announced(t.Context(), runtime.GOOS, runtime.GOARCH)
+		require.NoError(t, err)
+		require.Equal(t, "1.0", version)
+		program, err := has.Program(t.Context(), runtime.GOOS, runtime.GOARCH, sum)
+		require.NoError(t, err)
+		require.Equal(t, "a program", string(program))
+		_, _, err = stolen.Announced(t.Context(), runtime.GOOS, runtime.GOARCH)
+		require.Error(t, err, "its token was used")
 
 		clear(w.down)
 		w.live(10 * time.Minute)

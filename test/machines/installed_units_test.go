@@ -25,7 +25,7 @@ const shipped = "../../systemd"
 func TestInstalledSystemdTakesTheUnits(t *testing.T) {
 	dir := analyzed(t)
 	said, err := exec.Command("systemd-analyze", "verify",
-		filepath.Join(dir, service), filepath.Join(dir, once), filepath.Join(dir, timer), filepath.Join(dir, helperSocket), filepath.Join(dir, helperUnit)).CombinedOutput()
+		filepath.Join(dir, service), filepath.Join(dir, once), filepath.Join(dir, timer), filepath.Join(dir, helperSocket), filepath.Join(dir, helperUnit), filepath.Join(dir, "homestak-gitops-upgrade.timer"), filepath.Join(dir, "homestak-gitops-upgrade.service")).CombinedOutput()
 	require.NoError(t, err, string(said))
 	require.Empty(t, string(said))
 }
@@ -133,6 +133,7 @@ func TestInstalledFilesAndTheirRemoval(t *testing.T) {
 		"usr/lib/systemd/system/homestak-gitops-once.service", "usr/lib/systemd/system/homestak-gitops.service",
 		"usr/lib/systemd/system/homestak-gitops.timer", "usr/lib/sysusers.d/homestak-gitops.conf",
 		"usr/lib/systemd/system/homestak-gitops-host.socket", "usr/lib/systemd/system/homestak-gitops-host.service",
+		"usr/lib/systemd/system/homestak-gitops-upgrade.service", "usr/lib/systemd/system/homestak-gitops-upgrade.timer",
 	}
 	slices.Sort(installed)
 	install(program)
