@@ -242,8 +242,11 @@ func shipped() []systemd.File {
 	return append(systemd.Files(), systemd.File{Path: dropIn, Content: dropInText})
 }
 
-// changed is the first of them that is not as it should be; "" for none.
+// changed is the first of them that is not as it should be; "" for none. Those of a program that is kept stay with it.
 func (f *FoundAgent) changed() string {
+	if f.keeps() && f.files[unitFile] != "" {
+		return ""
+	}
 	for _, file := range shipped() {
 		if f.files[file.Path] != file.Content {
 			return file.Path
@@ -309,6 +312,9 @@ func (f *FoundAgent) lacks() []string {
 func (f *FoundAgent) Outdated() bool {
 	return f.program != f.want.Program.Sum && (!f.want.Keeps || f.program == "" || f.upgrade != "")
 }
+
+// keeps reports whether the machine has another program than the parent, and is to have it.
+func (f *FoundAgent) keeps() bool { return f.program != f.want.Program.Sum && !f.Outdated() }
 
 // Upgrades reports whether the program that is there works, so that it is kept until the new one has reported.
 func (f *FoundAgent) Upgrades() bool {

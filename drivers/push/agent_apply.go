@@ -72,12 +72,17 @@ func (f *FoundAgent) Change(ctx context.Context, m machine, given *wire.Parent, 
 	f.rights(&b)
 	files := shipped()
 	line("folder /usr/local/lib/sysusers.d; folder /usr/local/lib/systemd/system; folder %s.d; folder %s", "/etc/systemd/system/"+systemd.Service, folder)
-	line("%s", guest.PutFile(files[0].Path, files[0].Content, "0644", "root", "root"))
-	line(`getent passwd %s >/dev/null || systemd-sysusers %s || die "the user of the agent could not be created"`, user, systemd.Sysusers)
-	line("if [ -f /usr/local/lib/systemd/system/%[1]s ]; then\n%[2]ssystemctl stop %[1]s || :\nfi", systemd.Service, arm)
-	for _, file := range files[1:] {
-		line("%s", guest.PutFile(file.Path, file.Content, "0644", "root", "root"))
+	put := func(files []systemd.File) {
+		for _, file := range files {
+			if f.changed() != "" {
+				line("%s", guest.PutFile(file.Path, file.Content, "0644", "root", "root"))
+			}
+		}
 	}
+	put(files[:1])
+	line(`getent passwd %s >/dev/null || systemd-sysusers %s || die "the user of the agent could not be created"`, user, systemd.Sysusers)
+	line("if [ -f %[1]s ]; then\n%[2]ssystemctl stop %[3]s || :\nfi", unitFile, arm, systemd.Service)
+	put(files[1:])
 	if given != nil {
 		line("%s", guest.PutFile(tokenFile, given.Token+"\n", "0600", user, user))
 		line("%s", guest.PutFile(settingsFile, f.settings(*given), "0644", "root", "root"))

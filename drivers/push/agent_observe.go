@@ -33,6 +33,7 @@ const (
 
 	user = "homestak-gitops"
 
+	unitFile   = "/usr/local/lib/systemd/system/" + systemd.Service
 	dropIn     = "/etc/systemd/system/" + systemd.Service + ".d/child.conf"
 	dropInText = "# The agent of a child reads the files of the cluster, which belong to this group.\n[Service]\nSupplementaryGroups=www-data\n"
 

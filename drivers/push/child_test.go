@@ -317,6 +317,29 @@ func TestWhatDiffersIsPutBack(t *testing.T) {
 	}
 }
 
+// A child that keeps its program keeps the units of that program: they go with it, and a change would start the agent again.
+func TestUnitsStayWithTheProgram(t *testing.T) {
+	const unit = "/usr/local/lib/systemd/system/homestak-gitops.service"
+	m, w := begin(t), want(t)
+	require.NoError(t, m.install(w, programOf("1"), "good-1"))
+	m.sh("echo '# of version 1' >>" + unit)
+	w.Program.Sum, w.Keeps = sumOf(programOf("2")), true
+	require.Empty(t, m.changes(w))
+	m.sh("echo bad >/etc/homestak-gitops/parent.token")
+	require.NoError(t, m.install(w, nil, "good-2"))
+	require.Empty(t, m.changes(w))
+	require.Equal(t, "# of version 1\n", m.sh("tail -n1 "+unit), "another change of the agent leaves them alone")
+	m.sh("rm " + unit)
+	require.Contains(t, m.changes(w), "units: homestak-gitops.service differs", "it cannot start without")
+	require.NoError(t, m.install(w, nil, "good-2"))
+	require.Empty(t, m.changes(w))
+	m.sh("echo '# of version 1' >>" + unit)
+	w.Keeps = false
+	require.Len(t, m.changes(w), 2)
+	require.NoError(t, m.install(w, programOf("2"), "good-2"))
+	require.Empty(t, m.changes(w))
+}
+
 // What the agent renewed counts, as long as it is from what is written.
 func TestRenewedPinsAndToken(t *testing.T) {
 	m, w := begin(t), want(t)
