@@ -465,7 +465,7 @@ func TestST20SimulatedUpgradeInOrder(t *testing.T) {
 	require.ErrorContains(t, r.Err, "version 2.0-broken of the program does not work on other, so the previous one is restored")
 	require.Eventually(t, func() bool { return s.Runs("other") == "1.0" }, 5*time.Minute, time.Millisecond)
 	r = s.run("apply")
-	require.ErrorContains(t, r.Err, "it is tried again after an hour")
+	require.ErrorContains(t, r.Err, "this is retried after an hour")
 	require.Contains(t, describe(r), "agent.inner keeps the program that it has: other is upgraded before it, and runs 1.0")
 	require.Equal(t, "1.0", s.Runs("inner"), "halted")
 
