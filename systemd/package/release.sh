@@ -29,7 +29,8 @@ mkdir -p "$out/apt"
 cp "$out"/*.deb "$out/apt/"
 "$here/repository.sh" "$out/apt" ${GPG_KEY:+"$GPG_KEY"}
 (cd "$top" && ${SBOM:-"$go" run github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.9.0} \
-  app -json -licenses -noserial -notimestamp -main cmd/homestak-gitops -output "$out/homestak-gitops-$version.cdx.json" .)
+  app -json -licenses -noserial -main cmd/homestak-gitops -output "$out/homestak-gitops-$version.cdx.json" .)
+sed -i '/"timestamp": /d' "$out/homestak-gitops-$version.cdx.json"
 (cd "$out" && sha256sum ./*.deb ./*.tar.gz ./*.json | sed 's|\./||' >SHA256SUMS)
 if [ -n "${MINISIGN_KEY:-}" ]; then
   minisign -S -s "$MINISIGN_KEY" -m "$out/SHA256SUMS" -t "homestak-gitops $version"
