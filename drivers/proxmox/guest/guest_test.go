@@ -436,7 +436,7 @@ func recorded(t *testing.T) []shown {
 	for _, pattern := range []string{
 		filepath.Join(folder, "*.json"),
 		filepath.Join(folder, "stories", "*.json"),
-		filepath.Join("..", "..", "..", "test", "sim", "replay", "testdata", "stories", "*.json.gz"),
+		filepath.Join("..", "..", "..", "test", "sim", "testdata", "stories", "*.json.gz"),
 	} {
 		found, err := filepath.Glob(pattern)
 		require.NoError(t, err)
