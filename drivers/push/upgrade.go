@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"golang.org/x/mod/semver"
@@ -59,7 +60,7 @@ func (u *Upgrade) Do(ctx context.Context) error {
 		u.Say("the program is that of the parent")
 		return nil
 	}
-	if !semver.IsValid(version) || semver.IsValid(u.Version) && semver.Compare(version, u.Version) < 0 {
+	if now, next := semantic(u.Version), semantic(version); !semver.IsValid(next) || semver.IsValid(now) && semver.Compare(next, now) < 0 {
 		return fmt.Errorf("the parent has version %.100q of the program, and this is %s: an older one is not taken\nupgrade the parent, or install its program here by hand", version, u.Version)
 	}
 	found.want = u.wanted(sum, version)
@@ -80,6 +81,11 @@ func (u *Upgrade) Do(ctx context.Context) error {
 		return fmt.Errorf("version %s of the program does not install itself: %w", version, err)
 	}
 	return u.prove(ctx, found)
+}
+
+// semantic is a version as package semver reads it. Those of releases have no v, and a tilde before what comes before a release.
+func semantic(version string) string {
+	return "v" + strings.ReplaceAll(strings.TrimPrefix(version, "v"), "~", "-")
 }
 
 // Install puts this program, which was sent, in the place of the one before, if it has that SHA-256. The upgrade of that one goes

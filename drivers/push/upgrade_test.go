@@ -120,6 +120,21 @@ func TestAHostTakesTheProgramOfItsParent(t *testing.T) {
 	require.Equal(t, "v1.0.2", s.version())
 }
 
+// Versions of packages count, too.
+func TestAHostTakesAReleasedProgram(t *testing.T) {
+	s := newSpoke(t)
+	for _, version := range []string{"1.0.2~202611270451.abcdef1", "1.0.2"} {
+		s.above.version = version
+		require.NoError(t, s.run(), s.said.String())
+		require.Equal(t, version, s.version())
+	}
+	for _, version := range []string{"1.0.1", "v1.0.1", "1.0.2~202611280000.abcdef1"} {
+		s.above.version = version
+		require.ErrorContains(t, s.run(), "an older one is not taken", version)
+	}
+	require.Equal(t, "1.0.2", s.version())
+}
+
 // A program that does not report goes back, and is not fetched again at once. A later one is tried.
 func TestAHostGoesBackToItsProgram(t *testing.T) {
 	s := newSpoke(t)
