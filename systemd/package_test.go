@@ -59,3 +59,26 @@ func TestAPackageReadsTheFormat(t *testing.T) {
 func written(text string) func(file string) error {
 	return func(file string) error { return os.WriteFile(file, []byte(text), 0o600) }
 }
+
+// The package stops each unit before its program goes, and purging disables it.
+func TestAPackageTakesItsUnitsAway(t *testing.T) {
+	t.Parallel()
+	stops, err := os.ReadFile("package/prerm")
+	require.NoError(t, err)
+	disables, err := os.ReadFile("package/postrm")
+	require.NoError(t, err)
+	units, err := filepath.Glob("homestak-gitops*.*")
+	require.NoError(t, err)
+	require.Greater(t, len(units), 5)
+	for _, unit := range units {
+		if strings.HasSuffix(unit, ".conf") {
+			continue
+		}
+		require.Contains(t, string(stops), " "+unit)
+		text, err := os.ReadFile(unit)
+		require.NoError(t, err)
+		if _, target, wanted := strings.Cut(string(text), "WantedBy="); wanted {
+			require.Contains(t, string(disables), "/"+strings.TrimSpace(target)+".wants/"+unit)
+		}
+	}
+}
