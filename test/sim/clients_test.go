@@ -302,7 +302,7 @@ func copyLibrary(t *testing.T) string {
 	}
 	write("helpers_test.go", []byte(libraryHelpers))
 	for _, name := range []string{"go.mod", "go.sum"} {
-		content, err := os.ReadFile(filepath.Join("..", "..", "..", name))
+		content, err := os.ReadFile(filepath.Join("..", "..", name))
 		require.NoError(t, err)
 		write(name, content)
 	}
