@@ -639,7 +639,7 @@ func TestEventsOfHostsBelow(t *testing.T) {
 	} {
 		after := wire.Report{Identity: "branch-7", Ready: step.ready, Nodes: step.nodes, Findings: diag.List{{Severity: diag.Error, Summary: "no quorum"}}}
 		all, _, _ := l.After("")
-		l.Reported(before, after, noon)
+		l.Reported(before, after, noon, func(string) bool { return true })
 		now, _, _ := l.After("")
 		require.Equal(t, step.want, lines(now[len(all):]), step.name)
 		before = after

@@ -261,8 +261,9 @@ func (d *differ) checks() {
 }
 
 // hostsBetween lists which hosts turned ready or not between two reports of a child: itself, and those below it. Of a child that did
-// not report before, a host that is ready is news, too. That a host says nothing any more is no report, and so no event.
-func hostsBetween(before, after wire.Report, at time.Time) []Event {
+// not report before, a host that is ready is news, too. That a host says nothing any more is no report, and so no event. Hosts that
+// are not below the child are left out: it could claim any.
+func hostsBetween(before, after wire.Report, at time.Time, below func(host string) bool) []Event {
 	was := map[string]bool{}
 	if before.Identity != "" {
 		was[before.Identity] = before.Ready
@@ -272,7 +273,7 @@ func hostsBetween(before, after wire.Report, at time.Time) []Event {
 	}
 	var out []Event
 	add := func(name, agent string, ready bool, problem string) {
-		if old, known := was[name]; known && old == ready {
+		if old, known := was[name]; known && old == ready || name != after.Identity && !below(name) {
 			return
 		}
 		e := Event{At: at, Type: HostNotReady, Agent: agent, Address: model.Address{Kind: model.HostKind, Name: name}.String(), Text: oneLine(problem)}

@@ -38,9 +38,10 @@ func (l *EventLog) Record(s agent.Status) {
 	l.add(events)
 }
 
-// Reported adds the events since the previous report of a child. Before has no identity if there was none.
-func (l *EventLog) Reported(before, after wire.Report, at time.Time) {
-	events := hostsBetween(before, after, at)
+// Reported adds the events since the previous report of a child. Before has no identity if there was none. Below reports whether
+// a host may be below the child.
+func (l *EventLog) Reported(before, after wire.Report, at time.Time, below func(host string) bool) {
+	events := hostsBetween(before, after, at, below)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.add(events)

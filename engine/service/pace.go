@@ -20,7 +20,16 @@ func limits(pace time.Duration) specserve.Limits {
 // childReported passes on what is new from below.
 func (s *Service) childReported(before, after wire.Report, child bool) {
 	if child {
-		s.events.Reported(before, after, time.Now().UTC())
+		s.carrier.mutex.Lock()
+		site := s.carrier.desired.Site
+		s.carrier.mutex.Unlock()
+		s.events.Reported(before, after, time.Now().UTC(), func(host string) bool {
+			if site == nil {
+				return false
+			}
+			through, declared := site.Toward(s.o.Config.Identity, host)
+			return !declared || through == after.Identity
+		})
 	}
 	if s.above != nil {
 		s.above.PassEnded()
