@@ -223,7 +223,8 @@ func (d *Driver) applyAgent(ctx context.Context, m guest.Machine, s plan.Step) e
 	planned := func(path string) bool {
 		return slices.ContainsFunc(s.Changes, func(p plan.Change) bool { return p.Path == path })
 	}
-	w.Keeps = s.Action == plan.Update && !planned("program")
+	// One that leaves the site keeps its program, too, but is wanted as it was found: see reconnected.
+	w.Keeps = s.Action == plan.Update && !planned("program") && s.Want.Spec.(*Agent).Program == ours
 	f, err := ObserveAgent(ctx, m, w)
 	if err != nil {
 		return err
