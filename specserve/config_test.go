@@ -137,10 +137,12 @@ func TestStatusAndEventsOfAnAgent(t *testing.T) {
 	s.publishTree(nil)
 	for _, path := range []string{"/status", "/events"} {
 		require.Equal(t, "E300", s.ask("GET", path).code())
-		require.Equal(t, "E301", s.ask("GET", path, bearer(string(s.access.Operator))...).code())
+		require.Equal(t, "E301", s.ask("GET", path, bearer(string(s.access.Repository))...).code())
 		require.Equal(t, "E301", s.ask("GET", path, bearer(s.mint(s.keys[0], "inner"))...).code())
 	}
-	require.JSONEq(t, `{"identity":"father"}`, s.ask("GET", "/status", bearer(string(s.access.Read))...).body)
+	for _, key := range [][]byte{s.access.Read, s.access.Operator} {
+		require.JSONEq(t, `{"identity":"father"}`, s.ask("GET", "/status", bearer(string(key))...).body)
+	}
 	require.Equal(t, "text/event-stream; charset=utf-8", s.ask("HEAD", "/events", bearer(string(s.access.Read))...).header.Get("Content-Type"))
 
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+s.addr+"/events?follow=true", http.NoBody)
