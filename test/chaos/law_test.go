@@ -784,8 +784,9 @@ func TestEveryLawCanTrip(t *testing.T) {
 			w.sim.Edit(func(e *pve.Edit) { e.Add(g) })
 		}},
 		"a guest is left behind": {"law c", func(w *world, g pve.Guest) {
+			born := fmt.Sprintf(`"born":%d`, g.VMID)
 			g.VMID, g.Running = 40000, false
-			g.Config["description"] = strings.ReplaceAll(g.Config["description"], `"node":"`, `"node":"gone-`)
+			g.Config["description"] = strings.NewReplacer(`"node":"`, `"node":"gone-`, born, `"born":40000`).Replace(g.Config["description"])
 			delete(g.Config, "protection")
 			w.sim.Edit(func(e *pve.Edit) { e.Add(g) })
 		}},
