@@ -58,8 +58,8 @@ func Listen(ctx context.Context, name string) (net.Listener, error) {
 // socketMode lets the owner and the group in.
 const socketMode = 0o660
 
-// bounded returns a listener that accepts only so many connections at once.
-func bounded(ln net.Listener, n int) net.Listener {
+// Bounded returns a listener that accepts only so many connections at once.
+func Bounded(ln net.Listener, n int) net.Listener {
 	return &boundedListener{Listener: ln, slots: make(chan struct{}, n), closed: make(chan struct{})}
 }
 

@@ -125,7 +125,7 @@ func (c *Server) Serve(ctx context.Context, ln net.Listener) error {
 	var silent wire.Silent
 	s.ConnState = silent.Track
 	served := make(chan error, 1)
-	go func() { served <- s.Serve(bounded(ln, controlConns)) }()
+	go func() { served <- s.Serve(Bounded(ln, controlConns)) }()
 	select {
 	case err := <-served:
 		return fmt.Errorf("serve the control socket: %w", err)

@@ -30,12 +30,15 @@ type Token struct {
 	Operator bool // whom it admits
 
 	text string
+	name string     // of its cookie: browsers send cookies to every port of this machine
 	mu   sync.Mutex // guards used
 	used bool
 }
 
 // NewToken makes a token.
-func NewToken(operator bool) *Token { return &Token{Operator: operator, text: rand.Text()} }
+func NewToken(operator bool) *Token {
+	return &Token{Operator: operator, text: rand.Text(), name: cookieName + "-" + rand.Text()[:8]}
+}
 
 // Path is the address with the token.
 func (t *Token) Path() string { return "/sign-in?token=" + t.text }
@@ -68,6 +71,14 @@ type visitor struct {
 	CSRF     string // that forms of this person have
 }
 
+// cookieName is the name of the cookie here.
+func (a *Access) cookieName() string {
+	if a.Token != nil {
+		return a.Token.name
+	}
+	return cookieName
+}
+
 // key is that of a role.
 func (a *Access) key(role string) []byte {
 	read, operator := a.Keys()
@@ -93,15 +104,19 @@ func seal(key []byte, purpose, text string) string {
 func (a *Access) cookie(role string, now time.Time) *http.Cookie {
 	end := now.Add(cookieTime)
 	text := role + "." + strconv.FormatInt(end.Unix(), 10)
-	return &http.Cookie{
-		Name: cookieName, Value: text + "." + seal(a.key(role), "cookie", text), Path: "/", Expires: end,
+	c := &http.Cookie{
+		Name: a.cookieName(), Value: text + "." + seal(a.key(role), "cookie", text), Path: "/",
 		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: a.Secure,
 	}
+	if a.Token == nil {
+		c.Expires = end // that of a token ends with the browser, as its program does
+	}
+	return c
 }
 
 // visitor reads the cookie of a request.
 func (a *Access) visitor(r *http.Request, now time.Time) (visitor, bool) {
-	for _, c := range r.CookiesNamed(cookieName) {
+	for _, c := range r.CookiesNamed(a.cookieName()) {
 		role, rest, _ := strings.Cut(c.Value, ".")
 		end, sum, _ := strings.Cut(rest, ".")
 		key := a.key(role)
@@ -231,7 +246,7 @@ func (s *site) signIn(w http.ResponseWriter, r *http.Request) {
 
 // signOut forgets the cookie.
 func (s *site) signOut(w http.ResponseWriter, r *http.Request) {
-	http.SetCookie(w, &http.Cookie{Name: cookieName, Path: "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: s.o.Access.Secure})
+	http.SetCookie(w, &http.Cookie{Name: s.o.Access.cookieName(), Path: "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: s.o.Access.Secure})
 	http.Redirect(w, r, "/sign-in", http.StatusSeeOther)
 }
 

@@ -27,6 +27,15 @@ func (x *request) events() {
 		http.Error(x.w, "too many pages follow the events", http.StatusServiceUnavailable)
 		return
 	}
+	newest := control.Event{Type: "connected"}
+	err := x.o.Source.Events(x.Context(), "", false, func(e control.Event) error {
+		newest = e
+		return nil
+	})
+	if err != nil { // or the page would say that it is up to date
+		http.Error(x.w, "the agent does not answer", http.StatusBadGateway)
+		return
+	}
 	out := http.NewResponseController(x.w)
 	_ = out.SetReadDeadline(time.Time{}) // it sends nothing more
 	x.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -37,17 +46,12 @@ func (x *request) events() {
 	}
 	ctx, cancel := context.WithCancel(x.Context())
 	defer cancel()
-	last := cmp.Or(x.Header.Get("Last-Event-ID"), x.URL.Query().Get("after"))
+	begin, last := "retry: 2000\n\n", cmp.Or(x.Header.Get("Last-Event-ID"), x.URL.Query().Get("after"))
 	if last == "" {
-		newest := control.Event{Type: "connected"}
-		_ = x.o.Source.Events(ctx, "", false, func(e control.Event) error { // an agent that does not answer has none
-			newest = e
-			return nil
-		})
-		last = newest.ID
-		if !write("retry: 2000\n\n" + message(newest)) {
-			return
-		}
+		begin, last = begin+message(newest), newest.ID
+	}
+	if !write(begin) {
+		return
 	}
 	come := make(chan control.Event)
 	ended := make(chan struct{})

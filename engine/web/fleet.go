@@ -195,9 +195,12 @@ func fleetView(x *request) (page, error) {
 
 // counts counts the states; each leads to its nodes.
 func (x *request) counts(t *tree, f filter) (out []cell) {
-	n := map[string]int{}
+	n, all := map[string]int{}, 0
 	for _, m := range t.nodes[1:] {
-		n[m.State]++
+		if f.under == "" || t.below(m, f.under) {
+			n[m.State]++
+			all++
+		}
 	}
 	base := with("/", "under", f.under)
 	for _, state := range states() {
@@ -209,7 +212,7 @@ func (x *request) counts(t *tree, f filter) (out []cell) {
 		}
 		out = append(out, c)
 	}
-	return append(out, cell{Text: strconv.Itoa(len(t.nodes)-1) + "\nnodes", To: "/"})
+	return append(out, cell{Text: strconv.Itoa(all) + "\nnodes", To: base})
 }
 
 // hostSection lists the hosts, each below the one that it reports to, with healthy nodes folded.

@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/homestak/homestak-gitops/engine/control"
 )
 
 // The limits of connections.
@@ -18,6 +20,7 @@ const (
 	writeTime  = time.Minute
 	idleTime   = 2 * time.Minute
 	endTime    = time.Second // for answers under way
+	mostConns  = 256         // at once; the next ones wait
 )
 
 // Serve serves a handler until ctx ends, over TLS unless certificate is nil. It closes the listener.
@@ -30,6 +33,7 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, certificate fun
 	if certificate != nil {
 		s.TLSConfig = &tls.Config{GetCertificate: certificate, MinVersion: tls.VersionTLS12}
 	}
+	ln = control.Bounded(ln, mostConns)
 	served := make(chan error, 1)
 	go func() {
 		if certificate != nil {

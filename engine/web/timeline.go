@@ -2,6 +2,7 @@ package web
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sort"
 	"strconv"
@@ -86,6 +87,9 @@ func timelineView(x *request) (page, error) {
 	}
 	if h.Problem != "" {
 		s.Notes = append(s.Notes, h.Problem)
+	}
+	if len(h.Receipts) == receiptsRead && commit+actor != "" {
+		s.Notes = append(s.Notes, fmt.Sprintf("The newest %d passes were searched. history -n 0 prints all.", receiptsRead))
 	}
 	p.Sections = []section{s}
 	return p, nil

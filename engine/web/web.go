@@ -65,7 +65,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 const (
 	mostForm   = 16 << 10 // bytes of a form
 	mostQuery  = 4 << 10  // bytes of an address
-	mostStream = 64       // readers of events
+	mostStream = 32       // readers of events: each holds one of the 64 connections of the agent
 	planTime   = 2 * time.Minute
 )
 

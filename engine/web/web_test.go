@@ -81,7 +81,7 @@ func (f *fake) Events(ctx context.Context, after string, follow bool, each func(
 			}
 			after = e.ID
 		}
-		if !follow {
+		if !follow || f.err != nil {
 			return f.err
 		}
 		select {
@@ -313,6 +313,7 @@ func TestSearchAndPages(t *testing.T) {
 	_, text = p.read("/?under=branch-7&state=not+ready")
 	require.Contains(t, text, "2 found below branch-7", "the host itself, too")
 	require.NotContains(t, text, "web-8-3")
+	require.Contains(t, text, "13 nodes", "counts are of what they lead to")
 	_, text = p.read("/?q=nothing-like-it")
 	require.Contains(t, text, "No node matches.")
 	seen := map[string]bool{}
@@ -491,6 +492,9 @@ func TestS1TheTokenIsGoodOnce(t *testing.T) {
 	require.Equal(t, "/", res.Header.Get("Location"))
 	c := res.Cookies()[0]
 	require.True(t, c.HttpOnly && c.SameSite == http.SameSiteStrictMode && !c.Secure && c.Path == "/")
+	require.Zero(t, c.Expires, "it ends with the browser")
+	another := Access{Token: NewToken(false)}
+	require.NotEqual(t, another.cookieName(), c.Name, "browsers send cookies to every port")
 	require.Equal(t, http.StatusUnauthorized, p.get(token.Path()).StatusCode)
 	require.Equal(t, http.StatusUnauthorized, p.post("/sign-in", url.Values{"key": {""}}).StatusCode)
 	p.cookie = c
@@ -649,4 +653,27 @@ func TestEventsContinue(t *testing.T) {
 	for _, e := range missed {
 		require.Equal(t, e.ID, next())
 	}
+}
+
+// A page that shows an agent that is gone must not say that it follows it.
+func TestEventsOfAnAgentThatIsGone(t *testing.T) {
+	f := fleetOf(1, 1, "")
+	p := open(t, f, "the read key")
+	f.err = errors.New("the agent does not answer")
+	for _, to := range []string{"/events", "/events?after=1-1"} {
+		require.Equal(t, http.StatusBadGateway, p.get(to).StatusCode)
+	}
+}
+
+// Who filters the newest passes is told that there are older ones.
+func TestTheTimelineSaysHowFarItGoes(t *testing.T) {
+	f := fleetOf(1, 1, "")
+	f.receipts = slices.Repeat(f.receipts, receiptsRead+1)
+	_, text := open(t, f, "the read key").read("/timeline?commit=none")
+	require.Contains(t, text, "The newest 500 passes were searched.")
+}
+
+// Pages that follow the events leave connections of the agent for those who ask it.
+func TestEventsLeaveConnections(t *testing.T) {
+	require.LessOrEqual(t, mostStream, 64/2) // control serves 64
 }

@@ -34,7 +34,16 @@ async function refresh() {
       location.reload(); // to sign in
       return;
     }
-    if (answer.ok) replace(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    if (answer.status === 404) {
+      location.reload(); // it is gone
+      return;
+    }
+    if (!answer.ok) {
+      say("not connected");
+      return;
+    }
+    replace(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    if (stream?.readyState === EventSource.OPEN) say("live");
   } catch {
     say("not connected");
   } finally {
