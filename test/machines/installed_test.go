@@ -37,6 +37,8 @@ const (
 
 	helperSocket = "homestak-gitops-host.socket"
 	helperUnit   = "homestak-gitops-host.service"
+	upgradeTimer = "homestak-gitops-upgrade.timer"
+	upgradeUnit  = "homestak-gitops-upgrade.service"
 
 	secrets   = "/etc/homestak-gitops/secrets.yaml"
 	installer = "/opt/homestak/systemd/install.sh"

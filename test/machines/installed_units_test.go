@@ -25,7 +25,7 @@ const shipped = "../../systemd"
 func TestInstalledSystemdTakesTheUnits(t *testing.T) {
 	dir := analyzed(t)
 	said, err := exec.Command("systemd-analyze", "verify",
-		filepath.Join(dir, service), filepath.Join(dir, once), filepath.Join(dir, timer), filepath.Join(dir, helperSocket), filepath.Join(dir, helperUnit), filepath.Join(dir, "homestak-gitops-upgrade.timer"), filepath.Join(dir, "homestak-gitops-upgrade.service")).CombinedOutput()
+		filepath.Join(dir, service), filepath.Join(dir, once), filepath.Join(dir, timer), filepath.Join(dir, helperSocket), filepath.Join(dir, helperUnit), filepath.Join(dir, upgradeTimer), filepath.Join(dir, upgradeUnit)).CombinedOutput()
 	require.NoError(t, err, string(said))
 	require.Empty(t, string(said))
 }
@@ -65,9 +65,9 @@ func analyzed(t *testing.T) (dir string) {
 	dir = t.TempDir()
 	program := filepath.Join(dir, "homestak-gitops")
 	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755))
-	for _, unit := range []string{service, once, timer, helperSocket, helperUnit} {
+	for _, unit := range []string{service, once, timer, helperSocket, helperUnit, upgradeTimer, upgradeUnit} {
 		text := unitText(t, unit)
-		if strings.HasSuffix(unit, ".service") {
+		if strings.HasSuffix(unit, ".service") && unit != upgradeUnit { // which has a shell choose the program
 			require.Equal(t, 1, strings.Count(text, "\nExecStart=homestak-gitops "), unit)
 		}
 		text = strings.Replace(text, "\nExecStart=homestak-gitops ", "\nExecStart="+program+" ", 1)
