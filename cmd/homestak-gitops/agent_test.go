@@ -291,6 +291,11 @@ access {
   # repository_key_file is not set
   # hook_key_file is not set
 }
+web {
+  # listen is not set
+  # certificate_file is not set
+  # private_key_file is not set
+}
 drift_every = "7m" # %[1]s/agent.hcl:3:1
 concurrency = 8 # default
 log {
