@@ -95,7 +95,7 @@ func (a *Access) key(role string) []byte {
 // seal authenticates a text by a key, for one purpose.
 func seal(key []byte, purpose, text string) string {
 	m := hmac.New(sha256.New, key)
-	m.Write([]byte("homestak-gitops page " + purpose + "\n" + text)) //nolint:revive // a hash never fails
+	m.Write([]byte("homestak-gitops page " + purpose + "\n" + text)) // it never fails
 	return hex.EncodeToString(m.Sum(nil))
 }
 
@@ -215,7 +215,7 @@ func (s *site) askToSignIn(w http.ResponseWriter, r *http.Request, status int, p
 	if !local(to) {
 		to = "/"
 	}
-	write(r.Context(), w, status, signInPage(frame{Title: "Sign in"}, problem, to, s.o.Access.Token == nil))
+	write(r.Context(), w, status, signInPage(frame{Title: "Sign in"}, problem, to, s.o.Access.Token == nil)) //nolint:contextcheck // Render has it
 }
 
 // signIn takes a key.

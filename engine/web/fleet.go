@@ -155,9 +155,10 @@ func fleetView(x *request) (page, error) {
 	p := page{frame: x.frame("Fleet", "fleet"), Heading: s.Identity, Lead: s.Summary, Suspended: suspensions(x, s), Operate: true, SearchTo: "/", Clear: f != filter{}}
 	p.State.Text, p.State.Tone = view.Health(s)
 	p.State.Pill = true
-	p.Counts = x.counts(t, f)
+	p.Counts = counts(t, f)
 	p.Search = []field{
-		{Label: "Search", Name: "q", Value: f.search, Hint: "name, host or error"}, {Label: "State", Name: "state", Value: f.state, Options: states()},
+		{Label: "Search", Name: "q", Value: f.search, Hint: "name, host or error"},
+		{Label: "State", Name: "state", Value: f.state, Options: states()},
 		{Name: "under", Value: f.under, Hidden: true},
 	}
 	var list []*node
@@ -194,7 +195,7 @@ func fleetView(x *request) (page, error) {
 }
 
 // counts counts the states; each leads to its nodes.
-func (x *request) counts(t *tree, f filter) (out []cell) {
+func counts(t *tree, f filter) (out []cell) {
 	n, all := map[string]int{}, 0
 	for _, m := range t.nodes[1:] {
 		if f.under == "" || t.below(m, f.under) {

@@ -196,9 +196,13 @@ func (x *request) nodeRow(n *node, where bool) row {
 func (x *request) nodeFacts(n *node) (out []fact) {
 	w := view.TreeNodeOf(n.ReportNode, x.now)
 	for _, f := range []fact{
-		{Label: "type", Value: plain(w.Type)}, {Label: "phase", Value: plain(w.Phase)}, {Label: "drift", Value: cell{Text: w.Drift, Tone: "bad"}},
-		{Label: "commit", Value: commitCell(n.Commit)}, {Label: "reported", Value: plain(w.Reported)},
-		{Label: "error", Value: cell{Text: w.Error, Tone: "bad"}}, {Label: "failing", Value: cell{Text: w.Check, Tone: "bad"}},
+		{Label: "type", Value: plain(w.Type)},
+		{Label: "phase", Value: plain(w.Phase)},
+		{Label: "drift", Value: cell{Text: w.Drift, Tone: "bad"}},
+		{Label: "commit", Value: commitCell(n.Commit)},
+		{Label: "reported", Value: plain(w.Reported)},
+		{Label: "error", Value: cell{Text: w.Error, Tone: "bad"}},
+		{Label: "failing", Value: cell{Text: w.Check, Tone: "bad"}},
 	} {
 		if f.Value.Text != "" {
 			out = append(out, f)

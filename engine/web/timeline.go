@@ -190,7 +190,8 @@ func commitView(x *request) (page, error) {
 		}
 	}
 	p.Facts = append([]fact{
-		{Label: "id", Value: plain(whole)}, {Label: "here", Value: plain(strings.Join(role, ", "))},
+		{Label: "id", Value: plain(whole)},
+		{Label: "here", Value: plain(strings.Join(role, ", "))},
 		{Label: "hosts", Value: plain(strconv.Itoa(len(having)) + " of " + strconv.Itoa(len(having)+len(lacking)) + " have it")},
 	}, p.Facts...)
 	x.fill(&have, "have", having)
