@@ -170,7 +170,7 @@ func (a *agentProcess) looks() {
 
 // converged waits until the host is as a commit says and the agent rests.
 func (a *agentProcess) converged(commit string) {
-	limit, tick := time.NewTimer(time.Minute), time.NewTicker(10*time.Millisecond)
+	limit, tick := time.NewTimer(5*time.Minute), time.NewTicker(10*time.Millisecond)
 	defer limit.Stop()
 	defer tick.Stop()
 	for {

@@ -111,6 +111,7 @@ func BenchmarkGoals(b *testing.B) {
 		{"P15,company", m.company},
 		{"P15,restart", m.restarting},
 		{"P15,children", m.reporting},
+		{"P21", m.spokes},
 		{"P17,P18", m.config},
 	} {
 		if wanted(part.goals) {
