@@ -34,6 +34,10 @@ put() {
     echo "$program is not there: run make build, or name the program: install.sh FILE" >&2
     exit 1
   fi
+  runs=no # before its file is another one, which makes it end and start again
+  if live && systemctl --quiet is-active homestak-gitops.service; then
+    runs=yes
+  fi
   place 0755 "$program" "$bin/homestak-gitops"
   for unit in $units; do
     place 0644 "$here/$unit" "$unitdir/$unit"
@@ -45,7 +49,7 @@ put() {
   if live; then
     systemd-sysusers "$userdir/homestak-gitops.conf"
     systemctl daemon-reload
-    if systemctl --quiet is-active homestak-gitops.service; then
+    if [ $runs = yes ]; then
       echo "the agent starts this program once no pass and no command is at work; at once: systemctl restart homestak-gitops"
       return
     fi

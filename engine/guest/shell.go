@@ -159,6 +159,7 @@ unit() { _said=$(systemctl "$1" -- "$2" 2>&1) || unit_failed "$2" "$_said"; }
 # unit_failed UNIT [WHAT SYSTEMCTL SAID]: the reason is what the unit wrote last, else what systemd says
 unit_failed() {
   _run=$(systemctl show --property=InvocationID --value -- "$1" 2>/dev/null) _own=
+  [ -z "$_run" ] || journalctl --sync >/dev/null 2>&1 || : # lines of a moment ago may not be there yet
   [ -z "$_run" ] || _own=$(journalctl --quiet --no-pager --output=cat --lines=3 "_SYSTEMD_INVOCATION_ID=$_run" 2>/dev/null | tr '\n' ' ')
   [ -n "$_own" ] || _own=$(printf '%s\n' "${2:-}" | head -n 1)
   [ -n "$_own" ] || _own="systemd says $(systemctl show --property=Result --value -- "$1")"

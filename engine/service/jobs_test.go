@@ -222,9 +222,18 @@ func (s *jobStory) startAgent() {
 	}
 	c.inForce(engine.Desired{Site: s.site, Commit: "c"})
 	c.settle()
+	s.mutex.Lock()
 	s.agent, s.queue, s.c = p, c.queue, c
+	s.mutex.Unlock()
 	p.all.Go(func() { c.run(p.ctx, nil) })
 	p.all.Go(func() { j.run(p.ctx) })
+}
+
+// current is the process of the agent, and its queue, for who runs beside the one that starts it.
+func (s *jobStory) current() (*process, *tasks.Queue) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.agent, s.queue
 }
 
 // spoke is a child that takes its tasks.
@@ -278,12 +287,12 @@ type link struct {
 }
 
 // through is a request, which both ends survive or not.
-func (l link) through(do func() error) error {
-	up := l.s.agent
+func (l link) through(do func(*tasks.Queue) error) error {
+	up, queue := l.s.current()
 	if !l.p.alive() || !up.alive() || l.s.chance(10) {
 		return errCrash
 	}
-	if err := do(); err != nil {
+	if err := do(queue); err != nil {
 		return err
 	}
 	if !up.alive() || !l.p.alive() || l.s.chance(10) {
@@ -293,8 +302,8 @@ func (l link) through(do func() error) error {
 }
 
 func (l link) Tasks(context.Context) (list []wire.Task, err error) {
-	err = l.through(func() error {
-		list, err = l.s.queue.Take(l.name)
+	err = l.through(func(q *tasks.Queue) error {
+		list, err = q.Take(l.name)
 		return err
 	})
 	if err != nil {
@@ -304,8 +313,8 @@ func (l link) Tasks(context.Context) (list []wire.Task, err error) {
 }
 
 func (l link) Answer(_ context.Context, r wire.TaskResult) error {
-	return l.through(func() error {
-		_, err := l.s.queue.Answer(l.name, r)
+	return l.through(func(q *tasks.Queue) error {
+		_, err := q.Answer(l.name, r)
 		return err
 	})
 }

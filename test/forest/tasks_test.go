@@ -28,6 +28,27 @@ type shells struct {
 	hold map[string]chan struct{} // of machines whose commands wait
 }
 
+// holds makes the commands of a machine wait; releases ends that.
+func (s *shells) holds(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hold[name] = make(chan struct{})
+}
+
+func (s *shells) releases(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.hold[name])
+	delete(s.hold, name)
+}
+
+// ran is how many commands a machine began.
+func (s *shells) ran(name string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.runs[name]
+}
+
 // shell is one of them.
 type shell struct {
 	guest.Machine
@@ -241,29 +262,28 @@ job "tick" {
 		require.LessOrEqual(t, len(got.Output), wire.MaxTaskOutput)
 		require.True(t, got.Cut)
 		require.True(t, strings.HasSuffix(got.Output, "xxx (sensitive)\n"), got.Output[len(got.Output)-40:])
-		require.Equal(t, 1, all.runs["edge"])
+		require.Equal(t, 1, all.ran("edge"))
 
 		// The parent ends while the command runs, and the answer goes to the next process.
-		all.hold["edge"] = make(chan struct{})
+		all.holds("edge")
 		_ = asked(t, father, run)
 		w.live(10 * time.Second)
 		father.Kill()
 		w.down["father"] = time.Now().Add(2 * time.Minute)
-		close(all.hold["edge"])
-		delete(all.hold, "edge")
+		all.releases("edge")
 		w.live(10 * time.Minute)
-		require.Equal(t, 2, all.runs["edge"])
+		require.Equal(t, 2, all.ran("edge"))
 
 		// The node ends while it runs: how it ended is not known, and it does not run again.
-		all.hold["edge"] = make(chan struct{})
+		all.holds("edge")
 		results := asked(t, father, run)
 		w.live(10 * time.Second)
 		end()
-		delete(all.hold, "edge")
+		all.releases("edge")
 		end = wait()
 		w.live(2 * time.Minute)
 		require.Equal(t, wire.TaskUnknown, results()["edge"].Outcome)
-		require.Equal(t, 3, all.runs["edge"])
+		require.Equal(t, 3, all.ran("edge"))
 
 		// A node that nobody reaches does not run it later.
 		w.Network.Cut("edge", true)
@@ -273,7 +293,7 @@ job "tick" {
 		w.Network.Cut("edge", false)
 		w.rest(4 * time.Hour)
 		end()
-		require.Equal(t, 3+4, all.runs["edge"], "a job runs each hour")
+		require.Equal(t, 3+4, all.ran("edge"), "a job runs each hour")
 
 		receipts, err := ledger.Read(filepath.Join(father.Data, "data", "runs")).Last(0, nil)
 		require.NoError(t, err)
