@@ -38,7 +38,9 @@ put() {
   if live && systemctl --quiet is-active homestak-gitops.service; then
     runs=yes
   fi
-  place 0755 "$program" "$bin/homestak-gitops"
+  if ! cmp -s "$program" "$bin/homestak-gitops"; then
+    place 0755 "$program" "$bin/homestak-gitops"
+  fi
   for unit in $units; do
     place 0644 "$here/$unit" "$unitdir/$unit"
   done
