@@ -100,7 +100,7 @@ func configOfAgent(a *app) (*service.Config, int, error) {
 		return a.ui.Env(name)
 	})
 	if a.ui.Findings(found); found.HasErrors() {
-		return nil, 0, fmt.Errorf("the helper cannot start: %s", diag.Count(found.Errors(), "configuration error"))
+		return nil, 0, fmt.Errorf("agent.hcl cannot be used: %s", diag.Count(found.Errors(), "configuration error"))
 	}
 	return cfg, uid, nil
 }

@@ -85,7 +85,7 @@ func (s *Site) KeepsProgram(parent, child, version, sum string, runs func(child 
 // plainVersion is a version without the v of Go.
 func plainVersion(v string) string { return strings.TrimPrefix(v, "v") }
 
-// opens reports whether a time is in the window, which may include midnight.
+// opens reports whether a time is in the window, which may include midnight. One that ends when it begins is the whole day.
 func (u *Upgrade) opens(now time.Time, zone string) bool {
 	from, to, limited := strings.Cut(u.Window, "-")
 	if !limited {
@@ -96,7 +96,7 @@ func (u *Upgrade) opens(now time.Time, zone string) bool {
 		location = time.UTC // such as host
 	}
 	at := now.In(location).Format("15:04")
-	if from <= to {
+	if from < to {
 		return from <= at && at < to
 	}
 	return at >= from || at < to

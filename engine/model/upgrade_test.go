@@ -23,6 +23,8 @@ func TestChildrenKeepTheirProgram(t *testing.T) {
 	s.Upgrade = &Upgrade{Version: "1.1", SHA256: []string{"f00d", "beef"}, Window: "23:00-02:00", Canary: []string{"b", "elsewhere"}, Groups: []UpgradeGroup{{Name: "first", Nodes: []string{"c"}}}}
 	require.Empty(t, keeps("b", night))
 	require.Equal(t, "upgrades begin in the window 23:00-02:00", keeps("b", day))
+	s.Upgrade.Window = "02:00-02:00"
+	require.Empty(t, keeps("b", day), "the whole day")
 	for _, child := range []string{"a", "c", "d"} {
 		require.Equal(t, "b is upgraded before it, and runs 1.0", keeps(child, night))
 	}

@@ -252,5 +252,5 @@ func (s *site) signOut(w http.ResponseWriter, r *http.Request) {
 
 var (
 	errNotOperator = errors.New("this needs the operator key\nsign out, and sign in with it")
-	errForm        = errors.New("this form is not of this session\ngo back, load the page again, and repeat it")
+	errForm        = errors.New("this form was made before you signed in\ngo back, load the page again, and repeat it")
 )

@@ -665,7 +665,7 @@ func TestEventsOfAnAgentThatIsGone(t *testing.T) {
 	}
 }
 
-// Who filters the newest passes is told that there are older ones.
+// A filter of the newest passes says that there are older ones.
 func TestTheTimelineSaysHowFarItGoes(t *testing.T) {
 	f := fleetOf(1, 1, "")
 	f.receipts = slices.Repeat(f.receipts, receiptsRead+1)

@@ -11,7 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// A command that expired while it waited for its turn does not begin: who asked for it has been told so.
+// A command that expired while it waited for its turn does not begin: the person who asked for it has that answer already.
 func TestExpiredCommandDoesNotBegin(t *testing.T) {
 	f := Folder{Path: t.TempDir()}
 	r := Run{Folder: f.Path, Machine: broken{errors.New("it was asked")}, Note: func(string, ...any) {}}
