@@ -85,17 +85,22 @@ func (s *Site) KeepsProgram(parent, child, version, sum string, runs func(child 
 // plainVersion is a version without the v of Go.
 func plainVersion(v string) string { return strings.TrimPrefix(v, "v") }
 
-// opens reports whether a time is in the window, which may include midnight. One that ends when it begins is the whole day.
+// opens reports whether a time is in the window.
 func (u *Upgrade) opens(now time.Time, zone string) bool {
-	from, to, limited := strings.Cut(u.Window, "-")
-	if !limited {
+	if u.Window == "" {
 		return true
 	}
 	location, err := time.LoadLocation(zone)
 	if err != nil {
 		location = time.UTC // such as host
 	}
-	at := now.In(location).Format("15:04")
+	return InWindow(u.Window, now.In(location).Format("15:04"))
+}
+
+// InWindow reports whether a time of day, such as 04:30, is in a window, such as 03:00-05:00. A window may include midnight;
+// one that ends when it begins is the whole day.
+func InWindow(window, at string) bool {
+	from, to, _ := strings.Cut(window, "-")
 	if from < to {
 		return from <= at && at < to
 	}

@@ -178,6 +178,8 @@ func fleetView(x *request) (page, error) {
 		if len(list) == 0 {
 			found.Notes = []string{"No node matches."}
 		}
+	case len(t.nodes) == 1:
+		found.Notes = []string{"There are no nodes yet."}
 	case len(list) == 0:
 		found.Notes = []string{"Nothing. Every node is ready, and no check fails."}
 	}

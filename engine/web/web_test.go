@@ -344,6 +344,9 @@ func TestSearchAndPages(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, p.get("/node/none").StatusCode)
 	require.Equal(t, http.StatusNotFound, p.get("/none").StatusCode)
 	require.Equal(t, http.StatusRequestURITooLong, p.get("/?q="+strings.Repeat("x", mostQuery)).StatusCode)
+	f.tree.Nodes = nil
+	_, text = p.read("/")
+	require.Contains(t, text, "There are no nodes yet.")
 }
 
 // A tree of 10,000 nodes, healthy or not, is a page of at most 100 kB.

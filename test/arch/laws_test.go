@@ -39,7 +39,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/guest", may: []string{"engine/diag"}},                                                                               // the way into a guest; drivers give it
 	{pkg: "engine/guest/aspect/aspecttest", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/spec", "engine/plan"}}, // cases of aspects, for tests
 	{pkg: "engine/guest/aspect", may: []string{"engine/guest", "engine/guest/spec", "engine/model"}, tests: []string{"engine/guest/aspect/aspecttest"}},
-	{pkg: "engine/guest/aspect/network", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/spec"}, tests: []string{"engine/guest/aspect/aspecttest"}},
+	{pkg: "engine/guest/aspect/network", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/spec", "engine/model"}, tests: []string{"engine/guest/aspect/aspecttest"}},
 	{pkg: "engine/guest/converge", may: []string{"engine/diag", "engine/guest", "engine/guest/aspect", "engine/guest/aspect/network", "engine/guest/spec", "engine/model", "engine/plan"}},
 	{pkg: "engine/guest/asroot", may: []string{"engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan"}, tests: []string{"engine/source", "engine/source/sourcetest", "sim/debian"}}, // what root does for the agent of a host
 	{pkg: "systemd"},

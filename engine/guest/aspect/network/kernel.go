@@ -7,6 +7,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // restartUnit restarts the machine, when the connection of the step has ended.
@@ -17,7 +18,7 @@ const restartedFor = guest.RecordFolder + "/restarted-for"
 
 // kernel restarts a machine on which Proxmox VE was installed and another kernel still runs. That happens at most in the window
 // of the spec: at other times nothing differs. It happens once for a kernel: a boot loader that starts another one would let the
-// machine restart in each pass. A newer kernel of Proxmox VE is left to whoever restarts the host.
+// machine restart in each pass. A newer kernel of Proxmox VE is left to the person who restarts the host.
 var kernel = aspect.Of[kernelFound]{
 	Name: "pvekernel", Doc: "The kernel of Proxmox VE.",
 	Paths: []string{"config.pve.kernel"},
@@ -48,7 +49,7 @@ var kernel = aspect.Of[kernelFound]{
 		}
 		have.Config.PVE.Kernel = spec.PVEKernel
 		_, restarts := f["restarts"]
-		if f.waits() && !restarts && within(q.Want.Config.PVE.Restart, f["now"]) {
+		if f.waits() && !restarts && model.InWindow(q.Want.Config.PVE.Restart, f["now"]) {
 			have.Config.PVE.Kernel = f["running"]
 		}
 	},
@@ -66,13 +67,4 @@ type kernelFound map[string]string
 // waits reports whether a kernel of Proxmox VE is installed, and another one runs.
 func (f kernelFound) waits() bool {
 	return f["installed"] != "" && !strings.HasSuffix(f["running"], "-pve")
-}
-
-// within reports whether a time of day is in a window, which may include midnight. All times have the form 03:00.
-func within(window, now string) bool {
-	from, to, _ := strings.Cut(window, "-")
-	if from <= to {
-		return from <= now && now < to
-	}
-	return now >= from || now < to
 }
