@@ -76,6 +76,21 @@ func (r Report) NotObserved() bool {
 	return r.Err != nil && r.Plan != nil && len(r.Plan.Unknown) == 1 && r.Plan.Unknown[0].All && r.Plan.Unknown[0].Why == r.Err.Error()
 }
 
+// Attributes lists the attributes of resources, as declared and as observed; see plan.Attributes.
+func (r Report) Attributes(of ...model.Address) []plan.Attribute {
+	out := []plan.Attribute{}
+	for _, addr := range of {
+		var want *model.Resource
+		if r.Want != nil {
+			want = r.Want.State[addr]
+		}
+		if have := r.Have.State[addr]; want != nil || have != nil {
+			out = append(out, plan.Attributes(r.kinds.Get(addr.Kind), want, have)...)
+		}
+	}
+	return out
+}
+
 // Failure is the report of a verb that failed before its pass.
 func Failure(verb, commit string, found diag.List) Report {
 	return Report{Verb: verb, Commit: commit, Findings: found, Outcome: Failed}

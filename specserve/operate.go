@@ -71,7 +71,9 @@ func planOf(x *request) error {
 	if x.o.Plan == nil {
 		return &wire.Error{Code: wire.CodeNoEndpoint, Message: "this server is not that of an agent, and so it makes no plans"}
 	}
-	return x.awaitAgent("the plan was not made: the agent stops", func(ctx context.Context) (any, error) { return x.o.Plan(ctx, x.identity, x.RemoteAddr) })
+	return x.awaitAgent("the plan was not made: the agent stops", func(ctx context.Context) (any, error) {
+		return x.o.Plan(ctx, x.identity, x.URL.Query().Get("attributes"), x.RemoteAddr)
+	})
 }
 
 // verify runs checks of nodes, which are in the query.

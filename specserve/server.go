@@ -46,8 +46,9 @@ type Options struct {
 	// Verify runs the checks of nodes, of all of a manifest, or of all for none, and returns their results as JSON; by is who
 	// asks. Nil: it has none.
 	Verify func(ctx context.Context, nodes []string, manifest, by string) (any, error)
-	// Plan makes the plan of a host, this one or one below, and returns it as JSON; by is who asks. Nil: there are none.
-	Plan func(ctx context.Context, host, by string) (any, error)
+	// Plan makes the plan of a host, this one or one below, and returns it as JSON, with all attributes of the resource at
+	// an address unless that is empty; by is who asks. Nil: there are none.
+	Plan func(ctx context.Context, host, attributes, by string) (any, error)
 	// Reported is called when the report of a node changed; before has no identity if there was none. It returns immediately. May be
 	// nil.
 	Reported func(before, after wire.Report, child bool)

@@ -12,6 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -23,6 +24,7 @@ type planFlags struct {
 	detailed    bool
 	targets     []string
 	refreshOnly bool
+	attributes  bool
 	format      string
 	agent       session.AgentFlags // that makes the plan, in place of this program
 	remote      bool
@@ -55,6 +57,7 @@ or the host has changed since.`,
 	fs.StringVar(&o.out, "out", "", "save the plan to `FILE`, for apply")
 	fs.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 2 if there are steps, or drift that is only reported")
 	fs.BoolVar(&o.refreshOnly, "refresh-only", false, "report what is on the host, and plan nothing")
+	fs.BoolVar(&o.attributes, "attributes", false, "list every attribute of the targets, declared and observed")
 	fs.StringVar(&f.Observed, "observed", "", "plan against the observation in `FILE`, in place of the host")
 	c.MarkFlagsMutuallyExclusive("observed", "sim")
 	c.MarkFlagsMutuallyExclusive("observed", "out") // apply plans against the host
@@ -79,6 +82,17 @@ func runPlan(ctx context.Context, a *app, f *session.Flags, o *planFlags) error 
 	default:
 		return fmt.Errorf("--format %s: want text or markdown", o.format)
 	}
+	var of []model.Address
+	for _, t := range o.targets {
+		addr, err := model.ParseAddress(t)
+		if err != nil && o.attributes {
+			return err
+		}
+		of = append(of, addr)
+	}
+	if o.attributes && len(of) == 0 {
+		return errors.New("--attributes lists those of targets: add --target ADDRESS")
+	}
 	if o.remote {
 		return runPlanThere(ctx, a, f, o)
 	}
@@ -97,7 +111,11 @@ func runPlan(ctx context.Context, a *app, f *session.Flags, o *planFlags) error 
 		return err
 	}
 	r := s.Observe(ctx, p)
-	if err := showPlan(a, r, sc, o); err != nil {
+	doc := plan.Document{Scope: sc}
+	if o.attributes {
+		doc.Attributes = r.Attributes(of...)
+	}
+	if err := showPlan(a, r, doc, o); err != nil {
 		return err
 	}
 	return ui.ExitOfPlan(r, o.detailed)
@@ -113,7 +131,14 @@ func runPlanThere(ctx context.Context, a *app, f *session.Flags, o *planFlags) e
 	if host == "" {
 		return errors.New("no host is named: add --host NAME")
 	}
-	got, err := r.Plan(ctx, host)
+	attributes := ""
+	if o.attributes {
+		if len(o.targets) > 1 {
+			return errors.New("--attributes with --remote lists those of one target")
+		}
+		attributes = o.targets[0]
+	}
+	got, err := r.Plan(ctx, host, attributes)
 	if err == nil && got.Outcome != wire.TaskDone {
 		err = fmt.Errorf("host %s has no plan: %s", host, diag.Clean(runOutcome(got.Outcome, 0, got.Error)))
 	}
@@ -125,21 +150,21 @@ func runPlanThere(ctx context.Context, a *app, f *session.Flags, o *planFlags) e
 		return fmt.Errorf("the plan of host %s cannot be read: %w", host, err)
 	}
 	made := engine.Report{Verb: "plan", Host: host, Plan: doc.Plan, Outcome: engine.Planned, Findings: doc.Plan.Findings}
-	if err := showPlan(a, made, doc.Scope, o); err != nil {
+	if err := showPlan(a, made, doc, o); err != nil {
 		return err
 	}
 	return ui.ExitOfPlan(made, o.detailed)
 }
 
 // showPlan prints a plan in the form that was asked for, and keeps it if asked.
-func showPlan(a *app, r engine.Report, sc plan.Scope, o *planFlags) error {
+func showPlan(a *app, r engine.Report, doc plan.Document, o *planFlags) error {
 	p := r.Plan
 	if p == nil {
 		p = a.sites.Unplanned(r.Host, r.Findings)
 	}
 	p.Findings = append(p.Findings, engine.FindingOf(r.Err)...)
 	a.ui.Findings(r.Findings)
-	doc := plan.Document{Plan: p, Scope: sc}
+	doc.Plan = p
 	switch {
 	case o.out == "":
 	case r.Outcome == engine.Planned:
@@ -157,6 +182,7 @@ func showPlan(a *app, r engine.Report, sc plan.Scope, o *planFlags) error {
 		p.Markdown(a.ui.Stdout)
 	case r.Plan != nil && !r.NotObserved():
 		a.ui.Plan(p)
+		a.ui.Printf("%s", view.Attributes(doc.Attributes))
 	}
 	return nil
 }

@@ -157,13 +157,18 @@ func (c *Client) CheckNode(ctx context.Context, node string) (a Asked, err error
 	return a, err
 }
 
-// Plan makes an agent make the plan of its host, or have it made by the agent of a host below.
-func (c *Client) Plan(ctx context.Context, host string) (r wire.TaskResult, err error) {
+// Plan makes an agent make the plan of its host, or have it made by the agent of a host below. The plan lists all
+// attributes of the resource at an address, unless that is empty.
+func (c *Client) Plan(ctx context.Context, host, attributes string) (r wire.TaskResult, err error) {
 	if c.remote {
-		err = c.get(ctx, "/plan/"+url.PathEscape(host), &r)
+		path := "/plan/" + url.PathEscape(host)
+		if attributes != "" {
+			path += "?attributes=" + url.QueryEscape(attributes)
+		}
+		err = c.get(ctx, path, &r)
 		return r, err
 	}
-	a := wire.Asking{Kind: wire.TaskPlan, Nodes: []string{host}, Wait: 120, By: Whoami()}
+	a := wire.Asking{Kind: wire.TaskPlan, Nodes: []string{host}, Wait: 120, By: Whoami(), Attributes: attributes}
 	err = c.Exec(ctx, a, func(got wire.TaskResult) error {
 		r = got
 		return nil

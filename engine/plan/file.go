@@ -21,21 +21,29 @@ type Scope struct {
 
 // Document is the plan document: a plan and its scope.
 type Document struct {
-	Plan  *Plan
-	Scope Scope
+	Plan       *Plan
+	Scope      Scope
+	Attributes []Attribute // of the resources for which all attributes were requested; nil for none
 }
 
-// MarshalJSON writes the plan, with one more key if it was limited to anything.
+// MarshalJSON writes the plan, with the key scope if it was limited to anything, and attributes if they were requested.
 func (d Document) MarshalJSON() ([]byte, error) {
 	b, err := json.Marshal(d.Plan)
 	if err != nil {
 		return nil, err
 	}
 	sc, err := json.Marshal(d.Scope)
-	if err != nil || string(sc) == "{}" {
-		return b, err
+	if err != nil {
+		return nil, err
 	}
-	return slices.Concat(b[:len(b)-1], []byte(`,"scope":`), sc, []byte("}")), nil
+	if string(sc) != "{}" {
+		b = slices.Concat(b[:len(b)-1], []byte(`,"scope":`), sc, []byte("}"))
+	}
+	if d.Attributes == nil {
+		return b, nil
+	}
+	all, err := json.Marshal(d.Attributes)
+	return slices.Concat(b[:len(b)-1], []byte(`,"attributes":`), all, []byte("}")), err
 }
 
 // WriteFile writes a plan file. It names hosts and guests, so only its owner may read it.
@@ -77,10 +85,11 @@ func Read(text []byte) (Document, error) {
 		return Document{}, err
 	}
 	var doc struct {
-		Scope Scope `json:"scope"`
+		Scope      Scope       `json:"scope"`
+		Attributes []Attribute `json:"attributes"`
 	}
 	if err := json.Unmarshal(text, &doc); err != nil {
 		return Document{}, err
 	}
-	return Document{p, doc.Scope}, nil
+	return Document{p, doc.Scope, doc.Attributes}, nil
 }

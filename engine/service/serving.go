@@ -44,7 +44,9 @@ func (s *Service) serveNodes() {
 		Options: specserve.Options{
 			Identity: c.Identity, Version: s.o.Program, Log: s.o.Log, Images: serve, Limits: limits(s.o.Pace),
 			Check: s.checkSoon, Status: func() any { return s.StatusAndTree() }, Events: s.events.Serve, Agent: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { agent().ServeHTTP(w, r) }), Metrics: s.metrics(), Reported: s.childReported,
-			Plan: func(ctx context.Context, host, by string) (any, error) { return s.carrier.planOf(ctx, host, by) },
+			Plan: func(ctx context.Context, host, attributes, by string) (any, error) {
+				return s.carrier.planOf(ctx, host, attributes, by)
+			},
 			Verify: func(ctx context.Context, nodes []string, manifest, by string) (any, error) {
 				return shown{s.Agent, s}.verify(ctx, nodes, manifest, by) // the agent is made later
 			},

@@ -336,7 +336,15 @@ func (c *carrier) plan(ctx context.Context, t wire.Task) wire.TaskResult {
 		made.Plan = &plan.Plan{FormatVersion: plan.FormatVersion, Host: p.Host, Commit: d.Commit, ObservedAt: began.UTC().Truncate(time.Second)}
 	}
 	made.Plan.Findings = append(made.Plan.Findings, engine.FindingOf(made.Err)...)
-	document, err := json.Marshal(plan.Document{Plan: made.Plan})
+	doc := plan.Document{Plan: made.Plan}
+	if t.Attributes != "" {
+		of, err := model.ParseAddress(t.Attributes)
+		if err != nil {
+			return failedTask(t, err)
+		}
+		doc.Attributes = made.Attributes(of)
+	}
+	document, err := json.Marshal(doc)
 	r := wire.TaskResult{ID: t.ID, Node: t.Node, Outcome: wire.TaskDone, Began: began.UTC(), Seconds: time.Since(began).Seconds(), Plan: document}
 	switch {
 	case err == nil && len(document) > wire.MaxTaskPlan:
@@ -352,8 +360,8 @@ func (c *carrier) plan(ctx context.Context, t wire.Task) wire.TaskResult {
 const planTime = 2 * time.Minute
 
 // planOf makes the plan of this host or one below, and returns it as the result of a task.
-func (c *carrier) planOf(ctx context.Context, host, by string) (r wire.TaskResult, err error) {
-	a := wire.Asking{Kind: wire.TaskPlan, Nodes: []string{host}, Wait: int(planTime.Seconds()), By: by}
+func (c *carrier) planOf(ctx context.Context, host, attributes, by string) (r wire.TaskResult, err error) {
+	a := wire.Asking{Kind: wire.TaskPlan, Nodes: []string{host}, Wait: int(planTime.Seconds()), By: by, Attributes: attributes}
 	err = c.exec(ctx, a, func(got wire.TaskResult) { r = got })
 	return r, err
 }
@@ -559,7 +567,7 @@ func (c *carrier) exec(ctx context.Context, a wire.Asking, each func(wire.TaskRe
 	for _, node := range nodes {
 		t := wire.Task{
 			ID: wire.NewTaskID(), Kind: a.Kind, For: node, Node: node, Command: a.Command, Timeout: a.Timeout,
-			Expires: time.Now().Add(time.Duration(a.Wait) * time.Second).UTC(), By: a.By,
+			Expires: time.Now().Add(time.Duration(a.Wait) * time.Second).UTC(), By: a.By, Attributes: a.Attributes,
 		}
 		if err := t.Check(); err != nil {
 			return err

@@ -15,12 +15,13 @@ import (
 
 // planned is a plan, or why there is none.
 type planned struct {
-	doc     *plan.Plan
+	doc     plan.Document
 	problem []string
 }
 
 // planned has the plan of a host made, if the address of the page asks for it: it takes as long as reading the host.
-func (x *request) planned(p *page, host string) (made *planned, to string) {
+// The plan lists all attributes of the resource at an address, unless that is empty.
+func (x *request) planned(p *page, host, attributes string) (made *planned, to string) {
 	to = with(x.URL.RequestURI(), "plan", "now")
 	if !x.URL.Query().Has("plan") {
 		return nil, to
@@ -29,7 +30,7 @@ func (x *request) planned(p *page, host string) (made *planned, to string) {
 	ctx, cancel := context.WithTimeout(x.Context(), planTime)
 	defer cancel()
 	_ = http.NewResponseController(x.w).SetWriteDeadline(x.now.Add(planTime + takeTime)) // not every writer has deadlines
-	r, err := x.o.Source.Plan(ctx, host)
+	r, err := x.o.Source.Plan(ctx, host, attributes)
 	if err == nil && r.Outcome != wire.TaskDone {
 		err = fmt.Errorf("host %s has no plan: %s: %s", host, r.Outcome, r.Error)
 	}
@@ -40,7 +41,7 @@ func (x *request) planned(p *page, host string) (made *planned, to string) {
 	if err != nil {
 		return &planned{problem: strings.Split(err.Error(), "\n")}, to
 	}
-	return &planned{doc: doc.Plan}, to
+	return &planned{doc: doc}, to
 }
 
 // hostView is the view of one host.
@@ -89,7 +90,7 @@ func hostView(x *request) (page, error) {
 	if len(nodes.Table.Rows) == 0 {
 		nodes.Notes = []string{"There are none."}
 	}
-	made, to := x.planned(&p, name)
+	made, to := x.planned(&p, name, "")
 	p.Sections = []section{planSection(made, to), nodes}
 	return p, nil
 }
@@ -140,7 +141,7 @@ func nodeView(x *request) (page, error) {
 	if n != nil {
 		p.Facts = append(p.Facts, x.nodeFacts(n)...)
 	}
-	made, to := x.planned(&p, host)
+	made, to := x.planned(&p, host, why.Address)
 	p.Sections = append(p.Sections, differences(made, to, why.Address, n))
 	if !known {
 		p.Sections = append(p.Sections, section{ID: "history", Title: "History", Notes: []string{"What was done to it is known to the agent of its host: open the page there."}})
@@ -167,18 +168,19 @@ func nodeView(x *request) (page, error) {
 	return p, nil
 }
 
-// differences are what a plan changes about an address.
+// differences are the attributes of an address, as declared and as observed: those that a plan changes come first.
 func differences(p *planned, to, address string, n *node) section {
 	s := section{ID: "differences", Title: "Declared and observed", Still: true, Button: cell{Text: "Compare now", To: to}, Notes: []string{"It reads the host, and changes nothing."}}
 	switch {
 	case p == nil:
 		return s
-	case p.doc == nil:
+	case p.doc.Plan == nil:
 		s.Notes = p.problem
 		return s
 	}
-	s.Table = &table{Caption: "Attributes that differ", Columns: []string{"Attribute", "Observed", "Declared", "Cost", "Last logged change by"}}
-	for _, step := range p.doc.Steps {
+	s.Table = &table{Caption: "Attributes", Columns: []string{"Attribute", "Observed", "Declared", "Cost", "Last logged change by"}}
+	differ := map[string]bool{}
+	for _, step := range p.doc.Plan.Steps {
 		if step.Address.String() != address && (n == nil || step.Node != n.Name) {
 			continue
 		}
@@ -190,11 +192,18 @@ func differences(p *planned, to, address string, n *node) section {
 					by = e.User + ", " + view.When(e.At)
 				}
 			}
-			s.Table.Rows = append(s.Table.Rows, row{Cells: []cell{plain(c.Path), plain(observed), plain(declared), plain(string(c.Class)), plain(by)}})
+			differ[c.Path] = true
+			s.Table.Rows = append(s.Table.Rows, row{Cells: []cell{plain(c.Path), {Text: observed, Tone: "bad"}, plain(declared), plain(string(c.Class)), plain(by)}})
 		}
 	}
-	if s.Notes, s.Button.Text = nil, "Compare again"; len(s.Table.Rows) == 0 {
+	s.Notes, s.Button.Text = nil, "Compare again"
+	if len(differ) == 0 {
 		s.Notes = []string{"No attribute differs."}
+	}
+	for _, a := range p.doc.Attributes {
+		if declared, observed := a.Values(); !differ[a.Path] {
+			s.Table.Rows = append(s.Table.Rows, row{Cells: []cell{plain(a.Path), plain(observed), plain(declared), {}, {}}})
+		}
 	}
 	return s
 }

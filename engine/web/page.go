@@ -142,12 +142,12 @@ func planSection(p *planned, to string) section {
 	switch {
 	case p == nil:
 		return s
-	case p.doc == nil:
+	case p.doc.Plan == nil:
 		s.Notes = p.problem
 		return s
 	}
-	title, lines, last := p.doc.Lines()
-	s.Notes, s.Strong, s.Items, s.Button.Text = []string{title}, last, findings(p.doc.Findings), "Make it again"
+	title, lines, last := p.doc.Plan.Lines()
+	s.Notes, s.Strong, s.Items, s.Button.Text = []string{title}, last, findings(p.doc.Plan.Findings), "Make it again"
 	if len(lines) > 0 {
 		s.Table = &table{Caption: "Steps of the plan, and what is left alone", Columns: []string{"Object", "Sign", "VMID", "What", "Cost"}}
 	}

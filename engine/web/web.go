@@ -39,7 +39,7 @@ type Source interface {
 	Tree(ctx context.Context) (wire.Report, error)
 	History(ctx context.Context, n int, address string) (control.History, error)
 	Why(ctx context.Context, address string) (control.Reasons, error)
-	Plan(ctx context.Context, host string) (wire.TaskResult, error)
+	Plan(ctx context.Context, host, attributes string) (wire.TaskResult, error)
 	Events(ctx context.Context, after string, follow bool, each func(control.Event) error) error
 
 	CheckNow(ctx context.Context) error

@@ -66,8 +66,19 @@ func (f *fake) Why(_ context.Context, address string) (control.Reasons, error) {
 	return control.Reasons{Address: address, NotFound: true}, f.err
 }
 
-func (f *fake) Plan(_ context.Context, host string) (wire.TaskResult, error) {
-	doc, err := json.Marshal(plan.Document{Plan: &f.plan})
+func (f *fake) Plan(_ context.Context, host, attributes string) (wire.TaskResult, error) {
+	made := plan.Document{Plan: &f.plan}
+	if attributes != "" {
+		addr, err := model.ParseAddress(attributes)
+		if err != nil {
+			return wire.TaskResult{}, err
+		}
+		for _, a := range []plan.Attribute{{Path: "cores", Declared: int64(4), Observed: int64(2)}, {Path: "nic.lan.mac", Observed: "BC:24:11:00:00:01"}, {Path: "password", Declared: model.Sensitive, Sensitive: true}} {
+			a.Address = addr
+			made.Attributes = append(made.Attributes, a)
+		}
+	}
+	doc, err := json.Marshal(made)
 	f.asked = append(f.asked, "plan "+host)
 	return wire.TaskResult{Outcome: wire.TaskDone, Plan: doc}, errors.Join(f.err, err)
 }
@@ -285,6 +296,7 @@ func TestThePageShowsWhatTheTerminalShows(t *testing.T) {
 			}
 		}
 		require.Contains(t, text, "notes hello good none eve@pam, "+view.When(noon))
+		require.Contains(t, text, oneSpace("cores 2 4 nic.lan.mac BC:24:11:00:00:01 none password none "+model.Sensitive), "all attributes, after those that differ")
 	}
 	_, text = p.read("/timeline")
 	for _, cell := range view.ReceiptCells(f.receipts[0], "") {

@@ -52,7 +52,9 @@ type Task struct {
 	Timeout int       `json:"timeout_seconds,omitempty"` // of the command
 	Expires time.Time `json:"expires"`                   // after that it is not begun any more
 	Job     string    `json:"job,omitempty"`             // of the site; "" if a person asked
-	By      string    `json:"by"`                        // USER@HOST, or the name of an agent
+	// Attributes is the address of which a plan lists all attributes; "" for none.
+	Attributes string `json:"attributes,omitempty"`
+	By         string `json:"by"` // USER@HOST, or the name of an agent
 }
 
 // TaskOutcome is how a task ended.
@@ -259,4 +261,6 @@ type Asking struct {
 	Wait     int      `json:"wait_seconds"` // until nodes begin; then they are not asked any more
 	Parallel int      `json:"parallel"`
 	By       string   `json:"by"` // USER@HOST
+
+	Attributes string `json:"attributes,omitempty"` // see Task
 }
