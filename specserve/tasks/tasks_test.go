@@ -474,7 +474,8 @@ func TestRun(t *testing.T) {
 			"hangs":    {shell{takes: time.Hour}, wire.TaskResult{Outcome: wire.TaskTimeout, Code: -1, Error: "it was ended after 1m0s"}},
 			"lost":     {shell{err: lost}, wire.TaskResult{Outcome: wire.TaskUnknown, Code: -1, Error: lost.Error()}},
 			"no login": {shell{err: errors.New("no route")}, wire.TaskResult{Outcome: wire.TaskFailed, Code: -1, Error: "no route"}},
-			"long":     {shell{out: guest.Output{Out: long}}, wire.TaskResult{Outcome: wire.TaskDone, Output: long[9:wire.MaxTaskOutput+3] + "?[31m\n", Cut: true}},
+			"long":     {shell{out: guest.Output{Out: long}}, wire.TaskResult{Outcome: wire.TaskDone, Output: long[9+mostPartial:wire.MaxTaskOutput+3] + "?[31m\n", Cut: true}},
+			"lines":    {shell{out: guest.Output{Out: "token=canary\n" + long[:wire.MaxTaskOutput-8] + "\nend\n"}}, wire.TaskResult{Outcome: wire.TaskDone, Output: long[:wire.MaxTaskOutput-8] + "\nend\n", Cut: true}},
 		} {
 			asked := task(name, time.Now().Add(time.Minute))
 			asked.Timeout = 60

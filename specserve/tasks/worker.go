@@ -195,11 +195,19 @@ exit "$code"`
 	ender = `p=$(cat "/run/homestak-gitops-task-$1") && kill "$p"`
 )
 
-// Tail is the end of an output, clean to show, and as long as a result may have it.
+// mostPartial is how much of a line is left out whose begin is cut off, in bytes. A secret has no more.
+const mostPartial = 4 << 10
+
+// Tail is the end of an output, clean to show, and as long as a result may have it. It begins with a whole line if that
+// line is shorter than mostPartial, and later in the line otherwise: the rest of a secret could not be masked.
 func Tail(text string) (end string, cut bool) {
 	text = diag.Clean(strings.ReplaceAll(text, "\r\n", "\n"))
 	if len(text) <= wire.MaxTaskOutput {
 		return text, false
 	}
-	return strings.ToValidUTF8(text[len(text)-wire.MaxTaskOutput:], ""), true
+	end = text[len(text)-wire.MaxTaskOutput:]
+	if i := strings.IndexByte(end[:mostPartial], '\n'); i >= 0 {
+		return end[i+1:], true
+	}
+	return strings.ToValidUTF8(end[mostPartial:], ""), true
 }
