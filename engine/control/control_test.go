@@ -645,3 +645,10 @@ func TestEventsOfHostsBelow(t *testing.T) {
 		before = after
 	}
 }
+
+// Over HTTPS the name is the word of the caller, so what is recorded has the address, too.
+func TestByHasTheAddress(t *testing.T) {
+	for remote, want := range map[string]string{"@": "ada@desk", "": "ada@desk", "192.0.2.7:51812": "ada@desk at 192.0.2.7", "[2001:db8::1]:443": "ada@desk at 2001:db8::1"} {
+		require.Equal(t, want, control.By(&http.Request{RemoteAddr: remote}, "ada@desk"))
+	}
+}

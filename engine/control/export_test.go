@@ -23,3 +23,6 @@ func (c *Client) Call(ctx context.Context, method, path string, body, into any) 
 func (c *Client) Send(ctx context.Context, method, path string, body any) (*http.Response, error) {
 	return c.send(ctx, method, path, body)
 }
+
+// By is by.
+var By = by

@@ -396,7 +396,7 @@ func (c *Server) suspend(_ http.ResponseWriter, r *http.Request) (any, error) {
 	if err := readBody(r, &s); err != nil {
 		return nil, err
 	}
-	s.Since = time.Now().UTC().Truncate(time.Second)
+	s.Since, s.By = time.Now().UTC().Truncate(time.Second), by(r, s.By)
 	_, manifests := c.Facts.host()
 	switch {
 	case s.Reason == "":
@@ -412,6 +412,15 @@ func (c *Server) suspend(_ http.ResponseWriter, r *http.Request) (any, error) {
 	return s, nil
 }
 
+// by is who sent a request. Over HTTPS the name is the word of a caller with the operator key, so its address comes with it.
+func by(r *http.Request, name string) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil { // the socket, which has permissions
+		return name
+	}
+	return diag.Line(name) + " at " + host
+}
+
 func (c *Server) resume(_ http.ResponseWriter, r *http.Request) (any, error) {
 	var what struct {
 		Manifest string `json:"manifest"`
@@ -420,7 +429,7 @@ func (c *Server) resume(_ http.ResponseWriter, r *http.Request) (any, error) {
 	if err := readBody(r, &what); err != nil {
 		return nil, err
 	}
-	c.Log.Info("resume requested", "over", "socket", "by", what.By)
+	c.Log.Info("resume requested", "by", by(r, what.By))
 	was, err := c.Agent.Resume(what.Manifest)
 	if err := c.agentError(err); err != nil {
 		return nil, err
