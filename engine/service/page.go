@@ -55,6 +55,8 @@ const (
 func servePage(ctx context.Context, s *Service) {
 	log, c := s.o.Log, s.o.Config
 	try := func() error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel() // ends what Client serves
 		if _, err := keys.EnsureAccess(c.keyFiles(), nil); err != nil {
 			return err
 		}
