@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"runtime/debug"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -118,10 +120,16 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 	return s.Run(ctx, socket, a.stopping.Once, hangups)
 }
 
+// managed reports whether systemd started this process, and not a process that inherited the environment of another unit.
+func managed(env func(string) string) bool {
+	pid := env("SYSTEMD_EXEC_PID") // since systemd 248
+	return env("NOTIFY_SOCKET") != "" && (pid == "" || pid == strconv.Itoa(os.Getpid()))
+}
+
 // newService makes an agent whose hosts are on a network. Without a sandbox it evaluates commits in this process.
 func newService(cfg *service.Config, net session.Network, in *site.Sandbox, log *slog.Logger, env func(string) string) (*service.Service, error) {
 	return net.Agent(service.Options{
-		Config: cfg, Program: thisBuild().Version, Log: log, Sandbox: in, Managed: env("NOTIFY_SOCKET") != "",
+		Config: cfg, Program: thisBuild().Version, Log: log, Sandbox: in, Managed: managed(env),
 		Watch: func(changed func([]int)) service.Watcher {
 			return &proxmox.Watcher{Root: env("HOMESTAK_PVE_ROOT"), Changed: changed}
 		},

@@ -76,9 +76,13 @@ func showPage(ctx context.Context, a *app, source web.Source, operates bool, por
 
 // pageOf is the page of a source for the person with a token.
 func pageOf(source web.Source, token *web.Token, at string) http.Handler {
-	_, port, _ := net.SplitHostPort(at)
+	host, port, _ := net.SplitHostPort(at)
+	hosts := []string{at, net.JoinHostPort("localhost", port)}
+	if port == "80" { // browsers omit it
+		hosts = append(hosts, host, "localhost")
+	}
 	return web.Handler(web.Options{
-		Source: source, Hosts: []string{at, net.JoinHostPort("localhost", port)},
+		Source: source, Hosts: hosts,
 		Access: web.Access{Keys: web.RandomKeys(), Token: token},
 	})
 }
