@@ -10,7 +10,7 @@ import (
 )
 
 // Jump is the sshd of a simulated host, by which its guests are reached from the network of this machine:
-// it lets everybody in, with any key, and forwards connections.
+// it admits every user with any key, and forwards connections.
 type Jump struct {
 	machine *debian.Machine
 	dial    func(ctx context.Context, network, address string) (net.Conn, error)

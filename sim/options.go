@@ -73,7 +73,7 @@ var (
 )
 
 // keptTasks is the number of finished tasks that a served simulator remembers, which may run for
-// months: some more than anybody asks for, and no more than some megabytes.
+// months: more than a client asks for, and a few megabytes.
 const keptTasks = 10_000
 
 // config checks the options: pvesim takes only what makes sense.

@@ -6,7 +6,7 @@ import "embed"
 //go:embed homestak-gitops.service homestak-gitops-once.service homestak-gitops.timer homestak-gitops-host.socket homestak-gitops-host.service homestak-gitops-upgrade.service homestak-gitops-upgrade.timer homestak-gitops.sysusers.conf
 var files embed.FS
 
-// File is a file on a machine, owned by root and readable by everybody.
+// File is a file on a machine, owned by root, which every user can read.
 type File struct{ Path, Content string }
 
 // The unit of the agent, the one for its upgrades, and what its user is made from.

@@ -47,7 +47,7 @@ type Config struct {
 	Delivers func(context.Context) bool
 
 	// Keys are the keys that prove the guests of an owner, the current one first, at most two; none: the site has no key.
-	// See [model.Secrets.OwnershipKeys]. Nil: none for anybody.
+	// See [model.Secrets.OwnershipKeys]. Nil: there are none.
 	Keys func(owner string) [][]byte
 	// Moved are former addresses of guests; see owner.Identity.
 	Moved map[model.Address]model.Address

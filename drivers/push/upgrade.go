@@ -15,7 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Upgrade gives the agent of a host with a parent the program of that parent. Nobody enters such a host, so root does on it what
+// Upgrade gives the agent of a host with a parent the program of that parent. No other machine enters such a host, so root does on it what
 // a parent does in a guest, in the same steps: the program before is kept until the agent has reported with the new one, and comes
 // back otherwise. It may be cut off anywhere, and done again.
 type Upgrade struct {

@@ -434,7 +434,7 @@ func offset(key checkKey, every time.Duration) time.Duration {
 	return time.Duration(h.Sum64() % uint64(every)) //nolint:gosec // it is positive
 }
 
-// publish lets everybody see the state as it is now.
+// publish makes the present state visible to readers.
 func (c *checks) publish() {
 	out := make([]CheckStatus, 0, len(c.entries))
 	for _, e := range c.entries {

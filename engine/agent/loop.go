@@ -85,7 +85,7 @@ func (l *loop) end() {
 	l.agent.idle <- l
 }
 
-// publish lets everybody see the state as it is now.
+// publish makes the present state visible to readers.
 func (l *loop) publish() { l.agent.published.Store(l.view()) }
 
 // enter says what the agent does now, and how long it may: 0 is as long as others like.

@@ -66,7 +66,7 @@ func (l *loop) recordAccepted(c model.Commit, r engine.Report) {
 }
 
 // recordPass records a pass with a commit: in the receipts if it changed something, in
-// the state, in the status. It is called before anybody else may write. Aside is what was
+// the state, in the status. It is called before another goroutine may write. Aside is what was
 // suspended in it.
 func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspension) {
 	drift := l.memory.drifted(c.ID, r.Plan)

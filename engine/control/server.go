@@ -39,7 +39,7 @@ type receipts interface {
 	Verify() (good int, broken []string, err error)
 }
 
-// Server serves the agent's socket: HTTP with JSON bodies, see routes. Everybody who may open the socket may do all of this;
+// Server serves the agent's socket: HTTP with JSON bodies, see routes. A process that may open the socket may do all of this;
 // access is controlled by the mode of the file. Whatever goes wrong is a ProblemError with a status of 4xx or 5xx.
 type Server struct {
 	Agent    Agent

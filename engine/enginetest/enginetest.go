@@ -82,7 +82,7 @@ type Host struct {
 	During     func(ctx context.Context, s plan.Step) error
 }
 
-// Observe returns what it holds; what is inside of boxes as far as anybody wants to know.
+// Observe returns what it holds; what is inside of boxes as far as the caller asks for it.
 func (h *Host) Observe(_ context.Context, w *model.Want) (model.Observed, error) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()

@@ -152,7 +152,7 @@ func (r *httpRemote) login() (transport.AuthMethod, error) {
 	}
 	if r.o.Auth.TokenFile == "" {
 		if r.from.user == "" && r.from.password == "" {
-			return nil, nil // a repository for everybody
+			return nil, nil // a public repository
 		}
 		return &githttp.BasicAuth{Username: r.from.user, Password: r.from.password}, nil
 	}

@@ -25,7 +25,7 @@ type Server struct {
 	// Trusts is a key that logs in like any key of the user: that of the simulation's user, who lacks the private
 	// keys of the site. Nil: no such key.
 	Trusts ssh.PublicKey
-	// Anybody may log in, by any key.
+	// Anybody admits every user with any key.
 	Anybody bool
 	// Dial opens a connection for who is forwarded; nil refuses it.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)

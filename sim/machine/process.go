@@ -41,7 +41,7 @@ type descriptors struct {
 
 // signalled has the reaction of a process to each signal. Safe for concurrent use.
 type signalled struct {
-	// mu is for a moment only: a signal comes from anybody.
+	// mu is for a moment only: a signal may come from any process.
 	mu      sync.Mutex
 	kill    context.CancelCauseFunc
 	done    chan struct{} // closed when the process has ended

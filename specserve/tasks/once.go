@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// mostBegun bounds the tasks that a child remembers. Those that have expired make room: nobody can ask for them again.
+// mostBegun bounds the tasks that a child remembers. Those that have expired make room: they cannot be requested again.
 const mostBegun = 512
 
 // errManyBegun keeps a child from beginning more than it can remember.

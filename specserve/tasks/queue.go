@@ -1,4 +1,4 @@
-// Package tasks keeps what a parent asks of its children, so that each task is carried out at most once, whoever starts
+// Package tasks keeps what a parent asks of its children, so that each task is carried out at most once, whichever side starts
 // again in between.
 //
 //	queue.go   the parent: one queue for each child, in a file

@@ -41,7 +41,7 @@ const (
 )
 
 // HandoverProof is what one side of a handover shows to prove that it knows the handover key of the host. It is bound to the key of
-// the server, so that it is worth nothing to whoever is in between, and to that of the request.
+// the server, so that it is worth nothing to a machine in between, and to that of the request.
 func HandoverProof(handover []byte, side, host string, server Pin, key string) string {
 	mac := hmac.New(sha256.New, handover)
 	fmt.Fprintf(mac, "%s\n%s\n%s\n%s\n", side, host, server, key)

@@ -431,7 +431,7 @@ func (f *Forest) remove(m *Machine, byHand bool) {
 	}
 }
 
-// Destroy destroys a machine with all that is in it, as somebody does who removes its VM by hand.
+// Destroy destroys a machine with all that is in it, as a person does who removes its VM by hand.
 func (f *Forest) Destroy(m *Machine) {
 	f.remove(m, true)
 	m.Parent.Host.Edit(func(e *pve.Edit) { e.Delete(m.vmid) })

@@ -63,7 +63,7 @@ func removeCgroups(dirs []string) error {
 				err = errors.Join(err, removeCgroups([]string{filepath.Join(dir, e.Name())}))
 			}
 		}
-		if rerr := os.Remove(dir); !errors.Is(rerr, os.ErrNotExist) { // somebody swept
+		if rerr := os.Remove(dir); !errors.Is(rerr, os.ErrNotExist) { // it was removed meanwhile
 			err = errors.Join(err, lerr, rerr)
 		}
 	}

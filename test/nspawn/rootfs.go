@@ -97,7 +97,7 @@ func (r Rootfs) kept(say func(format string, args ...any)) (dir, lacks string, e
 	return dir, "", debootstrap(cache, dir, suite, mirror, r.Packages)
 }
 
-// lock waits until nobody else makes a folder in this cache. It ends with the process.
+// lock waits until no other process makes a folder in this cache. It ends with the process.
 func lock(name string) (unlock func(), err error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -244,7 +244,7 @@ func (t *tasks) pause(p *poller) (pause time.Duration, shared bool) {
 	return pause, shared
 }
 
-// poll reads the node's list of tasks and notifies everybody who waits and whose task
+// poll reads the node's list of tasks and notifies each waiter whose task
 // does not run any more, or is not in the list.
 func (t *tasks) poll(ctx context.Context, node string, p *poller) error {
 	list, err := t.list(ctx, node, "all")

@@ -117,7 +117,7 @@ type bridge struct {
 	vnet      bool // a network of SDN
 }
 
-// bridgesOf lists a node's own bridges, which anybody may see, and the networks
+// bridgesOf lists a node's own bridges, which every token may see, and the networks
 // of SDN as far as the token may use them (pve-manager, Network.pm).
 func (s *subject) bridgesOf(ctx context.Context, node string) (map[string]bridge, error) {
 	out := map[string]bridge{}

@@ -64,7 +64,7 @@ func (d finder) withEdits(ctx context.Context, obs *kind.Observation, guests mod
 		}
 		edit := model.Edit{User: e.user, At: e.at, Task: e.task}
 		if e.user == d.API.User() {
-			edit.User = "" // it names nobody, and hides what was before it
+			edit.User = "" // it names no user, and hides what was before it
 		}
 		have := guest.StateOf(guests[addr])
 		for _, key := range keys {

@@ -22,7 +22,7 @@ func attempt(what string, err error) error {
 	return nil
 }
 
-// watched reports whether the files only watch an object, so that it counts as theirs whoever made it.
+// watched reports whether the files only watch an object, so that it counts as theirs even if they did not create it.
 func watched(obs *kind.Observation, addr model.Address) bool {
 	want := obs.Want.State[addr]
 	return want != nil && want.Report

@@ -26,7 +26,7 @@ const MaxDescription = 8192
 const Prefix = "homestak-gitops: "
 
 // Tag is the ownership tag, which is stored on the resource itself. It has what a removal needs,
-// because then the files no longer declare the resource. It has no secrets: everybody who may see
+// because then the files no longer declare the resource. It has no secrets: every user who may see
 // the guest can read it.
 type Tag struct {
 	V            int               `json:"v"`

@@ -155,7 +155,7 @@ func decodeParts(values map[string]any, parts *multipart.Reader) error {
 }
 
 // merge adds the parameters of a query or form to values and says where PVE's
-// reading of it differs from everybody else's.
+// reading of it differs from that of all others.
 func merge(values map[string]any, form string) []error {
 	var found []error
 	if strings.Contains(form, ";") {

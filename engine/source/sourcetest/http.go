@@ -111,7 +111,7 @@ func (s *HTTPServer) Seen() []string {
 	return append([]string(nil), s.seen...)
 }
 
-// SetLogin makes the server ask for a user name and token; "" lets everybody in.
+// SetLogin makes the server ask for a user name and token; "" admits every client.
 func (s *HTTPServer) SetLogin(user, token string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -189,7 +189,7 @@ func snapshotConfig(g *core.Guest, name string) (map[string]any, error) {
 	return result, nil
 }
 
-// hiddenOfCT are the keys of a container that not everybody who may look at it sees, for
+// hiddenOfCT are the keys of a container that some of its readers do not see, for
 // they may hold secrets (delete_read_restricted_options in PVE/LXC.pm, since 6.0.15).
 func hiddenOfCT(c *core.Call, g *core.Guest) map[string]bool {
 	if g.Kind != "lxc" || c.NeedVM(g.Vmid, "", "VM.Config.Options") == nil {

@@ -10,7 +10,7 @@ import (
 
 func realmDigest(a *core.Access) string { return perl.DigestOf(a.Realms) }
 
-// apiDomains is GET /access/domains, which anybody may read: a login form needs it.
+// apiDomains is GET /access/domains, which needs no login: a login form reads it.
 func apiDomains(w *core.World, _ *core.Call) (any, error) {
 	list := []map[string]any{}
 	for realm, conf := range perl.Sorted(w.Access.Realms) {

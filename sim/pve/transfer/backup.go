@@ -49,7 +49,7 @@ func apiVZDump(w *core.World, c *core.Call) (any, error) {
 	return w.Fork(c, node, core.Job{Kind: "vzdump", ID: id, Begin: d.begin, End: d.end, Abort: func(*core.Task) { d.unlock() }}), nil
 }
 
-// mayDump checks the parameters that are not for everybody, and those that do not
+// mayDump checks the parameters that need further privileges, and those that do not
 // go together (verify_vzdump_parameters).
 func mayDump(c *core.Call) error {
 	for _, key := range []string{"bwlimit", "dumpdir", "ionice", "performance", "script", "tmpdir", "fleecing"} {

@@ -31,7 +31,7 @@ func Template(ctx context.Context, host http.RoundTripper, token, node string) e
 	return nil
 }
 
-// admin is somebody who works on a node with nothing but its API.
+// admin is a person who works on a node with its API alone.
 type admin struct {
 	host        http.RoundTripper
 	token, node string
