@@ -148,10 +148,10 @@ generate: ## the Go of the page from its markup
 	cd engine/web && $(TEMPL) generate -f page.templ
 
 BROWSER ?= /usr/bin/chromium
-web: ## every view of the page in a real browser (node, chromium: apt-get install chromium)
+web: build ## every view of the page in a real browser (node, chromium: apt-get install chromium)
 	mkdir -p dist/web && cp test/web/package.json test/web/package-lock.json test/web/page.mjs dist/web/
 	cd dist/web && npm ci --no-audit --no-fund
-	HOMESTAK_BROWSER=$(BROWSER) $(GO) test -count=1 -v -timeout 30m -run TestBrowser ./engine/web
+	HOMESTAK_BROWSER=$(BROWSER) HOMESTAK_PROGRAM=$(CURDIR)/$(BIN) $(GO) test -count=1 -v -timeout 30m -run TestBrowser ./engine/web
 
 docs: build ## docs/reference.md and docs/commands.md from the code; man pages into dist/docs/man
 	$(BIN) docs dist/docs

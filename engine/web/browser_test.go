@@ -1,10 +1,13 @@
 package web
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"strings"
@@ -25,7 +28,8 @@ func TestBrowser(t *testing.T) {
 	type target struct {
 		URL   string   `json:"url"`
 		Name  string   `json:"name"`
-		Views []string `json:"views"`
+		Token string   `json:"token,omitempty"` // the path that signs in; "" for the key
+		Views []string `json:"views,omitempty"` // nil: those that it leads to
 	}
 	var targets []target
 	serve := func(name string, f *fake) {
@@ -55,10 +59,13 @@ func TestBrowser(t *testing.T) {
 			}
 		}))
 		t.Cleanup(s.Close)
-		targets = append(targets, target{s.URL, name, views()})
+		targets = append(targets, target{URL: s.URL, Name: name, Views: views()})
 	}
 	serve("hostile", fleetOf(5, 12, hostileText))
 	serve("large", fleetOf(500, 19, "the disk differs"))
+	address, err := url.Parse(demo(t))
+	require.NoError(t, err)
+	targets = append(targets, target{URL: "http://" + address.Host, Name: "demo", Token: address.RequestURI()})
 	list, err := json.Marshal(targets)
 	require.NoError(t, err)
 	c := exec.CommandContext(t.Context(), "node", "page.mjs")
@@ -66,4 +73,30 @@ func TestBrowser(t *testing.T) {
 	c.Env = append(os.Environ(), "TARGETS="+string(list), "KEY=the operator key")
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr
 	require.NoError(t, c.Run())
+}
+
+// demo runs "web --demo" until the test ends, and returns the address that it prints, when its story is over.
+func demo(t *testing.T) (address string) {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), os.Getenv("HOMESTAK_PROGRAM"), "web", "--demo")
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
+	c.Env = append(os.Environ(), "DISPLAY=", "WAYLAND_DISPLAY=")
+	out, err := c.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
+	t.Cleanup(func() { _ = c.Wait() }) // after the context of the test has ended
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		switch line := lines.Text(); {
+		case strings.HasPrefix(line, "http://127.0.0.1:"):
+			address = line
+		case strings.HasPrefix(line, "Ctrl-C ends it"):
+			go func() { // or it would wait for a reader
+				_, _ = io.Copy(io.Discard, out)
+			}()
+			return address
+		}
+	}
+	require.Fail(t, "the demo ended before its story did")
+	return ""
 }
