@@ -37,6 +37,7 @@ type Client struct {
 	http  *http.Client // for what the library cannot send: uploads that can be cancelled
 	base  string       // URL with /api2/json
 	token string
+	reads http.Header // of each GET, which shares it
 	Width int // how many requests may be in flight at once
 	Tasks *tasks
 }
@@ -90,6 +91,7 @@ func Open(cfg Config) (*Client, error) {
 		tr.perNode[n] = make(chan struct{}, max(perNode, width/max(len(h.Nodes), 1)))
 	}
 	c := &Client{http: &http.Client{Transport: tr}, base: base.String() + prefix, token: token, Width: width}
+	c.reads = http.Header{"Authorization": {"PVEAPIToken=" + token}, "User-Agent": {userAgent}, "Accept": {"application/json"}}
 	c.api = pve.NewClient(c.base, pve.WithHTTPClient(c.http), pve.WithAPIToken(user, secret), pve.WithUserAgent(userAgent))
 	c.Tasks = &tasks{c: c, pollers: map[string]*poller{}, usual: map[string]time.Duration{}}
 	return c, nil
@@ -136,17 +138,16 @@ func (c *Client) Get(ctx context.Context, path string, into any) error {
 }
 
 // Read reads a path and returns the raw answer. It does not use the library, which would parse
-// every answer twice: an agent does almost nothing but read.
+// every answer twice, nor what http.Client does for redirects and cookies: an agent does almost nothing but read.
 func (c *Client) Read(ctx context.Context, path string) ([]byte, error) {
-	req, err := c.NewRequest(ctx, http.MethodGet, path, http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("User-Agent", userAgent)
-	req.Header.Set("Accept", "application/json")
-	res, err := c.http.Do(req)
+	req.Header = c.reads
+	res, err := c.http.Transport.RoundTrip(req)
 	if err != nil {
-		return nil, c.call(err)
+		return nil, err
 	}
 	defer func() { _ = res.Body.Close() }()
 	if whole, ok := res.Body.(answer); ok {

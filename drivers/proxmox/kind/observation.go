@@ -90,15 +90,20 @@ func (obs *Observation) Volumes(ctx context.Context, at api.NodeStorage, content
 func (obs *Observation) ReadConfigs(ctx context.Context, guests []api.ListedGuest) error {
 	answers := make([]Reading, len(guests))
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(obs.Host.Width)
-	for i, guest := range guests {
+	var next atomic.Int64
+	for range min(obs.Host.Width, len(guests)) { // a goroutine for each guest would spend more time on growing its stack than on its answer
 		g.Go(func() error {
-			cfg, err := api.ReadConfig(gctx, obs.Host.API, guest.Ref())
-			answers[i] = Reading{cfg, err}
-			if api.ClassOf(err) == api.NoLogin {
-				return err
+			for i := int(next.Add(1)) - 1; i < len(guests); i = int(next.Add(1)) - 1 {
+				cfg, err := api.ReadConfig(gctx, obs.Host.API, guests[i].Ref())
+				answers[i] = Reading{cfg, err}
+				if api.ClassOf(err) == api.NoLogin {
+					return err
+				}
+				if gctx.Err() != nil {
+					return gctx.Err()
+				}
 			}
-			return gctx.Err()
+			return nil
 		})
 	}
 	if err := g.Wait(); err != nil {
