@@ -302,10 +302,11 @@ func (p *Pass) run(ctx context.Context) (c progress, err error) {
 		}
 		want = withReconnect(want, have.Reconnect)
 		c.want, c.have = want, have
+		c.have.ReadEdits = nil // the report keeps this observation
 		if err := plan.UnknownTarget(p.Targets, want.State, have.State); err != nil && errObserve == nil {
 			return c, failed(err)
 		}
-		c.plan, c.omitted = p.plan(c.desired, want, have, c.findings)
+		c.plan, c.omitted = p.plan(stoppable, c.desired, want, have, c.findings)
 		if c.findings = c.plan.Findings; errObserve != nil {
 			return c, failed(causeOr(stoppable, errObserve))
 		}
@@ -348,7 +349,6 @@ func (p *Pass) resolve(ctx context.Context, d Desired, found diag.List) (*model.
 		return nil, found, denied(Invalid)
 	}
 	own := *want // the site shares its Want with other passes
-	own.NameEdits = p.Verdict == nil || p.Converged
 	if len(p.SweepHints) > 0 {
 		own.SweepHints = p.SweepHints
 	}
@@ -408,13 +408,20 @@ func withReconnect(w *model.Want, more []*model.Resource) *model.Want {
 
 // plan plans the difference, and adds the earlier findings to those of the plan. Omitted is the
 // number of steps that RefreshOnly took out.
-func (p *Pass) plan(d Desired, w *model.Want, have model.Observed, found diag.List) (made *plan.Plan, omitted int) {
+func (p *Pass) plan(ctx context.Context, d Desired, w *model.Want, have model.Observed, found diag.List) (made *plan.Plan, omitted int) {
 	p.enter(Planning)
-	made = plan.Make(plan.Input{
+	in := plan.Input{
 		Site: d.Site.Name, Commit: d.Commit, Host: p.Host, Kinds: d.Site.Kinds, Want: w, Have: have,
 		Manifest: p.Manifest, Targets: p.Targets, Destroy: p.Destroy, Avoid: p.Avoid,
 		Children: p.Children, AllowOrphans: p.AllowOrphans,
-	})
+	}
+	made = plan.Make(in)
+	// A pass that applies a new commit does without names: there the files changed.
+	if have.ReadEdits != nil && len(made.Differing) > 0 && (p.Verdict == nil || p.Converged) {
+		if in.Have.Edits = have.ReadEdits(ctx, made.Differing); len(in.Have.Edits) > 0 {
+			made = plan.Make(in)
+		}
+	}
 	if p.RefreshOnly {
 		omitted = omitSteps(made)
 	}

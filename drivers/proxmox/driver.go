@@ -88,7 +88,7 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 			return all, fmt.Errorf("observing guests of host %s at %s: %w", d.host.Model.Name, d.host.Model.API, err)
 		}
 		if enough {
-			some.At = all.At
+			some.At, some.ReadEdits = all.At, d.readEdits(some.State)
 			return some, nil
 		}
 	}
@@ -120,7 +120,15 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 	all.Unknown = problems.Unknown(all.Unknown)
 	all.Preflight = slices.Concat(all.Preflight, problems.Found, parentless(ctx, d.host, want))
 	sort.Slice(all.Unmanaged, func(i, j int) bool { return all.Unmanaged[i].VMID < all.Unmanaged[j].VMID })
+	all.ReadEdits = d.readEdits(all.State)
 	return all, nil
+}
+
+// readEdits is model.Observed.ReadEdits for guests that were observed.
+func (d *Driver) readEdits(guests model.State) func(context.Context, []model.Address) map[model.Address][]model.Edit {
+	return func(ctx context.Context, of []model.Address) map[model.Address][]model.Edit {
+		return inventory.Edits(ctx, d.host, guests, of)
+	}
 }
 
 // Apply carries out one step and returns when it is done on the host. After an error a part of it

@@ -16,12 +16,11 @@ import (
 // planNamed plans with the names of those who changed what differs.
 func (w *world) planNamed() *plan.Plan {
 	w.T.Helper()
-	shared, _ := w.Site.Want("father")
-	want := *shared
-	want.NameEdits = true
-	have, err := w.Driver.Observe(w.T.Context(), &want)
+	want, _ := w.Site.Want("father")
+	have, err := w.Driver.Observe(w.T.Context(), want)
 	require.NoError(w.T, err)
-	return w.PlanFor(&want, have)
+	have.Edits = have.ReadEdits(w.T.Context(), w.PlanFor(want, have).Differing)
+	return w.PlanFor(want, have)
 }
 
 // TestDriftHasAName: a plan names who changed what differs, as far as the token may see the logs, and asks for no log

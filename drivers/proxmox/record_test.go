@@ -178,11 +178,10 @@ func TestTwin(t *testing.T) {
 func planWithEdits(t *testing.T, w *proxmoxtest.World) *plan.Plan {
 	t.Helper()
 	want, _ := w.Site.Want("father")
-	named := *want
-	named.NameEdits = true
-	have, err := w.Driver.Observe(t.Context(), &named)
+	have, err := w.Driver.Observe(t.Context(), want)
 	require.NoError(t, err)
-	return w.PlanFor(&named, have)
+	have.Edits = have.ReadEdits(t.Context(), w.PlanFor(want, have).Differing)
+	return w.PlanFor(want, have)
 }
 
 // document is a plan as JSON, without its time.

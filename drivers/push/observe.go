@@ -90,7 +90,7 @@ func (d *Driver) enter(ctx context.Context, w *model.Want, have model.Observed) 
 // startsFirst narrows the observation of a host to the guests that changed, if one of them is off and shall run, or to all that
 // are, where that is asked for: entering all others takes longer than to start it, and the next full check does that.
 func startsFirst(w *model.Want, have model.Observed) (model.Observed, bool) {
-	some := model.Observed{At: have.At, State: model.State{}, Taken: have.Taken, Preflight: have.Preflight, Only: true}
+	some := model.Observed{At: have.At, State: model.State{}, Taken: have.Taken, Preflight: have.Preflight, ReadEdits: have.ReadEdits, Only: true}
 	off := func(addr model.Address) bool {
 		want, is, node := w.State[addr], have.State[addr], w.Nodes[addr]
 		return want != nil && is != nil && is.Guest != nil && !is.Guest.Running && text(want.Spec, "power") == "running" &&

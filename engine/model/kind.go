@@ -93,7 +93,6 @@ type Remarks struct {
 	Pending    []Pending // what the host holds already and applies later
 	Undeclared []Setting // settings that no file has ever named: they are not drift, and stay
 	Findings   diag.List
-	Edits      []Edit // of one that differs, the newest first; see Want.NameEdits
 }
 
 // Problem is something wrong with a spec, at the path of one of its attributes

@@ -26,6 +26,11 @@ type Observed struct {
 	// Rest completes an observation with Only to that of the whole host. Nil: the host must be observed again.
 	Rest func(context.Context) (Observed, error)
 
+	// ReadEdits reads who changed these resources on the host, as far as its logs show it. Nil: no log does.
+	ReadEdits func(ctx context.Context, of []Address) map[Address][]Edit
+	// Edits is what ReadEdits returned, the newest edit of each first. Make names them in the steps.
+	Edits map[Address][]Edit
+
 	// Places are the PVE nodes of the host, in any order; none with Only.
 	Places []Place
 
@@ -58,6 +63,11 @@ func Together(parts ...Observed) Observed {
 		all.Unknown = append(all.Unknown, p.Unknown...)
 		all.Findings = append(all.Findings, p.Findings...)
 		all.Preflight = append(all.Preflight, p.Preflight...)
+		if all.Edits == nil {
+			all.Edits = p.Edits
+		} else {
+			maps.Copy(all.Edits, p.Edits)
+		}
 		all.Places = append(all.Places, p.Places...)
 		all.SweepHints = append(all.SweepHints, p.SweepHints...)
 		all.Reconnect = append(all.Reconnect, p.Reconnect...)

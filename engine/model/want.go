@@ -29,9 +29,6 @@ type Want struct {
 	// StartFirst limits the pass to stopped guests that should run, if there are any: see Observed.Only. Slow
 	// observations wait until they are started.
 	StartFirst bool
-	// NameEdits asks who changed what differs, as far as the logs of the host show it. A pass that applies a new commit
-	// does without: there the files changed.
-	NameEdits bool
 }
 
 // Deferred is something the site declares that this pass does not do.

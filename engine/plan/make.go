@@ -57,7 +57,6 @@ type draft struct {
 	homeless map[model.Address]string // why it can be created nowhere
 
 	undeclared []model.Setting
-	edits      map[model.Address][]model.Edit
 }
 
 func newDraft(in Input) *draft {
@@ -68,7 +67,7 @@ func newDraft(in Input) *draft {
 	in.Have.Unmanaged = unmanaged
 	in.Have.Unknown = slices.SortedStableFunc(slices.Values(in.Have.Unknown), byScope)
 	d := &draft{
-		in: in, kinds: make(map[string]*model.Kind, len(in.Kinds)), have: in.Have.State, steps: map[model.Address]*Step{}, placed: map[model.Address]string{}, homeless: map[model.Address]string{}, edits: map[model.Address][]model.Edit{},
+		in: in, kinds: make(map[string]*model.Kind, len(in.Kinds)), have: in.Have.State, steps: map[model.Address]*Step{}, placed: map[model.Address]string{}, homeless: map[model.Address]string{},
 		plan: &Plan{
 			FormatVersion: FormatVersion, Site: in.Site, Commit: in.Commit, Host: in.Host,
 			ObservedAt: in.Have.At.UTC().Truncate(time.Second),
@@ -115,7 +114,6 @@ func (d *draft) remark() {
 		d.plan.Pending = append(d.plan.Pending, r.Pending...)
 		d.undeclared = append(d.undeclared, r.Undeclared...)
 		d.plan.Findings = append(d.plan.Findings, r.Findings...)
-		d.edits[addr] = r.Edits
 	}
 	sort.SliceStable(d.plan.Pending, func(i, j int) bool {
 		return cmp.Or(d.plan.Pending[i].Address.Compare(d.plan.Pending[j].Address), cmp.Compare(d.plan.Pending[i].Path, d.plan.Pending[j].Path)) < 0
@@ -274,6 +272,7 @@ func (p *proposal) update(want, have *model.Resource) {
 		p.plan.Summary.Unchanged++
 		return
 	}
+	p.plan.Differing = append(p.plan.Differing, want.Addr)
 	s := stepOf(want, Update, "")
 	s.Changes, s.Want, s.Have, s.Class = changes, want, have, model.ClassNone
 	var rebuilt []Change
@@ -295,7 +294,7 @@ func (p *proposal) update(want, have *model.Resource) {
 		s.Action = Replace
 		s.Reason = withRemovalNote(have, paths(rebuilt)+differs(rebuilt)+"from the site and cannot be changed in place")
 	}
-	s.Edits = lastEdits(p.edits[want.Addr], changes)
+	s.Edits = lastEdits(p.in.Have.Edits[want.Addr], changes)
 	s.Reason += editsNote(s.Edits)
 	p.steps[want.Addr] = s
 }

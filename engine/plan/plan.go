@@ -192,8 +192,9 @@ type Plan struct {
 	Findings      diag.List         `json:"findings"`
 	Summary       Summary           `json:"summary"`
 
-	Drift []model.Address `json:"-"` // what differs and is only reported, since drift = "report"
-	Rules *Rules          `json:"-"` // set by the policy check; nil: not checked
+	Differing []model.Address `json:"-"` // what is there and not as wanted, in order, whether a step follows or not
+	Drift     []model.Address `json:"-"` // of these, what is only reported, since drift = "report"
+	Rules     *Rules          `json:"-"` // set by the policy check; nil: not checked
 }
 
 // Input has everything that a plan depends on. Make only reads it.

@@ -30,18 +30,6 @@ func Aligned(want Target, have State, cfg api.GuestConfig) State {
 	return spec
 }
 
-// Differs reports whether an observed guest differs from what is wanted of it, pending changes aside. It is false if
-// either is not a VM or container.
-func Differs(want, have *model.Resource) bool {
-	if TargetOf(want) == nil || StateOf(have) == nil {
-		return false
-	}
-	aligned := *have
-	aligned.Spec = model.Clone(have.Spec) // costs a third of what making it from the configuration again does
-	alignValues(TargetOf(want), StateOf(&aligned))
-	return !model.Same(want.Spec, aligned.Spec)
-}
-
 // ValuesByPath has the attributes of a spec by their paths.
 func ValuesByPath(spec any) map[string]any {
 	out := map[string]any{}

@@ -20,9 +20,6 @@ type Facts struct {
 	Snapshots map[string]string
 	// Reported says that a guest in mode pull has reported to its parent, so its first boot is over.
 	Reported bool
-	// Edits are changes of a guest that differs from what is wanted, the newest first. One without a user was made by
-	// this token.
-	Edits []model.Edit
 }
 
 // Lock is PVE's lock on the configuration of a guest.

@@ -35,7 +35,6 @@ func Remarks(host *model.Host, want, have *model.Resource) model.Remarks {
 	}
 	w := TargetOf(want)
 	out.Pending = append(out.Pending, h.firstBootChanges(have.Addr, want)...)
-	out.Edits = h.Observed().Edits
 	out.Undeclared = undeclaredOptions(have.Addr, w.Common(), h)
 	out.Findings = slices.Concat(out.Findings, w.ineffectiveChanges(want, h), remarkRestarts(w, have), remarkOrigin(w, have))
 	return out

@@ -33,27 +33,22 @@ type logged struct {
 	text       string
 }
 
-// withEdits are managed guests with the last changes of those that differ from what is wanted. If all are as wanted it
-// costs no request, else one, and one more for each node if the cluster log has no change by another user.
-func (d finder) withEdits(ctx context.Context, obs *kind.Observation, guests model.State) (model.State, error) {
-	differ := map[int]model.Address{}
-	for addr, r := range guests {
-		if want := obs.Want.State[addr]; obs.Want.NameEdits && want != nil && guest.Differs(want, r) {
+// Edits reads the last changes of managed guests, the newest first, as far as the logs show them. One without a user was
+// made by this token. It costs one request, and one more for each node if the cluster log has no change by another user.
+func Edits(ctx context.Context, h *kind.Host, guests model.State, of []model.Address) map[model.Address][]model.Edit {
+	d, differ := finder{h}, map[int]model.Address{}
+	for _, addr := range of {
+		if r := guests[addr]; r != nil && guest.StateOf(r) != nil {
 			differ[r.Guest.VMID] = addr
 		}
 	}
 	if len(differ) == 0 {
-		return guests, nil
+		return nil
 	}
 	entries, err := d.readClusterLog(ctx)
 	if !slices.ContainsFunc(entries, func(e logged) bool { return e.user != d.API.User() }) && !api.EndsPass(ctx, err) {
-		var tasks []logged
-		tasks, err = d.readTaskLogs(ctx, guests, differ)
-		entries = append(entries, tasks...) // its own entries hide what was before them
+		entries = append(entries, d.readTaskLogs(ctx, guests, differ)...) // its own entries hide what was before them
 		sort.SliceStable(entries, func(i, j int) bool { return entries[j].at.Compare(entries[i].at) < 0 })
-	}
-	if api.EndsPass(ctx, err) {
-		return nil, err
 	}
 	edits := map[model.Address][]model.Edit{}
 	for _, e := range entries {
@@ -72,12 +67,7 @@ func (d finder) withEdits(ctx context.Context, obs *kind.Observation, guests mod
 			edits[addr] = append(edits[addr], edit)
 		}
 	}
-	for addr, list := range edits {
-		f := guest.StateOf(guests[addr]).Observed().Facts
-		f.Edits = list
-		guests[addr] = guest.WithFacts(guests[addr], f)
-	}
-	return guests, nil
+	return edits
 }
 
 // readClusterLog reads the cluster log, the newest entry first.
@@ -113,7 +103,7 @@ func taskPID(upid string) (string, bool) {
 
 // readTaskLogs reads the tasks on the guests that differ, the newest first, and the keys of those that changed a
 // configuration.
-func (d finder) readTaskLogs(ctx context.Context, guests model.State, differ map[int]model.Address) ([]logged, error) {
+func (d finder) readTaskLogs(ctx context.Context, guests model.State, differ map[int]model.Address) []logged {
 	var out []logged
 	nodes := map[string]bool{}
 	for _, addr := range differ {
@@ -127,7 +117,7 @@ func (d finder) readTaskLogs(ctx context.Context, guests model.State, differ map
 			}
 		})
 		if api.EndsPass(ctx, err) {
-			return nil, err
+			return nil
 		}
 	}
 	sort.SliceStable(out, func(i, j int) bool {
@@ -146,10 +136,10 @@ func (d finder) readTaskLogs(ctx context.Context, guests model.State, differ map
 			}
 		})
 		if api.EndsPass(ctx, err) {
-			return nil, err
+			return nil
 		}
 	}
-	return out, nil
+	return out
 }
 
 // updatedKeys is the entry about a change of a VM (qemu-server, API2/Qemu.pm, update_vm_api); updatedKey is one of the
