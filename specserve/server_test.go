@@ -841,9 +841,9 @@ func TestText(t *testing.T) {
 		add("ready", "Whether.", 0, "node", "\"quoted\" \\ and\nnext \xff")
 		add("ready", "Whether.", 1.5, "node", "a")
 	}))
-	passes.WithLabelValues("done").Inc()
-	took.WithLabelValues().Observe(2.5)
-	took.WithLabelValues().Observe(3)
+	passes.Add(1, "done")
+	took.Observe(2.5)
+	took.Observe(3)
 	text, err := r.Text()
 	require.NoError(t, err)
 	require.Equal(t, `# HELP passes_total Passes.

@@ -24,19 +24,18 @@ func newCounts() *counts {
 	c := &counts{
 		passes:   specserve.NewCounter("homestak_agent_passes_total", "Passes that ended, by their outcome.", "outcome"),
 		took:     specserve.NewHistogram("homestak_agent_pass_seconds", "How long passes took.", []float64{0.1, 0.5, 2.5, 10, 60, 300, 1800, 7200}),
-		requests: specserve.NewCounter("homestak_agent_pve_requests_total", "Requests that were sent to the API of the host.", "method", "class"),
+		requests: specserve.NewCounter("homestak_agent_pve_requests_total", "Requests that were sent to the API of the host.", "class", "method"),
 	}
 	for _, o := range outcomes {
-		c.passes.WithLabelValues(string(o))
+		c.passes.Add(0, string(o))
 	}
-	c.took.WithLabelValues()
 	return c
 }
 
 // passed counts a pass that has ended.
 func (c *counts) passed(p *agent.PassStatus) {
-	c.passes.WithLabelValues(string(p.Outcome)).Inc()
-	c.took.WithLabelValues().Observe(p.Seconds)
+	c.passes.Add(1, string(p.Outcome))
+	c.took.Observe(p.Seconds)
 }
 
 // sent counts a request to the API of the host. The class of its answer is 2xx to 5xx, or none.
@@ -45,7 +44,7 @@ func (c *counts) sent(method string, status int) {
 	if status > 0 {
 		class = strconv.Itoa(status/100) + "xx"
 	}
-	c.requests.WithLabelValues(method, class).Inc()
+	c.requests.Add(1, class, method)
 }
 
 // all are the counts as a registry takes them.

@@ -136,8 +136,6 @@ var libraries = []library{
 	{path: "github.com/a-h/templ", owners: []string{"engine/web"}, why: "markup is written in one place, and compiled to Go that escapes by context"},
 	{path: "golang.org/x/net/html", tests: true, why: "for tests: reads pages as a browser does"},
 	{path: "github.com/coreos/go-systemd/v22", owners: []string{"engine/service", "specserve/daemon"}, why: "only the agent and the server are services"},
-	{path: "github.com/prometheus/client_golang", owners: []string{"specserve"}, why: "one package keeps to registries of its own, and none of the program"},
-	{path: "github.com/prometheus/common", owners: []string{"specserve"}, why: "and writes their text"},
 	{path: "github.com/agext/levenshtein", owners: []string{"engine/diag"}, why: "one place says what a nearly right name is"},
 	{path: "github.com/google/uuid", owners: []string{"drivers/proxmox/provision"}, why: "identities are given to guests, and nowhere else"},
 	{path: "github.com/go-json-experiment/json", owners: []string{"drivers/proxmox/api"}, why: "the long lists of a host are read token by token; what is short goes through encoding/json"},
