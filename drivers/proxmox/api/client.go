@@ -38,7 +38,7 @@ type Client struct {
 	base  string       // URL with /api2/json
 	token string
 	reads http.Header // of each GET, which shares it
-	Width int // how many requests may be in flight at once
+	Width int         // how many requests may be in flight at once
 	Tasks *tasks
 }
 
