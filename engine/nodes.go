@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -24,6 +22,7 @@ const (
 	NodeFailed    Status = "failed"    // a step or check failed
 	NodeSkipped   Status = "skipped"   // differs from the site, and no step was tried
 	NodeDestroyed Status = "destroyed"
+	NodePlanned   Status = "planned" // nothing is created of it
 )
 
 // Node is the result of a pass for one node of a manifest.
@@ -115,6 +114,11 @@ func (r *Report) nodes() []Node {
 		}
 		n.setChecks(f.checks, !tried)
 		out = append(out, n)
+	}
+	for _, p := range r.Plan.Planned {
+		if r.Have.State[p.Address] == nil {
+			out = append(out, Node{Name: p.Node, Status: NodePlanned, VMID: p.VMID, IP: p.IP})
+		}
 	}
 	return out
 }
@@ -257,14 +261,8 @@ func (r *Report) address(resources ...*model.Resource) string {
 		if res == nil {
 			continue
 		}
-		kind := r.kinds.Get(res.Addr.Kind)
-		if kind == nil || kind.Claims == nil {
-			continue
-		}
-		for _, c := range kind.Claims(res.Spec) {
-			if ip, err := netip.ParseAddr(strings.TrimSpace(c.Value)); err == nil {
-				return ip.String()
-			}
+		if ip := plan.StaticAddress(r.kinds, res); ip != "" {
+			return ip
 		}
 	}
 	return ""

@@ -14,6 +14,7 @@ const (
 	phaseCreate  = "create"  // declared, and not on the host yet
 	phaseRun     = "run"     // declared, and on the host
 	phaseDestroy = "destroy" // on the host, and not declared
+	phasePlanned = "planned" // declared with planned = true
 )
 
 // NodeStatus returns the status of all nodes after the pass, sorted by address. It is nil if
@@ -41,6 +42,11 @@ func (r *Report) NodeStatus(before []NodeStatus, now time.Time) []NodeStatus {
 	}
 	if r.Have.Only {
 		return update(before, out)
+	}
+	for _, p := range r.Plan.Planned {
+		if r.Have.State[p.Address] == nil {
+			out = append(out, NodeStatus{Address: p.Address.String(), Node: p.Node, VMID: p.VMID, Phase: phasePlanned, Ready: true, Since: now})
+		}
 	}
 	return out
 }
@@ -92,6 +98,7 @@ func (f *nodeFacts) status() (NodeStatus, bool) {
 		return n, false
 	case want == nil && f.report.Want.Suspended[have.Manifest]:
 		n.Error = "manifest " + have.Manifest + " is suspended: not removed"
+	case want == nil && f.report.Want.Declared[f.addr]: // planned; a finding says what to do
 	case want == nil:
 		n.Phase = phaseDestroy
 	case have == nil:
@@ -123,6 +130,9 @@ func (f *nodeFacts) status() (NodeStatus, bool) {
 	n.Error = cmp.Or(n.Error, f.postponed(n.Phase))
 	for _, in := range f.inside {
 		n.setInside(in)
+	}
+	if node := f.report.Want.Nodes[f.addr]; node != nil && node.ReviewOverdue(f.report.Have.At) {
+		n.Overdue = node.ReviewBy
 	}
 	n.Ready = s == nil && n.Error == "" && n.Drift == 0 && n.Phase == phaseRun
 	return n, true
@@ -169,13 +179,15 @@ func (f *nodeFacts) stillFailing() bool {
 
 // NodeStatus is the status of a node of the subtree.
 type NodeStatus struct {
-	Address string    `json:"address"`
-	Node    string    `json:"name"`
-	VMID    int       `json:"vmid"`
-	PVENode string    `json:"place"` // PVE node that it is on, or ""
-	Phase   string    `json:"phase"` // create, run, destroy
-	Ready   bool      `json:"ready"` // converged to the commit in force, and healthy
-	Drift   int       `json:"drift"` // number of attributes that differ
-	Since   time.Time `json:"since"` // when ready last changed
+	Address string `json:"address"`
+	Node    string `json:"name"`
+	VMID    int    `json:"vmid"`
+	PVENode string `json:"place"` // PVE node that it is on, or ""
+	Phase   string `json:"phase"` // create, run, destroy, planned
+
+	Overdue string    `json:"review_overdue,omitempty"` // the date by which it was to be reviewed, if that has passed
+	Ready   bool      `json:"ready"`                    // converged to the commit in force, and healthy
+	Drift   int       `json:"drift"`                    // number of attributes that differ
+	Since   time.Time `json:"since"`                    // when ready last changed
 	Error   string    `json:"error"`
 }

@@ -23,6 +23,9 @@ func (rs *rules) link(m *manifest) {
 		for _, name := range depends {
 			for _, other := range rs.meant(m, name, n.Resource.RangeOf("depends_on")) {
 				n.DependsOn = append(n.DependsOn, other.Name)
+				if other.Planned && !n.Planned {
+					rs.ErrorAt(n.Resource.RangeOf("depends_on"), fmt.Sprintf("node %s depends on %s, which is planned", lang.Quote(n.Name), lang.Quote(other.Name)), "A planned node is not created: write planned = true for both, or for neither.")
+				}
 				if waits, first := m.order(info, other); waits != nil {
 					waits.before = append(waits.before, first.Name)
 				}

@@ -73,6 +73,7 @@ func (rs *rules) checkTopology(m *manifest) {
 			}
 			n.Mode = model.ModePush
 		}
+		n.Inherit(m.Manifest, rs.site)
 		rs.checkVMID(n)
 		rs.checkChecks(n)
 	}
@@ -308,7 +309,7 @@ func (rs *rules) resolveAll() {
 		}
 		for _, n := range m.Nodes {
 			on := m.On(n)
-			if rs.site.Resolved[on] != nil && !m.Suspend {
+			if rs.site.Resolved[on] != nil && !m.Suspend && !n.Planned {
 				continue // done above
 			}
 			r, found := rs.site.Resolve(n.Resource, rs.site.HostFor(on), n)

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -17,6 +18,12 @@ type Manifest struct {
 	OnError     string     `hcl:"on_error,optional" doc:"stop, rollback or continue when a step goes wrong."`
 	Execution   *execution `hcl:"execution,block" doc:"How nodes are configured unless they say otherwise."`
 	Settings    *Settings  `hcl:"settings,block" doc:"Time limits, and settings of test."`
+	Owner       string     `hcl:"owner,optional" doc:"Owner of its nodes, unless they name another."`
+	Purpose     string     `hcl:"purpose,optional" doc:"Purpose of its nodes, unless they have another."`
+	Services    []string   `hcl:"services,optional" doc:"Services of its nodes, unless they have a list of their own."`
+	Stacks      []string   `hcl:"stacks,optional" doc:"Stacks of its nodes, unless they have a list of their own."`
+	ReviewBy    string     `hcl:"review_by,optional" doc:"Date of the next review of its nodes, unless they have another."`
+	StorageTier string     `hcl:"storage_tier,optional" doc:"Storage tier of its nodes, unless they have another."`
 
 	At    diag.Range
 	Nodes []*Node // all instances, in the order of the files
@@ -52,9 +59,14 @@ type Node struct {
 	Decomm    *Decomm    `hcl:"decommission,block" doc:"What happens before it is destroyed."`
 	Orphan    string     `hcl:"orphan,optional" doc:"refuse, destroy or abandon its children when it leaves."`
 	Drift     string     `hcl:"drift,optional" doc:"revert or report changes made by hand."`
-	Role      string     `hcl:"role,optional" doc:"Its role; for policies."`
-	Owner     string     `hcl:"owner,optional" doc:"Its owner; for policies."`
-	Purpose   string     `hcl:"purpose,optional" doc:"Its purpose; for policies and outputs."`
+	Planned   bool       `hcl:"planned,optional" doc:"Nothing is created. Its VMID, address and name are reserved: no other node may have them."`
+	Role      string     `hcl:"role,optional" doc:"Its role; for policies and outputs."`
+	Owner     string     `hcl:"owner,optional" doc:"Its owner, for policies and outputs; the manifest's or site's unless set."`
+	Purpose   string     `hcl:"purpose,optional" doc:"Its purpose, for policies and outputs; the manifest's or site's unless set."`
+	Services  []string   `hcl:"services,optional" doc:"The services that it offers, in words, for policies and outputs; the manifest's or site's unless set."`
+	Stacks    []string   `hcl:"stacks,optional" doc:"The stacks that run on it, such as compose projects, for policies and outputs; the manifest's or site's unless set."`
+	ReviewBy  string     `hcl:"review_by,optional" doc:"Date, such as 2027-03-31, by which its owner reviews what the files say of it; the manifest's or site's unless set. After it, status, doctor and metrics report the node."`
+	Tier      string     `hcl:"storage_tier,optional" doc:"The kind of storage that it needs, in a word, for policies; the manifest's or site's unless set."`
 	Checks    []Check    `hcl:"check,block" doc:"A health check."`
 	Resource  *Resource  // Spec holds the kind's struct as declared, not yet resolved
 	Manifest  *Manifest  // the deployment it belongs to
@@ -62,6 +74,25 @@ type Node struct {
 	Mode      string     // ModePush or ModePull, after inheritance
 	At        diag.Range // of the block
 	Children  []string   // names of the nodes whose parent it is, in order
+}
+
+// Inherit sets what the node does not declare of its purpose from its manifest, else from the site.
+func (n *Node) Inherit(m *Manifest, s *Site) {
+	n.Owner, n.Purpose = cmp.Or(n.Owner, m.Owner, s.Owner), cmp.Or(n.Purpose, m.Purpose, s.Purpose)
+	n.ReviewBy, n.Tier = cmp.Or(n.ReviewBy, m.ReviewBy, s.ReviewBy), cmp.Or(n.Tier, m.StorageTier, s.StorageTier)
+	for _, from := range [][2][]string{{m.Services, m.Stacks}, {s.Services, s.Stacks}} {
+		if n.Services == nil {
+			n.Services = from[0]
+		}
+		if n.Stacks == nil {
+			n.Stacks = from[1]
+		}
+	}
+}
+
+// ReviewOverdue reports whether the date of the next review has passed at a time. A node without one never is.
+func (n *Node) ReviewOverdue(at time.Time) bool {
+	return n.ReviewBy != "" && at.UTC().Format(time.DateOnly) > n.ReviewBy
 }
 
 // Execution modes: who applies the spec of a node.

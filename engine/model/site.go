@@ -28,6 +28,12 @@ type Site struct {
 	VMIDDefault string      `hcl:"vmid_default,optional" doc:"Range of nodes without vmid_range, if there are several."`
 	Naming      *Naming     `hcl:"naming,block" doc:"Rules for the names of nodes."`
 	Upgrade     *Upgrade    `hcl:"upgrade,block" doc:"When agents of nodes of type pve get the program of their parent. Without it, all get it at once."`
+	Owner       string      `hcl:"owner,optional" doc:"Owner of nodes that name none, as their manifests do."`
+	Purpose     string      `hcl:"purpose,optional" doc:"Purpose of nodes that have none."`
+	Services    []string    `hcl:"services,optional" doc:"Services of nodes that have no list."`
+	Stacks      []string    `hcl:"stacks,optional" doc:"Stacks of nodes that have no list."`
+	ReviewBy    string      `hcl:"review_by,optional" doc:"Date of the next review of nodes that have none."`
+	StorageTier string      `hcl:"storage_tier,optional" doc:"Storage tier of nodes that have none."`
 
 	At         diag.Range
 	Hosts      map[string]*Host

@@ -18,6 +18,7 @@ type Want struct {
 	Suspended  map[string]bool  // manifests that are left as they are
 	Declared   map[Address]bool // declared, but needed by nothing on this host: kept where it exists, not made
 	Nodes      map[Address]*Node
+	Planned    State               // nodes with planned = true: they have no place in State, and what exists of them stays as it is
 	Specs      map[Address]bool    // guests inside of which a spec is applied (true), or an earlier one withdrawn (false)
 	Elsewhere  map[Address]string  // nodes of the site: where they are declared, in a few words, for what this host does not hold any more
 	Removed    Removals            // what happens to guests whose nodes left the site, where a block says it
@@ -82,6 +83,13 @@ func (s *Site) Want(identity string) (*Want, diag.List) {
 			}
 			r, l := s.Resolve(n.Resource, h, n)
 			found = append(found, l...)
+			if n.Planned {
+				if w.Planned == nil {
+					w.Planned = State{}
+				}
+				w.Planned[r.Addr], w.Declared[r.Addr] = r, true
+				continue
+			}
 			w.State[r.Addr] = r
 			w.Nodes[r.Addr] = n
 			l, why := s.addInside(w, r, n)

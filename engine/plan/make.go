@@ -34,6 +34,9 @@ func Make(in Input) *Plan {
 		}
 	}
 	if in.Want != nil {
+		for _, r := range d.plan.Planned {
+			p.id.text(r.Address.String() + r.text())
+		}
 		for _, w := range d.plan.Deferred[len(in.Want.Deferred):] { // by the guard
 			p.id.text(w.Address)
 		}

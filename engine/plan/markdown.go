@@ -44,6 +44,9 @@ func (p *Plan) Markdown(w io.Writer) {
 	for _, d := range p.Deferred {
 		rest = append(rest, fmt.Sprintf("deferred: %s: %s", code(d.Address), markdown(diag.Escape(d.Why))))
 	}
+	for _, r := range p.Planned {
+		rest = append(rest, code(r.Address.String())+" "+markdown(r.text()))
+	}
 	for _, f := range p.Findings {
 		rest = append(rest, finding(f))
 	}

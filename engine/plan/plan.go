@@ -4,6 +4,7 @@
 // Read in this order: Input, Plan and Step (the document of `plan --json`), Make (from one to the other):
 //
 //	vmid.go   assigns VMIDs
+//	life.go   reserves what planned nodes will have
 //	place.go  chooses the PVE nodes of new guests
 //	diff.go   finds differences, and their cost
 //	adopt.go  takes over guests that exist, and finds renames
@@ -188,6 +189,7 @@ type Plan struct {
 	Undeclared    []model.Setting   `json:"undeclared"` // set by hand, and named in no file: no drift
 	Unknown       []model.Unknown   `json:"unknown"`    // what could not be seen, and what is withheld for it
 	Deferred      []model.Deferred  `json:"deferred"`   // declared, but not done by this kind of pass
+	Planned       []Reservation     `json:"planned"`    // nodes with planned = true, for which nothing is created
 	Places        []Place           `json:"places"`     // PVE nodes, by name, with what is left of them; none if they were not looked at
 	Findings      diag.List         `json:"findings"`
 	Summary       Summary           `json:"summary"`

@@ -19,7 +19,8 @@ func (d *draft) limit() {
 				of[a] = true
 			}
 		}
-		if len(of) == 0 && !d.in.Destroy && !d.in.Want.Suspended[d.in.Manifest] {
+		planned := d.in.Want.Planned.Find(func(r *model.Resource) bool { return r.Manifest == d.in.Manifest })
+		if len(of)+len(planned) == 0 && !d.in.Destroy && !d.in.Want.Suspended[d.in.Manifest] {
 			d.unknownManifest()
 		}
 		d.withNeeds(of)

@@ -89,7 +89,7 @@ func (p *Plan) Lines() (title string, lines []Line, last string) {
 
 // silent reports whether the last line says it all.
 func (p *Plan) silent() bool {
-	return p.InSync() && len(p.Pending)+len(p.Deferred) == 0
+	return p.InSync() && len(p.Pending)+len(p.Deferred)+len(p.Planned) == 0
 }
 
 func (p *Plan) title() string {
@@ -136,8 +136,11 @@ func (r Rules) String() string {
 func (p *Plan) sum() string {
 	s := p.Summary
 	also := ""
+	if n := len(p.Planned); n > 0 {
+		also = fmt.Sprintf(", %d planned", n)
+	}
 	if s.Unmanaged > 0 {
-		also = fmt.Sprintf(", %d unmanaged", s.Unmanaged)
+		also += fmt.Sprintf(", %d unmanaged", s.Unmanaged)
 	}
 	switch waits := p.waits(); {
 	case len(waits) > 0 && len(p.Steps) == 0:
@@ -212,6 +215,9 @@ func (p *Plan) lines(all bool) []line {
 	}
 	for _, u := range p.unknownOnce() {
 		out = append(out, line{sign: '!', color: yellow, thing: thing(u.Scope), detail: constant(u.Why + withheldNote(u.Withheld))})
+	}
+	for _, r := range p.Planned {
+		out = append(out, line{sign: '·', color: dim, thing: thing(r.Address.String()), address: r.Address.String(), detail: constant(r.text())})
 	}
 	for _, d := range p.Deferred {
 		out = append(out, line{sign: '·', color: dim, thing: thing(d.Address), detail: constant(d.Why)})

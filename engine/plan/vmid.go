@@ -26,7 +26,7 @@ type vmids struct {
 }
 
 // chooseVMIDs assigns a VMID to every wanted guest: the existing one, else the declared one, else the lowest free
-// one in the order of addresses. It ignores the limits of the plan, so that a limited plan and a full one choose
+// one in the order of addresses. Planned nodes choose first, so that a new guest does not take the VMID of one. It ignores the limits of the plan, so that a limited plan and a full one choose
 // alike. A VMID that this plan frees is not free within it.
 func (d *draft) chooseVMIDs() vmids {
 	ids := vmids{used: maps.Clone(d.in.Have.Taken), owner: make(map[int]model.Address, len(d.have)), explicit: make(map[int]model.Address, len(d.want)), next: map[model.VMIDRange]int{}, avoid: d.in.Avoid}
@@ -50,6 +50,7 @@ func (d *draft) chooseVMIDs() vmids {
 			}
 		}
 	}
+	reserve(d, &ids)
 	chosen := make(model.State, len(d.want))
 	for _, addr := range d.addrs {
 		r := d.want[addr]

@@ -114,6 +114,11 @@ func figures(add adder, s agent.Status) {
 	add("homestak_agent_nodes", "Nodes that the agent manages itself.", float64(len(s.Nodes)))
 	add("homestak_agent_nodes_not_ready", "Managed nodes that differ from the commit in force.", float64(waiting))
 	add("homestak_agent_drift_attributes", "Attributes of these nodes that differ from the commit in force.", float64(drift))
+	for _, n := range s.Nodes {
+		if n.Overdue != "" {
+			add("homestak_agent_node_review_overdue", "Nodes whose date of review has passed.", 1, "address", n.Address)
+		}
+	}
 	failing := func(what string, is bool) {
 		add("homestak_agent_failing", "Whether it is failing now; status has the reason.", one(is), "what", what)
 	}

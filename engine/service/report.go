@@ -45,6 +45,9 @@ func report(s agent.Status) wire.Report {
 			Name: n.Node, Type: "vm", Parent: s.Identity, Phase: wire.Phase(n.Phase), Ready: n.Ready, Drift: n.Drift, Since: n.Since, Error: wire.ShortenText(n.Error),
 			Failing: failingText(failing[n.Address]),
 		}
+		if n.Phase == "planned" {
+			node.Phase = wire.PhaseCreate // older parents know no other
+		}
 		if addr, err := model.ParseAddress(n.Address); err == nil && (addr.Kind == "ct" || addr.Kind == model.PVEType) {
 			node.Type = addr.Kind
 		}

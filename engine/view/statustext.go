@@ -150,6 +150,8 @@ func NodeCells(n engine.NodeStatus, now time.Time) []string {
 func standing(n engine.NodeStatus) string {
 	var text string
 	switch {
+	case n.Phase == "planned":
+		text = "planned"
 	case n.Ready:
 		text = "ready"
 	case n.Drift > 0:
@@ -160,6 +162,9 @@ func standing(n engine.NodeStatus) string {
 		text = "to be destroyed"
 	default:
 		text = "not ready"
+	}
+	if n.Overdue != "" {
+		text += ", review overdue since " + n.Overdue
 	}
 	if n.Error != "" {
 		text += ": " + n.Error

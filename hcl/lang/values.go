@@ -131,9 +131,12 @@ var valueRules = map[string]valueRule{
 	"spec.check.interval":               {def: checkInterval, least: checkLeast},
 	"spec.check.every":                  {check: checkPeriod},
 
-	"job.timeout":     {def: 10 * time.Minute},
-	"job.on_failure":  {oneOf: []string{"continue", "stop"}, def: "continue"},
-	"job.concurrency": {min: 1, max: 1000, def: 8},
+	"site.review_by":     {check: date},
+	"manifest.review_by": {check: date},
+	"node.review_by":     {check: date},
+	"job.timeout":        {def: 10 * time.Minute},
+	"job.on_failure":     {oneOf: []string{"continue", "stop"}, def: "continue"},
+	"job.concurrency":    {min: 1, max: 1000, def: 8},
 
 	"manifest.pattern":                     {oneOf: []string{"flat", "tiered", "mesh", "hub-spoke", "federated"}},
 	"manifest.on_error":                    {oneOf: []string{"stop", "rollback", "continue"}, def: "stop"},
@@ -318,6 +321,14 @@ var (
 	sumText      = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	checksumText = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^sha256:[0-9a-fA-F]{64}$`) })
 )
+
+// date is the check of a date without a time.
+func date(s string) string {
+	if _, err := time.Parse(time.DateOnly, s); err != nil {
+		return "must be a date such as 2027-03-31"
+	}
+	return ""
+}
 
 func matches(re *regexp.Regexp, problem string) func(string) string {
 	return func(s string) string {

@@ -82,6 +82,7 @@ func (d *Doctor) areas(found *findings) []area {
 		{name: "templates", needs: loggedIn, examine: templates.check},
 		{name: "virtualisation", needs: loggedIn, examine: nodes.virtualisation},
 		{name: "pct exec", examine: s.exec},
+		{name: "reviews", examine: s.reviews},
 		{name: "ownership key", examine: s.ownershipKey(d.Owner)},
 	}
 }

@@ -1,9 +1,13 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
+	"time"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -24,5 +28,16 @@ func (s *subject) exec(context.Context) {
 			`set via = "ssh" in access of the spec, or run apply as root on the node; the agent of the installed unit is not root`)
 	default:
 		s.ok("pct exec", "this runs as root; the agent of the installed unit does not, and cannot apply the specs of %s", by)
+	}
+}
+
+// reviews reports nodes whose date of review has passed.
+func (s *subject) reviews(context.Context) {
+	now := time.Now()
+	for _, addr := range slices.SortedFunc(maps.Keys(s.want.Nodes), model.Address.Compare) {
+		if n := s.want.Nodes[addr]; n.ReviewOverdue(now) {
+			s.warn("review", fmt.Sprintf("%s was to be reviewed by %s", addr, n.ReviewBy), "its owner: "+cmp.Or(n.Owner, "none is declared"),
+				"check what the files say of it, and set another date in review_by")
+		}
 	}
 }
