@@ -105,7 +105,7 @@ func (r *Responder) Busy() bool { return r.stuck || r.set != nil && r.set.limits
 // compile compiles the shipped rules with those of a site, which were found to be good before.
 func (r *Responder) compile(ctx context.Context, files map[string]string) *Set {
 	s := newSet(Options{Limit: r.Limit, Memory: r.Memory})
-	found, err := within(ctx, &s.limits, func(ctx context.Context, _ topdown.Cancel) (diag.List, error) {
+	found, err := within(ctx, &s.limits, func(context.Context, topdown.Cancel) (diag.List, error) {
 		install()
 		all, found := load(nil)
 		for _, name := range sortedKeys(files) {
@@ -113,7 +113,7 @@ func (r *Responder) compile(ctx context.Context, files map[string]string) *Set {
 		}
 		s.sources = all
 		if found = append(found, s.build()...); !found.HasErrors() {
-			found = append(found, s.prepareAll(ctx)...)
+			found = append(found, s.prepareAll()...)
 		}
 		return found, nil
 	})

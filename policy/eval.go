@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/open-policy-agent/opa/v1/ast"
-	"github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/topdown"
 )
 
@@ -28,12 +27,12 @@ func (s *Set) Eval(ctx context.Context, query string, input any) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("evaluate %s: read the input: %w", query, err)
 	}
-	rs, err := within(ctx, &s.limits, func(ctx context.Context, stop topdown.Cancel) (rego.ResultSet, error) {
-		q, err := s.prepare(ctx, query)
+	rs, err := within(ctx, &s.limits, func(ctx context.Context, stop topdown.Cancel) ([]result, error) {
+		q, err := newQuery(s.compiler, query)
 		if err != nil {
 			return nil, err
 		}
-		return q.Eval(ctx, rego.EvalParsedInput(doc), rego.EvalExternalCancel(stop))
+		return q.ask(ctx, doc, stop)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("evaluate %s: %w", query, err)
@@ -45,29 +44,25 @@ func (s *Set) Eval(ctx context.Context, query string, input any) (any, error) {
 	return answer, nil
 }
 
-func answerOf(rs rego.ResultSet) (any, error) {
+func answerOf(found []result) (any, error) {
 	size := 0
-	value := func(v any) (any, error) {
-		t, ok := v.(*ast.Term)
-		if !ok {
-			return v, nil
-		}
+	value := func(t *ast.Term) (any, error) {
 		if size += written(t, maxAnswer-size); size > maxAnswer {
 			return nil, fmt.Errorf("the answer is larger than %d MiB", maxAnswer>>20)
 		}
 		return ast.JSON(t.Value)
 	}
-	if len(rs) == 0 {
+	if len(found) == 0 {
 		return nil, ErrUndefined
 	}
-	if len(rs) == 1 && len(rs[0].Bindings) == 0 && len(rs[0].Expressions) == 1 {
-		return value(rs[0].Expressions[0].Value)
+	if len(found) == 1 && len(found[0].vars) == 0 && found[0].value != nil {
+		return value(found[0].value)
 	}
-	list := make([]any, 0, len(rs))
-	for _, r := range rs {
+	list := make([]any, 0, len(found))
+	for _, r := range found {
 		one := map[string]any{}
-		for name, v := range r.Bindings {
-			v, err := value(v)
+		for name, t := range r.vars {
+			v, err := value(t)
 			if err != nil {
 				return nil, err
 			}

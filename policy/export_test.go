@@ -98,3 +98,6 @@ func MissingForShipped(site *model.Site) []string {
 
 // Document is what rules get of a request.
 func (in AuthInput) Document() map[string]any { return in.document() }
+
+// Compiler is that of a Set.
+func Compiler(s *Set) *ast.Compiler { return s.compiler }

@@ -34,7 +34,6 @@ import (
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
-	"github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/topdown"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -72,9 +71,9 @@ type Set struct {
 	limits   limits
 	apart    Apart
 	compiler *ast.Compiler
-	queries  map[string]rego.PreparedEvalQuery // by the package that is asked; guard is asked with plan
-	broken   diag.List                         // why it does not work
-	found    diag.List                         // what was found when it was compiled
+	queries  map[string]*query // by the package that is asked; guard is asked with plan
+	broken   diag.List         // why it does not work
+	found    diag.List         // what was found when it was compiled
 	decided  decisions
 }
 
@@ -96,14 +95,14 @@ func newSet(o Options) *Set {
 func Compile(ctx context.Context, o Options) (*Set, diag.List) {
 	s := newSet(o)
 	again := false
-	found, err := within(ctx, &s.limits, func(ctx context.Context, _ topdown.Cancel) (diag.List, error) {
+	found, err := within(ctx, &s.limits, func(context.Context, topdown.Cancel) (diag.List, error) {
 		files, found := load(o.Site)
 		if again = o.Last.works() && !found.HasErrors() && slices.Equal(files, o.Last.sources); again {
 			return nil, nil
 		}
 		install()
 		s.sources = files
-		return s.compile(ctx, o, found), nil
+		return s.compile(o, found), nil
 	})
 	if err == nil && again {
 		return o.Last, slices.Clone(o.Last.found)
@@ -127,13 +126,13 @@ var shippedRules = sync.OnceValue(func() *Set {
 	s := &Set{}
 	s.sources, s.found = load(nil)
 	if s.found = append(s.found, s.build()...); !s.found.HasErrors() {
-		s.found = append(s.found, s.prepareAll(context.Background())...)
+		s.found = append(s.found, s.prepareAll()...)
 	}
 	return s
 })
 
 // compile compiles the files of the set; found has what was wrong with reading them.
-func (s *Set) compile(ctx context.Context, o Options, found diag.List) diag.List {
+func (s *Set) compile(o Options, found diag.List) diag.List {
 	if !found.HasErrors() && !slices.ContainsFunc(s.sources, func(f file) bool { return !f.shipped }) {
 		ours := shippedRules()
 		s.rules, s.compiler, s.queries = ours.rules, ours.compiler, ours.queries
@@ -146,7 +145,7 @@ func (s *Set) compile(ctx context.Context, o Options, found diag.List) diag.List
 	if found.HasErrors() {
 		return found
 	}
-	return append(found, s.prepareAll(ctx)...)
+	return append(found, s.prepareAll()...)
 }
 
 // build compiles the files of the set, but for tests. It finds what the compiler finds.
@@ -165,15 +164,15 @@ func (s *Set) build() diag.List {
 }
 
 // prepareAll prepares the questions to the rules.
-func (s *Set) prepareAll(ctx context.Context) diag.List {
+func (s *Set) prepareAll() diag.List {
 	forgetText(s.compiler.Modules)
-	s.queries = map[string]rego.PreparedEvalQuery{}
+	s.queries = map[string]*query{}
 	for asked, text := range map[string]string{
 		sitePackage: s.question(sitePackage),
 		planPackage: s.question(planPackage, guardPackage),
 		authPackage: authQuestion,
 	} {
-		q, err := s.prepare(ctx, text)
+		q, err := newQuery(s.compiler, text)
 		if err != nil {
 			return diag.List{denial(diag.FromPolicy, "the rules of "+asked+" cannot be evaluated: "+diag.FirstLine(err.Error()), "")}
 		}
@@ -200,16 +199,6 @@ func forgetText(modules map[string]*ast.Module) {
 func compiler() *ast.Compiler {
 	const mostErrors = 100
 	return ast.NewCompiler().WithCapabilities(capabilities()).WithDefaultRegoVersion(ast.RegoV1).SetErrorLimit(mostErrors)
-}
-
-// prepare compiles a query over the rules. It gives terms, not Go values: how much of
-// them is read is for their reader to limit.
-func (s *Set) prepare(ctx context.Context, query string) (rego.PreparedEvalQuery, error) {
-	return rego.New(
-		rego.Compiler(s.compiler), rego.Capabilities(s.compiler.Capabilities()), rego.Query(query),
-		rego.StrictBuiltinErrors(true), rego.StackTraces(true),
-		rego.GenerateJSON(func(t *ast.Term, _ *rego.EvalContext) (any, error) { return t, nil }),
-	).PrepareForEval(ctx)
 }
 
 // question is a query for all denials and warnings of packages.
@@ -300,18 +289,14 @@ func (s *Set) whyNot() diag.List {
 	return diag.List{denial(diag.FromPolicy, "no policies were compiled, so everything is denied", "")}
 }
 
-// ask evaluates a prepared query of one expression.
-func ask(ctx context.Context, q rego.PreparedEvalQuery, input ast.Value, stop topdown.Cancel) (*ast.Term, error) {
-	rs, err := q.Eval(ctx, rego.EvalParsedInput(input), rego.EvalExternalCancel(stop))
+// ask evaluates a query of one expression.
+func ask(ctx context.Context, q *query, input ast.Value, stop topdown.Cancel) (*ast.Term, error) {
+	found, err := q.ask(ctx, input, stop)
 	if err != nil {
 		return nil, err
 	}
-	if len(rs) != 1 || len(rs[0].Expressions) != 1 {
+	if len(found) != 1 || found[0].value == nil {
 		return nil, errUndefined
 	}
-	t, ok := rs[0].Expressions[0].Value.(*ast.Term)
-	if !ok {
-		return nil, errUndefined
-	}
-	return t, nil
+	return found[0].value, nil
 }

@@ -7,12 +7,9 @@ import (
 	"io"
 	"math"
 	"regexp"
-	"slices"
+	"sort"
 	"strings"
 
-	"github.com/open-policy-agent/opa/v1/ast"
-	"github.com/open-policy-agent/opa/v1/cover"
-	"github.com/open-policy-agent/opa/v1/tester"
 	"github.com/open-policy-agent/opa/v1/topdown"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -74,7 +71,7 @@ func (s *Set) Test(ctx context.Context, w io.Writer, o TestOptions) (Tally, erro
 }
 
 type run struct {
-	list  []*tester.Result
+	list  []*testRun
 	tally Tally
 }
 
@@ -85,53 +82,33 @@ func (s *Set) run(ctx context.Context, o TestOptions) (run, error) {
 		return run{}, listError(found)
 	}
 	c := compiler().WithEnablePrintStatements(true)
-	runner := tester.NewRunner().SetCompiler(c).SetModules(modules).SetTimeout(s.limits.time).SetParallel(1)
-	if o.Match != nil {
-		runner.Filter(o.Match.String())
-	}
-	covered := cover.New()
-	if o.Coverage {
-		runner.SetCoverageQueryTracer(covered).SetCoverageRuns(nil)
-	}
-	results, err := runner.RunTests(ctx, nil)
-	var errs ast.Errors
-	switch {
-	case errors.As(err, &errs):
-		return run{}, listError(s.findingsOf(errs))
-	case err != nil:
-		return run{}, err
+	numberTests(c)
+	markCases(c)
+	if c.Compile(modules); c.Failed() {
+		return run{}, listError(s.findingsOf(c.Errors))
 	}
 	var out run
-	for r := range results {
-		out.list = append(out.list, r)
-	}
-	slices.SortFunc(out.list, func(a, b *tester.Result) int {
-		return a.Location.Compare(b.Location)
-	})
+	var reached *coverage
 	if o.Coverage {
-		out.coverage(covered.Report(rulesOnly(modules)))
+		reached = newCoverage()
 	}
-	return out, ctx.Err()
-}
-
-// rulesOnly leaves tests out: how much of themselves they run says nothing.
-func rulesOnly(modules map[string]*ast.Module) map[string]*ast.Module {
-	out := map[string]*ast.Module{}
-	for name, m := range modules {
-		if !strings.HasSuffix(name, testEnding) {
-			out[name] = m
+	for _, name := range sortedKeys(c.Modules) {
+		for _, rule := range c.Modules[name].Rules {
+			t := testOf(rule)
+			if t == nil || o.Match != nil && !o.Match.MatchString(t.ref().String()) {
+				continue
+			}
+			if t.evaluate(ctx, c, s.limits.time, reached); ctx.Err() != nil {
+				return run{}, ctx.Err()
+			}
+			out.list = append(out.list, t)
 		}
 	}
-	return out
-}
-
-func (r *run) coverage(report cover.Report) {
-	r.tally.Coverage = report.Coverage
-	for _, name := range sortedKeys(report.Files) {
-		for _, missed := range report.Files[name].NotCovered {
-			r.tally.Missed = append(r.tally.Missed, fmt.Sprintf("%s:%d-%d", name, missed.Start.Row, missed.End.Row))
-		}
+	sort.SliceStable(out.list, func(i, j int) bool { return out.list[i].rule.Loc().Compare(out.list[j].rule.Loc()) < 0 })
+	if o.Coverage {
+		out.tally.Coverage, out.tally.Missed = reached.of(modules)
 	}
+	return out, nil
 }
 
 // listError is the error of findings.
@@ -143,24 +120,23 @@ func listError(found diag.List) error {
 	return errors.Join(errs...)
 }
 
-func (t *Tally) count(r *tester.Result) {
+func (t *Tally) count(r *testRun) {
 	switch {
-	case r.Skip:
+	case r.skipped:
 		t.Skipped++
-	case r.Error != nil:
+	case r.err != nil:
 		t.Errors++
-	case len(r.SubResults) > 0:
-		for _, sub := range r.SubResults.Iter {
-			if len(sub.SubResults) > 0 {
-				continue
-			}
-			if sub.Fail {
+	case len(r.cases) > 0:
+		for _, c := range r.cases.all() {
+			switch {
+			case len(c.cases) > 0:
+			case c.failed:
 				t.Failed++
-			} else {
+			default:
 				t.Passed++
 			}
 		}
-	case r.Fail:
+	case r.failed:
 		t.Failed++
 	default:
 		t.Passed++
@@ -168,39 +144,38 @@ func (t *Tally) count(r *tester.Result) {
 }
 
 // result converts the result of a test.
-func (s *Set) result(r *tester.Result) testResult {
-	out := testResult{
-		Name: r.Package + "." + r.Name, File: r.Location.File, Line: r.Location.Row,
-		Outcome: "passed", Shipped: s.shipped(r.Location.File),
-	}
-	for name, sub := range r.SubResults.Iter {
-		if sub.Fail && len(sub.SubResults) == 0 {
-			out.Failed = append(out.Failed, diag.Line(strings.Join(name, ", ")))
+func (s *Set) result(r *testRun) testResult {
+	at := r.rule.Loc()
+	out := testResult{Name: r.fullName(), File: at.File, Line: at.Row, Outcome: "passed", Shipped: s.shipped(at.File)}
+	for _, c := range r.cases.all() {
+		if c.failed && len(c.cases) == 0 {
+			out.Failed = append(out.Failed, c.fullName)
 		}
 	}
 	switch {
-	case r.Skip:
+	case r.skipped:
 		out.Outcome = "skipped"
-	case r.Error != nil:
-		out.Outcome, out.Error = "error", cleanLines(clip(r.Error.Error()))
-	case r.Fail:
+	case r.err != nil:
+		out.Outcome, out.Error = "error", cleanLines(clip(r.err.Error()))
+	case r.failed:
 		out.Outcome = "failed"
 	}
 	return out
 }
 
 // printResult writes how a test went, with what it printed.
-func printResult(w io.Writer, r *tester.Result, verbose bool) {
-	if r.Pass() && !verbose {
+func printResult(w io.Writer, r *testRun, verbose bool) {
+	word := outcome(r)
+	if word == "PASS" && !verbose {
 		return
 	}
-	fmt.Fprintf(w, "%s:%d: %s.%s: %s\n", r.Location.File, r.Location.Row, r.Package, r.Name, outcome(r))
-	for name, sub := range r.SubResults.Iter {
-		if sub.Fail || verbose {
-			fmt.Fprintf(w, "  %s: %s\n", diag.Line(strings.Join(name, ", ")), map[bool]string{true: "FAIL", false: "PASS"}[sub.Fail])
+	fmt.Fprintf(w, "%s:%d: %s: %s\n", r.rule.Loc().File, r.rule.Loc().Row, r.fullName(), word)
+	for _, c := range r.cases.all() {
+		if c.failed || verbose {
+			fmt.Fprintf(w, "  %s: %s\n", c.fullName, map[bool]string{true: "FAIL", false: "PASS"}[c.failed])
 		}
 	}
-	for line := range strings.Lines(string(r.Output[:min(len(r.Output), maxOutput)])) {
+	for line := range strings.Lines(r.output.String()[:min(r.output.Len(), maxOutput)]) {
 		fmt.Fprintln(w, "  "+diag.Clean(strings.TrimRight(line, "\r\n")))
 	}
 }
@@ -208,13 +183,13 @@ func printResult(w io.Writer, r *tester.Result, verbose bool) {
 // maxOutput bounds what is shown of one test's print statements, in bytes.
 const maxOutput = 64 << 10
 
-func outcome(r *tester.Result) string {
+func outcome(r *testRun) string {
 	switch {
-	case r.Skip:
+	case r.skipped:
 		return "SKIPPED"
-	case r.Error != nil:
-		return "ERROR: " + strings.ReplaceAll(cleanLines(clip(r.Error.Error())), "\n", "\n  ")
-	case r.Fail:
+	case r.err != nil:
+		return "ERROR: " + strings.ReplaceAll(cleanLines(clip(r.err.Error())), "\n", "\n  ")
+	case r.failed:
 		return "FAIL"
 	default:
 		return "PASS"

@@ -117,6 +117,9 @@ type library struct {
 var libraries = []library{
 	{path: "github.com/luthermonson/go-proxmox", owners: []string{"drivers/proxmox/api"}, tests: true, why: "its answers are made trustworthy in one transport; tests hold the simulator against it"},
 	{path: "github.com/hashicorp/hcl/v2", owners: []string{"hcl/...", "test/bench"}, why: "the language is read in one place"}, // test/bench: parsing alone is the floor that its speed is held against,
+	{path: "github.com/open-policy-agent/opa/v1/rego", tests: true, why: "it links a compiler to WebAssembly and readers of bundles, 4 MB; policy/query.go has what is needed"},
+	{path: "github.com/open-policy-agent/opa/v1/tester", tests: true, why: "it links rego"},
+	{path: "github.com/open-policy-agent/opa/v1/cover", tests: true, why: "it links rego"},
 	{path: "github.com/open-policy-agent/opa", owners: []string{"policy"}, why: "rules are judged in one place, with what has effects taken out"},
 	{path: "github.com/zclconf/go-cty", owners: []string{"hcl/..."}, why: "its values carry the marks of secrets, which only hcl knows to keep"},
 	{path: "filippo.io/age", owners: []string{"hcl/sops", "hcl/sops/sopstest"}, why: "one package decrypts the secrets of a site"},
