@@ -36,6 +36,7 @@ func (rs *rules) check() {
 	rs.checkAgents()
 	checkUpgrade(rs)
 	checkJobs(rs)
+	checkNotify(rs)
 	rs.checkVMIDs()
 	rs.checkRoom()
 	rs.checkPlaces()

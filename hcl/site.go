@@ -54,6 +54,7 @@ func (l *load) decodeSite() {
 		l.decodeHost(b, site)
 	}
 	l.decodeJobs()
+	l.decodeNotify()
 	l.Base = base
 	for _, k := range l.opts.Kinds {
 		if k.Block == lang.NodeBlock {
@@ -167,18 +168,18 @@ func (l *load) decodeHost(b *lang.Block, site *model.Site) {
 			"A man in the middle can read the API token. Set fingerprint instead: pvenode cert info shows it on the host.")
 	}
 	if h.CA != "" {
-		l.readCA(b, h)
+		h.CAPEM = l.readCA(b, h.CA)
 	}
 	site.Local.Complete(h)
 }
 
-// readCA reads the certificates from the file in the attribute ca.
-func (l *load) readCA(b *lang.Block, h *model.Host) {
+// readCA reads the certificates from the file in the attribute ca; nil if there are none.
+func (l *load) readCA(b *lang.Block, name string) (certificates []byte) {
 	at := b.Body.Attributes["ca"].Expr.Range()
-	data, problem := l.Read(h.CA)
+	data, problem := l.Read(name)
 	if problem != "" {
-		l.Errorf(at, "unreadable file "+lang.Quote(h.CA), "%s.", lang.UpperFirst(problem))
-		return
+		l.Errorf(at, "unreadable file "+lang.Quote(name), "%s.", lang.UpperFirst(problem))
+		return nil
 	}
 	for rest := data; ; {
 		var p *pem.Block
@@ -186,16 +187,17 @@ func (l *load) readCA(b *lang.Block, h *model.Host) {
 			break
 		}
 		if strings.Contains(p.Type, "PRIVATE KEY") {
-			l.Errorf(at, lang.PlaintextSecret+lang.Quote(h.CA)+" contains a private key", lang.PlaintextDetail)
-			return
+			l.Errorf(at, lang.PlaintextSecret+lang.Quote(name)+" contains a private key", lang.PlaintextDetail)
+			return nil
 		}
 		if p.Type == "CERTIFICATE" {
-			h.CAPEM = data
+			certificates = data
 		}
 	}
-	if h.CAPEM == nil {
-		l.Errorf(at, "no certificate in "+lang.Quote(h.CA), "The file must hold the CA certificate in PEM form, as /etc/pve/pve-root-ca.pem does.")
+	if certificates == nil {
+		l.Errorf(at, "no certificate in "+lang.Quote(name), "The file must hold the CA certificate in PEM form, as /etc/pve/pve-root-ca.pem does.")
 	}
+	return certificates
 }
 
 // readFiles reads the files of the site whose content a spec puts on machines.

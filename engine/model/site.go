@@ -43,6 +43,7 @@ type Site struct {
 	Manifests  map[string]*Manifest
 	Objects    State // blocks that are kinds of their own, not yet bound to a host
 	Jobs       map[string]*Job
+	Notify     map[string]*Notify
 	Removed    Removals            // what happens to guests whose nodes left the site, where a block says it
 	Moved      map[Address]Address // former addresses of guests → those of the nodes that have them now
 	Secrets    *Secrets

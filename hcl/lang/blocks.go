@@ -45,6 +45,7 @@ func BlockTypes(kinds model.Kinds) []BlockType {
 		row("spec", "The desired state inside a node.", model.Spec{}),
 		row("manifest", "A deployment: nodes on a host.", model.Manifest{}),
 		row("job", "A command that nodes run on a schedule, or once.", model.Job{}),
+		row("notify", "Where messages about incidents are sent, or statuses of commits. The agent without a parent sends them.", model.Notify{}),
 		{Name: "locals", Doc: "Values with a name, used as local.NAME."},
 		{Name: "variable", Doc: "A value that --var NAME=VALUE can set, used as var.NAME.", labels: 1},
 	}

@@ -138,6 +138,15 @@ var valueRules = map[string]valueRule{
 	"job.on_failure":     {oneOf: []string{"continue", "stop"}, def: "continue"},
 	"job.concurrency":    {min: 1, max: 1000, def: 8},
 
+	"notify.type": {oneOf: []string{
+		model.NotifyWebhook, model.NotifyNtfy, model.NotifySlack, model.NotifyMatrix, model.NotifySMTP, model.NotifyAlertmanager,
+		model.NotifyGitHub, model.NotifyGitLab, model.NotifyGitea, model.NotifyBitbucket,
+	}},
+	"notify.on":     {oneOf: []string{"failed", "drift", "refused", "expiring", model.Recovered}},
+	"notify.after":  {min: 1, max: 1000, def: 1},
+	"notify.remind": {least: 5 * time.Minute},
+	"notify.flap":   {least: time.Second, def: 10 * time.Minute},
+
 	"manifest.pattern":                     {oneOf: []string{"flat", "tiered", "mesh", "hub-spoke", "federated"}},
 	"manifest.on_error":                    {oneOf: []string{"stop", "rollback", "continue"}, def: "stop"},
 	"manifest.execution.default_mode":      {oneOf: modes, def: "push"},

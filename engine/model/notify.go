@@ -1,0 +1,65 @@
+package model
+
+import (
+	"slices"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// Notify says where messages about incidents are sent, or the statuses of commits.
+type Notify struct {
+	Name   string        `hcl:"name,label"`
+	Type   string        `hcl:"type" doc:"webhook, ntfy, slack (also Mattermost, and Discord with /slack), matrix, smtp or alertmanager for messages; github, gitlab, gitea (also Forgejo) or bitbucket for statuses of commits."`
+	To     string        `hcl:"to" doc:"URL to send to, of ntfy with the topic; matrix: ID of the room; smtp: addresses, separated by commas; statuses: URL of the repository for browsers. May be a secret, and must be one for slack."`
+	Secret string        `hcl:"secret,optional" secret:"true" doc:"webhook: key that signs; smtp: password; else a token, or USER:PASSWORD for ntfy and alertmanager."`
+	Server string        `hcl:"server,optional" doc:"matrix: URL of the homeserver; smtp: smtp://HOST:PORT for STARTTLS, or smtps://HOST:PORT."`
+	User   string        `hcl:"user,optional" doc:"smtp: user of the password; that of from unless set."`
+	From   string        `hcl:"from,optional" doc:"smtp: address of the sender."`
+	CA     string        `hcl:"ca,optional" doc:"File of the site with the CA certificate (PEM) of the server; those of the system unless set."`
+	On     []string      `hcl:"on,optional" doc:"Conditions: failed, drift, refused and expiring, and recovered for a message at the end of each; all unless set."`
+	Hosts  []string      `hcl:"hosts,optional" doc:"Hosts and nodes of type pve that count; all unless set."`
+	After  int           `hcl:"after,optional" doc:"In how many passes in a row a condition must be there; for hosts below, reports count."`
+	Remind time.Duration `hcl:"remind,optional" doc:"Time between reminders of what lasts; none unless set."`
+	Flap   time.Duration `hcl:"flap,optional" doc:"What is back within this time is sent once more, and then recovers only after it was away for so long."`
+
+	At      diag.Range
+	Missing []string // secrets whose value is not known here
+	CAPEM   []byte   // contents of the file CA
+}
+
+// Types of Notify that set statuses of commits.
+const (
+	NotifyGitHub    = "github"
+	NotifyGitLab    = "gitlab"
+	NotifyGitea     = "gitea"
+	NotifyBitbucket = "bitbucket"
+)
+
+// Types of Notify that send messages.
+const (
+	NotifyWebhook      = "webhook"
+	NotifyNtfy         = "ntfy"
+	NotifySlack        = "slack"
+	NotifyMatrix       = "matrix"
+	NotifySMTP         = "smtp"
+	NotifyAlertmanager = "alertmanager"
+)
+
+// Recovered is the entry of Notify.On for messages about the end of a condition.
+const Recovered = "recovered"
+
+// OfCommits reports whether it sets statuses of commits.
+func (n *Notify) OfCommits() bool {
+	return slices.Contains([]string{NotifyGitHub, NotifyGitLab, NotifyGitea, NotifyBitbucket}, n.Type)
+}
+
+// Tells reports whether there are messages about a condition, or Recovered.
+func (n *Notify) Tells(condition string) bool {
+	return len(n.On) == 0 || slices.Contains(n.On, condition)
+}
+
+// Covers reports whether a host counts.
+func (n *Notify) Covers(host string) bool {
+	return len(n.Hosts) == 0 || slices.Contains(n.Hosts, host)
+}
