@@ -133,6 +133,9 @@ func (l *loop) recordEnd(c model.Commit, r engine.Report, drift bool) {
 		}
 	}
 	l.status.Last, l.trouble = last, trouble(&r)
+	if drift {
+		l.status.Drifted = last
+	}
 	if nodes := r.NodeStatus(l.status.Nodes, last.Ended); nodes != nil {
 		l.status.Nodes = nodes
 	}

@@ -42,6 +42,7 @@ type Status struct {
 
 	Running   *Running            `json:"running"` // the pass under way
 	Last      *PassStatus         `json:"last"`    // the last that ended
+	Drifted   *PassStatus         `json:"drifted"` // the last since the start that found the host changed by hand; null: none did
 	Suspended []ledger.Suspension `json:"suspended"`
 	NextCheck *time.Time          `json:"next_look"` // when the repository is asked next
 	NextFull  *time.Time          `json:"next_full"` // when the host is checked next, also without a commit
@@ -52,6 +53,8 @@ type Status struct {
 	Server *ServerStatus `json:"server"` // for nodes and children; null: there is none
 	Parent *ParentStatus `json:"parent"` // the agent above; null: there is none
 	Watch  *WatchStatus  `json:"watch"`  // of changes between two full checks; null: there is none
+
+	Notify []NotifyStatus `json:"notify"` // the notifiers of the site; empty for an agent with a parent
 }
 
 // CheckStatus is the state of a check that is run between passes.
@@ -86,6 +89,17 @@ func (s Status) FailingChecks() []CheckStatus {
 	return out
 }
 
+// driftTime is how long a host counts as changed by hand. What was changed is usually reverted by the pass that finds it.
+const driftTime = 5 * time.Minute
+
+// RecentDrift is the last pass that found the host changed by hand, if that was not long ago, else nil.
+func (s Status) RecentDrift() *PassStatus {
+	if s.Drifted == nil || s.At.Sub(s.Drifted.Ended) >= driftTime {
+		return nil
+	}
+	return s.Drifted
+}
+
 // HostBelow is a host that has this agent as its parent. All but the first two members are by its last report.
 type HostBelow struct {
 	Name     string     `json:"name"`
@@ -95,6 +109,18 @@ type HostBelow struct {
 	Reported *time.Time `json:"reported"` // null: it has not reported
 	Commit   string     `json:"commit"`   // that its agent works from
 	Error    string     `json:"error"`    // why it is not ready
+}
+
+// NotifyStatus is the state of a notifier.
+type NotifyStatus struct {
+	Name    string     `json:"name"`
+	Type    string     `json:"type"`
+	Open    int        `json:"open"`    // incidents that were told and last
+	Queued  int        `json:"queued"`  // messages that are not sent yet
+	Dropped int        `json:"dropped"` // messages that never will be
+	Sent    *time.Time `json:"sent"`    // last message since the agent started; null: none
+	Error   string     `json:"error"`   // of the last try, "" if it went well
+	Failing *time.Time `json:"failing"` // since when
 }
 
 // WatchStatus says how changes of guests are noticed at once.

@@ -23,12 +23,14 @@ func report(s agent.Status) wire.Report {
 		r.LastGood, r.Phase = s.Converged.ID, wire.PhaseRun
 	}
 	if s.Last != nil {
+		r.Drifted = s.RecentDrift() != nil
 		r.Findings = append(r.Findings, s.Last.Findings...)
 		if s.Last.Error != "" {
 			r.Findings = append(diag.List{{Severity: diag.Error, Summary: wire.ShortenText(s.Last.Error)}}, r.Findings...)
 		}
 	}
 	if s.Refused != nil {
+		r.Refused = s.Refused.Commit
 		r.Findings = append(append(diag.List{}, s.Refused.Findings...), r.Findings...)
 	}
 	failing := map[string][]agent.CheckStatus{}

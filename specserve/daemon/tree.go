@@ -35,7 +35,7 @@ func (s *Server) Tree(own wire.Report, now time.Time) wire.Report {
 		}
 		own.Nodes = append(own.Nodes, wire.ReportNode{
 			Name: h.Name, Type: "pve", Parent: own.Identity, Phase: wire.PhaseCreate, Since: h.Since,
-			Error: "waiting: it joined from " + h.From + ", and no commit in force has a host of this name",
+			Error: wire.WaitingSaid + "it joined from " + h.From + ", and no commit in force has a host of this name",
 		})
 	}
 	every := func(string) time.Duration { return specserve.Period }

@@ -51,6 +51,9 @@ type Report struct {
 	Every int   `json:"every_seconds,omitempty"`
 	Phase Phase `json:"phase"`
 	Ready bool  `json:"ready"`
+	// Refused is the commit that the child refuses, and Drifted says that its last pass found the host changed by hand.
+	Refused string `json:"refused,omitempty"`
+	Drifted bool   `json:"drifted,omitempty"`
 	// Empty says that the child manages nothing any more, as Commit has it. A parent waits for
 	// that before it destroys the child.
 	Empty    bool         `json:"empty"`
@@ -76,6 +79,8 @@ type ReportNode struct {
 	Reported time.Time `json:"reported,omitzero"`
 	Stale    bool      `json:"stale,omitempty"`  // that was too long ago: the state since then is unknown
 	Commit   string    `json:"commit,omitempty"` // that a child works from
+	Refused  string    `json:"refused,omitempty"`
+	Drifted  bool      `json:"drifted,omitempty"` // as of Report
 }
 
 // Phase is the progress of a node.
@@ -150,8 +155,8 @@ func (r *Report) check(identity string, now time.Time) error {
 		return invalid("its version is %d, this server reads %d", r.Version, ReportVersion)
 	case r.Identity != identity:
 		return invalid("it is of %.80q, and was sent as %s", r.Identity, identity)
-	case !commit().MatchString(r.Commit) || !commit().MatchString(r.LastGood):
-		return invalid("commit and last_good are object names of git")
+	case !commit().MatchString(r.Commit) || !commit().MatchString(r.LastGood) || !commit().MatchString(r.Refused):
+		return invalid("commit, last_good and refused are object names of git")
 	case !r.Phase.known():
 		return invalid("phase %.80q is not known", r.Phase)
 	case r.At.IsZero():
@@ -199,8 +204,8 @@ func (r *Report) checkNodes() error {
 			return invalid("the parent of node %s, %.80q, is not before it", n.Name, n.Parent)
 		case !n.Phase.known():
 			return invalid("phase %.80q of node %s is not known", n.Phase, n.Name)
-		case !commit().MatchString(n.Commit):
-			return invalid("commit of node %s is an object name of git", n.Name)
+		case !commit().MatchString(n.Commit) || !commit().MatchString(n.Refused):
+			return invalid("commit and refused of node %s are object names of git", n.Name)
 		case n.Drift < 0:
 			return invalid("node %s has a drift of %d", n.Name, n.Drift)
 		case len(n.Error) > maxText:

@@ -275,11 +275,17 @@ func size(v any) int {
 	return len(b)
 }
 
+// Errors of hosts below that have not reported: NotReported, or one that begins with WaitingSaid.
+const (
+	NotReported = "has not reported yet"
+	WaitingSaid = "waiting: "
+)
+
 // withReport completes the line of a child by what it reported itself.
 func withReport(n ReportNode, c ReceivedReport, reported bool, every time.Duration, now time.Time) ReportNode {
 	switch {
 	case !reported:
-		n.Ready, n.Error = false, cmp.Or(n.Error, "has not reported yet")
+		n.Ready, n.Error = false, cmp.Or(n.Error, NotReported)
 		return n
 	case c.Stale(now, every):
 		n.Ready, n.Stale = false, true
@@ -290,7 +296,7 @@ func withReport(n ReportNode, c ReceivedReport, reported bool, every time.Durati
 			n.Error = c.Problem()
 		}
 	}
-	n.Reported, n.Commit = c.ReceivedAt, c.Commit
+	n.Reported, n.Commit, n.Refused, n.Drifted = c.ReceivedAt, c.Commit, c.Refused, c.Drifted
 	return n
 }
 
