@@ -10,6 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
@@ -73,6 +74,9 @@ func runDoctor(ctx context.Context, a *app, f *session.Flags) error {
 			done.Text(w, color)
 		}
 	}
+	told := notifyFindings(ctx, a, site)
+	a.ui.Findings(told)
+	doc.Findings = append(doc.Findings, told...)
 	if a.ui.JSON {
 		if err := a.ui.Emit(doc); err != nil {
 			return err
@@ -89,4 +93,30 @@ func runDoctor(ctx context.Context, a *app, f *session.Flags) error {
 		code = ui.ExitDenied
 	}
 	return ui.WithExitCode(code, errors.New("some checks failed: fix what is marked FAIL, and run doctor again"))
+}
+
+// notifyFindings reports the notifiers of a site by which the agent of this machine, if it is one of the site, does not get
+// through.
+func notifyFindings(ctx context.Context, a *app, site *model.Site) diag.List {
+	if len(site.Notify) == 0 {
+		return nil
+	}
+	f := &session.AgentFlags{}
+	f.Find(a.ui, &cobra.Command{})
+	r, err := f.Running(ctx)
+	if err != nil || site.Hosts[r.Card.Identity] == nil {
+		return nil // there is no agent to ask
+	}
+	s, err := r.Status(ctx)
+	if err != nil {
+		return nil
+	}
+	var out diag.List
+	for _, n := range s.Notify {
+		rule := site.Notify[n.Name]
+		if rule != nil && n.Error != "" {
+			out = append(out, diag.Warnf(rule.At, "notify "+n.Name+" does not get through", "%s. Try it: homestak-gitops notify test %s", n.Error, n.Name))
+		}
+	}
+	return out
 }

@@ -43,7 +43,7 @@ const watchEvery = time.Second
 func runStatus(ctx context.Context, a *app, f *session.AgentFlags, watch bool) error {
 	a.ui.Document = func(err error) any {
 		return agent.Status{
-			Version: 1, State: control.Absent, At: time.Now().UTC(), Summary: err.Error(), Suspended: []ledger.Suspension{}, Nodes: []engine.NodeStatus{}, Hosts: []agent.HostBelow{}, Checks: []agent.CheckStatus{},
+			Version: 1, State: control.Absent, At: time.Now().UTC(), Summary: err.Error(), Suspended: []ledger.Suspension{}, Nodes: []engine.NodeStatus{}, Hosts: []agent.HostBelow{}, Checks: []agent.CheckStatus{}, Notify: []agent.NotifyStatus{},
 		}
 	}
 	if !watch {

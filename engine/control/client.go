@@ -178,6 +178,11 @@ func (c *Client) Reconcile(ctx context.Context) (agent.PassStatus, error) {
 	return p, err
 }
 
+// TestNotify sends a test by a notifier of the site.
+func (c *Client) TestNotify(ctx context.Context, name string) error {
+	return c.post(ctx, "/notify/"+url.PathEscape(name), nil, nil)
+}
+
 // VerifyNodes runs the checks of nodes now, and waits for their results.
 func (c *Client) VerifyNodes(ctx context.Context, s Selected) (engine.Verified, error) {
 	if c.remote {

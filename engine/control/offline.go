@@ -75,7 +75,7 @@ func ReadOffline(dataDir string) (*Offline, error) {
 func LastStatus(s ledger.State, last []ledger.Receipt) agent.Status {
 	out := agent.Status{
 		Version: 1, Identity: s.Identity, State: Absent, Suspended: append([]ledger.Suspension{}, s.Suspended...),
-		Head: commitStatus(s.Head), InForce: commitStatus(s.Good), Converged: commitStatus(s.Converged), Nodes: []engine.NodeStatus{}, Checks: []agent.CheckStatus{},
+		Head: commitStatus(s.Head), InForce: commitStatus(s.Good), Converged: commitStatus(s.Converged), Nodes: []engine.NodeStatus{}, Checks: []agent.CheckStatus{}, Notify: []agent.NotifyStatus{},
 	}
 	for _, c := range s.FailingChecks {
 		out.Checks = append(out.Checks, agent.CheckStatus{

@@ -56,6 +56,8 @@ type Server struct {
 	Jobs jobs
 	// Wake asks a node to check itself, or the child that manages it.
 	Wake func(node string) wire.Asked
+	// TestNotify sends a test by a notifier of the site.
+	TestNotify func(ctx context.Context, name string) error
 }
 
 // jobs gives access to the jobs of the agent.
@@ -181,7 +183,8 @@ func (c *Server) routes(ending <-chan struct{}) http.Handler {
 	handle("POST /tasks", c.exec)      // a wire.Asking; the answer is a wire.TaskResult for each node, as JSON lines
 	handle("POST /suspend", c.suspend) // a ledger.Suspension, without since
 	handle("POST /resume", c.resume)   // {"manifest": "…"}, "" for everything
-	handle("POST /hold", c.hold)       // pause the agent: who=, verb=; granted when the headers come, until the connection ends
+	handle("POST /notify/{name}", c.testNotify)
+	handle("POST /hold", c.hold) // pause the agent: who=, verb=; granted when the headers come, until the connection ends
 	handle("/", func(_ http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, &ProblemError{
 			Status: http.StatusNotFound, Code: "not_found", Message: "there is no " + r.Method + " " + r.URL.Path + " here",
@@ -389,6 +392,17 @@ func (c *Server) exec(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, badRequest(err.Error(), "")
 	}
 	return nil, nil //nolint:nilnil // the answer is written
+}
+
+// Sent says that a test was sent.
+type Sent struct {
+	Notify string `json:"notify"` // by which notifier
+}
+
+func (c *Server) testNotify(_ http.ResponseWriter, r *http.Request) (any, error) {
+	name := r.PathValue("name")
+	c.Log.Info("a test of a notifier is sent", "notify", name)
+	return Sent{name}, c.TestNotify(r.Context(), name)
 }
 
 func (c *Server) suspend(_ http.ResponseWriter, r *http.Request) (any, error) {

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -126,6 +127,9 @@ func figures(add adder, s agent.Status) {
 	failing("pass", s.Last != nil && s.Last.Error != "")
 	failing("repository", s.Repository.Error != "")
 	failing("history", s.Repository.Rewritten != "")
+	if len(s.Notify) > 0 {
+		failing("notify", slices.ContainsFunc(s.Notify, func(n agent.NotifyStatus) bool { return n.Error != "" }))
+	}
 	if s.Server != nil {
 		failing("server", s.Server.Error != "")
 	}

@@ -31,6 +31,7 @@ func (s *Service) childReported(before, after wire.Report, child bool) {
 			return !declared || through == after.Identity
 		})
 	}
+	wakeNotices(s)
 	if s.above != nil {
 		s.above.PassEnded()
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/images"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/notify"
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/engine/view"
@@ -77,7 +78,7 @@ func (o Options) loader() *site.Loader {
 type Network struct {
 	Listen func(ctx context.Context, address string) (net.Listener, error)
 	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
-	Web    http.RoundTripper // of images
+	Web    http.RoundTripper // of images and notifications
 }
 
 // Watcher notices changes of guests between two checks. Its methods may be called from any goroutine.
@@ -108,7 +109,8 @@ type Service struct {
 
 	private, public string // the key for the guests of a child; "": none
 
-	watch Watcher // nil: none
+	watch   Watcher           // nil: none
+	notices *notify.Notifiers // nil: the agent has a parent
 }
 
 // New makes a service. It does nothing yet.
@@ -165,6 +167,7 @@ func New(o Options) (*Service, error) {
 	if s.server != nil {
 		s.server.Queue(s.carrier.queue)
 	}
+	openNotices(s)
 	if o.Watch != nil {
 		s.watch = o.Watch(s.changed)
 	}
@@ -189,6 +192,7 @@ func New(o Options) (*Service, error) {
 			passed(st)
 			checksTurned(st)
 			s.Notify(st)
+			wakeNotices(s)
 		},
 	}
 	serve := func(context.Context, engine.Desired, agent.HostState) {}
@@ -267,7 +271,7 @@ func (s *Service) exclusive(ctx context.Context, h *model.Host, blocked func(hol
 // answers is what the socket answers.
 func answers(s *Service) *control.Server {
 	return &control.Server{
-		Tree: s.Tree, Wake: s.wake, Exec: s.Exec, Jobs: s.jobs,
+		Tree: s.Tree, Wake: s.wake, Exec: s.Exec, Jobs: s.jobs, TestNotify: testNotify(s),
 		Agent: shown{s.Agent, s}, Receipts: s.Ledger, Facts: s.facts, Events: s.events, Log: s.o.Log,
 		Card: control.Card{Version: 1, Program: s.o.Program, Identity: s.o.Config.Identity, DataDir: s.o.Config.DataDir, PID: os.Getpid()},
 	}
@@ -352,6 +356,9 @@ func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, 
 	s.carrier.settle()
 	group.Go(func() { s.carrier.run(around, s.tasks) })
 	group.Go(func() { s.jobs.run(around) })
+	if s.notices != nil {
+		group.Go(func() { s.notices.Run(around) })
+	}
 	group.Go(func() { n.run(around) })
 	group.Go(func() {
 		for {

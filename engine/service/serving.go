@@ -165,6 +165,10 @@ func (s *Service) Parent(node, spec string) (wire.Parent, error) {
 func (s *Service) Status() agent.Status {
 	out := s.Agent.Status()
 	out.Parent = s.parentStatus()
+	out.Notify = []agent.NotifyStatus{}
+	if s.notices != nil {
+		out.Notify = s.notices.Status()
+	}
 	if s.watch != nil {
 		out.Watch = &agent.WatchStatus{}
 		if err := s.watch.Err(); err != nil {

@@ -236,7 +236,32 @@ func StatusRows(s agent.Status, now time.Time) []Row {
 		row("suspended", "%s", Suspension(sus, now))
 	}
 	checksText(row, s, now)
+	notifyText(&out, s, now)
 	return out
+}
+
+// notifyText lists the notifiers that fail, or dropped messages.
+func notifyText(out *rows, s agent.Status, now time.Time) {
+	for _, n := range s.Notify {
+		if n.Error == "" && n.Dropped == 0 {
+			continue
+		}
+		text, tone := diag.Clean(n.Name)+"  sends again", good
+		if n.Error != "" {
+			text, tone = diag.Clean(n.Name)+"  does not get through", bad
+			if n.Failing != nil {
+				text += " for " + ago(now, *n.Failing)
+			}
+			text += ": " + diag.Line(n.Error)
+		}
+		if n.Queued > 0 {
+			text += "; " + diag.Count(n.Queued, "message") + " waiting"
+		}
+		if n.Dropped > 0 {
+			text += "; " + diag.Count(n.Dropped, "message") + " dropped"
+		}
+		*out = append(*out, Row{Label: "notify", Text: text, Tone: tone})
+	}
 }
 
 // checksText lists the checks that fail.

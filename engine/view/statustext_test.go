@@ -214,3 +214,22 @@ func TestN8HistoryCountsPasses(t *testing.T) {
 	require.Equal(t, 2, strings.Count(text, "\n"))
 	require.Contains(t, Why(control.Reasons{Address: "agent.a", Receipts: []ledger.Receipt{r}}), "update failed in 0.0 s, 31 times since "+When(first))
 }
+
+// Notifiers have a line only where one fails, or dropped messages.
+func TestNotifiersOfAStatus(t *testing.T) {
+	s := agent.Status{At: noon, Notify: []agent.NotifyStatus{
+		{Name: "good", Open: 1},
+		{Name: "away", Error: "it answered 503\x1b[31m\nmore", Failing: new(before(5 * time.Minute)), Queued: 3},
+		{Name: "back", Dropped: 1},
+	}}
+	var lines []string
+	for _, r := range StatusRows(s, noon) {
+		if r.Label == "notify" {
+			lines = append(lines, fmt.Sprintf("%s %s", r.Tone, r.Text))
+		}
+	}
+	require.Equal(t, []string{
+		fmt.Sprintf("%s away  does not get through for 5 min: it answered 503?[31m more; 3 messages waiting", bad),
+		fmt.Sprintf("%s back  sends again; 1 message dropped", good),
+	}, lines)
+}

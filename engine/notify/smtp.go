@@ -1,0 +1,160 @@
+package notify
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"mime/quotedprintable"
+	"net"
+	netmail "net/mail"
+	"net/netip"
+	"net/smtp"
+	"net/url"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// mostTalk bounds what a mail server says in one session, in bytes.
+const mostTalk = 64 << 10
+
+// bounded is a connection of which no more than that is read.
+type bounded struct {
+	net.Conn
+	left int
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, errors.New("the mail server says too much")
+	}
+	n, err := b.Conn.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	return n, err
+}
+
+// mail sends a message by SMTP: over TLS from the start, or after STARTTLS. Only to this machine itself it may be neither.
+func mail(ctx context.Context, n *model.Notify, m Message) error {
+	u, err := url.Parse(n.Server)
+	if err != nil {
+		return errors.New("server is not a URL")
+	}
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"smtp": "587", "smtps": "465"}[u.Scheme]
+	}
+	config, err := trust(n)
+	if err != nil {
+		return err
+	}
+	config.ServerName = u.Hostname()
+	var dialer net.Dialer
+	plain, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = plain.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = plain.Close() })
+	defer stop()
+	var conn net.Conn = &bounded{plain, mostTalk}
+	if u.Scheme == "smtps" {
+		conn = tls.Client(conn, config)
+	}
+	c, err := smtp.NewClient(conn, u.Hostname())
+	if err != nil {
+		return err
+	}
+	if u.Scheme == "smtp" {
+		if offered, _ := c.Extension("STARTTLS"); offered {
+			err = c.StartTLS(config)
+		} else if !loopback(u.Hostname()) {
+			err = errors.New("the mail server does not offer STARTTLS, so nothing is sent to it")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return deliver(c, n, m)
+}
+
+func loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+// deliver hands a message over.
+func deliver(c *smtp.Client, n *model.Notify, m Message) error {
+	from, err := netmail.ParseAddress(n.From)
+	if err != nil {
+		return errors.New("from is not a mail address")
+	}
+	to, err := netmail.ParseAddressList(n.To)
+	if err != nil {
+		return errors.New("to is not a list of mail addresses")
+	}
+	if n.Secret != "" {
+		user := n.User
+		if user == "" {
+			user = from.Address
+		}
+		u, _ := url.Parse(n.Server) // it was parsed before
+		if err := c.Auth(smtp.PlainAuth("", user, n.Secret, u.Hostname())); err != nil {
+			return fmt.Errorf("log in: %w", err)
+		}
+	}
+	if err := c.Mail(from.Address); err != nil {
+		return err
+	}
+	for _, a := range to {
+		if err := c.Rcpt(a.Address); err != nil {
+			return err
+		}
+	}
+	w, err := c.Data()
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(letter(from, to, m)); err != nil {
+		return err
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	_ = c.Quit() // it was taken
+	return nil
+}
+
+// letter is a message as RFC 5322 has it. All messages about an incident are one thread, and one that is sent again has the
+// same Message-ID.
+func letter(from *netmail.Address, to []*netmail.Address, m Message) []byte {
+	title, text := words(m)
+	var b bytes.Buffer
+	header := func(name, value string) { fmt.Fprintf(&b, "%s: %s\r\n", name, value) }
+	header("From", from.String())
+	for i, a := range to {
+		if i == 0 {
+			header("To", a.String())
+		} else {
+			header("Cc", a.String())
+		}
+	}
+	header("Subject", mime.QEncoding.Encode("utf-8", title))
+	header("Date", m.At.Format(time.RFC1123Z))
+	header("Message-ID", "<"+m.ID+"@homestak-gitops.invalid>")
+	if m.Incident != "" {
+		header("References", "<"+m.Incident+"@homestak-gitops.invalid>")
+	}
+	header("Auto-Submitted", "auto-generated")
+	header("MIME-Version", "1.0")
+	header("Content-Type", "text/plain; charset=utf-8")
+	header("Content-Transfer-Encoding", "quoted-printable")
+	b.WriteString("\r\n")
+	q := quotedprintable.NewWriter(&b)
+	_, _ = io.WriteString(q, text+"\n") // a buffer takes everything
+	_ = q.Close()
+	return b.Bytes()
+}

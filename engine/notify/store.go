@@ -1,0 +1,130 @@
+package notify
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/durable"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// kind is what a message is about.
+type kind string
+
+// The kinds.
+const (
+	kindFiring   kind = "firing"
+	kindReminder kind = "reminder"
+	kindResolved kind = "resolved"
+	kindTest     kind = "test"
+	kindStatus   kind = "status" // of a commit
+)
+
+// Message is a message, as it is stored until it is sent.
+type Message struct {
+	ID       string     `json:"id"` // the same one whenever it is sent
+	Kind     kind       `json:"kind"`
+	At       time.Time  `json:"at"`
+	Agent    string     `json:"agent,omitempty"`
+	Incident string     `json:"incident,omitempty"` // the same one in all messages about it
+	Since    time.Time  `json:"since,omitzero"`
+	Flaps    bool       `json:"flaps,omitempty"`
+	Members  []incident `json:"members,omitempty"`
+	More     int        `json:"more,omitempty"` // members that it does not name
+
+	Commit  string `json:"commit,omitempty"` // of a status
+	Context string `json:"context,omitempty"`
+	State   string `json:"state,omitempty"`
+	Text    string `json:"text,omitempty"`
+}
+
+// newID makes an ID that no other message has.
+func newID() string { return rand.Text() }
+
+// state is what is kept of all notifiers. A state is not changed once it is stored; the next one is a copy.
+type state struct {
+	Version   int                       `json:"version"`
+	Notifiers map[string]*notifierState `json:"notifiers"`
+}
+
+// notifierState is what is kept of one.
+type notifierState struct {
+	Open    []told               `json:"open"`
+	Ended   map[string]time.Time `json:"ended"` // by key of an incident: those that could be back soon
+	Queue   []Message            `json:"queue"`
+	Dropped int                  `json:"dropped"`
+	Set     map[string]string    `json:"set,omitempty"` // by commit and context: the state that was set, or is to be
+}
+
+const stateVersion = 1
+
+// readState reads what was kept. What cannot be read is no reason not to start: it costs messages that are sent again.
+func readState(file string) (state, error) {
+	s := state{Version: stateVersion, Notifiers: map[string]*notifierState{}}
+	text, err := durable.ReadPrivate(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	was := s
+	if err == nil {
+		err = json.Unmarshal(text, &was)
+	}
+	if err == nil && was.Version != stateVersion {
+		err = fmt.Errorf("its version is %d, this program reads %d", was.Version, stateVersion)
+	}
+	if err != nil {
+		return s, fmt.Errorf("read the state of notifications in %s: %w", file, err)
+	}
+	return was, nil
+}
+
+// without is a copy of a state without the messages that were sent, and without notifiers that the site lacks; nil rules
+// keep all.
+func (s state) without(rules map[string]*model.Notify, sent map[string]bool) state {
+	next := state{Version: stateVersion, Notifiers: make(map[string]*notifierState, len(s.Notifiers))}
+	for name, of := range s.Notifiers {
+		if rules != nil && rules[name] == nil {
+			continue
+		}
+		c := *of
+		c.Open, c.Ended, c.Set = slices.Clone(of.Open), maps.Clone(of.Ended), maps.Clone(of.Set)
+		c.Queue = slices.DeleteFunc(slices.Clone(of.Queue), func(m Message) bool { return sent[m.ID] })
+		next.Notifiers[name] = &c
+	}
+	return next
+}
+
+// of is the state of a notifier, which is made if there is none.
+func (s state) of(name string) *notifierState {
+	of := s.Notifiers[name]
+	if of == nil {
+		of = &notifierState{}
+		s.Notifiers[name] = of
+	}
+	if of.Ended == nil {
+		of.Ended = map[string]time.Time{}
+	}
+	return of
+}
+
+// mostQueued is the number of messages that wait for one receiver.
+const mostQueued = 200
+
+// queue appends a message.
+func (s *notifierState) queue(m Message) { s.Queue = append(s.Queue, m) }
+
+// bound drops messages that nobody can want any more, the oldest ones of too many first.
+func (s state) bound(now time.Time) {
+	for _, of := range s.Notifiers {
+		before := len(of.Queue)
+		of.Queue = slices.DeleteFunc(of.Queue, func(m Message) bool { return past(now, m.At, tooOld) && now.After(m.At) })
+		of.Queue = of.Queue[max(0, len(of.Queue)-mostQueued):]
+		of.Dropped += before - len(of.Queue)
+	}
+}

@@ -1,0 +1,87 @@
+package service
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/notify"
+)
+
+// noticesFile keeps what notifiers were told, and what they are to be told.
+const noticesFile = "notify.json"
+
+// openNotices makes the notifiers of the site. Only an agent without a parent has any: its tree has all incidents.
+func openNotices(s *Service) {
+	if s.above != nil {
+		return
+	}
+	var err error
+	s.notices, err = notify.Open(notify.Options{
+		File: filepath.Join(s.o.Config.DataDir, noticesFile), Look: func() notify.Seen { return seen(s) }, Log: s.o.Log, Pace: s.o.Pace, Web: s.o.Network.Web,
+	})
+	if err != nil {
+		s.o.Log.Warn("what was sent before is not known, so some messages may be repeated", "error", err)
+	}
+}
+
+// seen is what notifications are derived from.
+func seen(s *Service) notify.Seen {
+	out := notify.Seen{Mask: func(text string) string { return text }}
+	s.carrier.mutex.Lock()
+	site := s.carrier.desired.Site
+	s.carrier.mutex.Unlock()
+	if site == nil {
+		return out
+	}
+	out.Mask = site.Secrets.Mask
+	if out.Notifiers = site.Notify; len(site.Notify) == 0 {
+		out.Notifiers = map[string]*model.Notify{}
+		return out
+	}
+	out.Status = s.Status()
+	out.Tree, out.PageEnds = treeOf(s.server, out.Status), s.o.Config.pageEnds()
+	return out
+}
+
+// pageEnds is when the certificate of the page expires; zero if there is none, or it cannot be read.
+func (c *Config) pageEnds() time.Time {
+	if c.pageAddress() == "" || c.Web.CertificateFile == "" {
+		return time.Time{}
+	}
+	text, err := os.ReadFile(c.Web.CertificateFile)
+	if err != nil {
+		return time.Time{} // the page reports it
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return time.Time{}
+	}
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return time.Time{}
+	}
+	return leaf.NotAfter
+}
+
+// wakeNotices lets the notifiers look: something happened.
+func wakeNotices(s *Service) {
+	if s.notices != nil {
+		s.notices.Wake()
+	}
+}
+
+// testNotify sends a test by a notifier of the site.
+func testNotify(s *Service) func(ctx context.Context, name string) error {
+	return func(ctx context.Context, name string) error {
+		if s.notices == nil {
+			return errors.New("this agent has a parent, and the agent without one sends notifications\nrun this on the machine of that one")
+		}
+		return s.notices.Test(ctx, name)
+	}
+}
