@@ -2,7 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -32,22 +38,52 @@ those that touched it.`,
 	c.Flags().IntVarP(&n, "number", "n", 20, "show at most `N` passes; 0: all")
 	c.Flags().BoolVar(&a.ui.JSON, "json", false, "print the receipts as JSON lines on stdout")
 	c.ValidArgsFunction = f.CompleteAddress
-	c.AddCommand(verifyVerb(a))
+	c.AddCommand(verifyVerb(a), exportVerb(a))
 	return c
 }
 
 func verifyVerb(a *app) *cobra.Command {
 	f := &session.AgentFlags{}
+	var e ledger.Expect
 	c := &cobra.Command{
-		Use:   "verify",
+		Use:   "verify [FOLDER|FILE]",
 		Short: "Check that no receipt was changed or removed",
-		Long: `Each pass has a receipt with the checksum of the one before. Exits 0 if the chain is
-intact, 1 if a receipt was changed, is missing or cannot be read.`,
-		Args: cobra.NoArgs,
-		RunE: a.soon(func(ctx context.Context, _ []string) error { return runVerify(ctx, a, f) }),
+		Long: `Each receipt has the checksum of the one before, and a signature. Exits 0 if the chain
+is intact, 1 if a receipt was changed, is missing, has a foreign signature or cannot be
+read; the first broken one comes first. FOLDER is a data folder, or one of receipts in
+it; FILE was written by "history export". Neither needs an agent.
+
+The keys of a folder prove nothing to someone who may write there: name those that you
+know with --key. That receipts at the end were removed is only visible with --newest, the
+ID of a receipt that was there, as this command prints it.`,
+		Args: ui.TakesArgs(0, 1),
+		RunE: a.soon(func(ctx context.Context, args []string) error {
+			return runVerify(ctx, a, f, strings.Join(args, ""), e)
+		}),
 	}
 	f.Find(a.ui, c)
+	c.Flags().StringArrayVar(&e.Keys, "key", nil, "public `KEY` that may sign, such as ed25519:…; repeatable (default: those of the folder)")
+	c.Flags().StringVar(&e.Newest, "newest", "", "`ID` of a receipt that must be there")
 	a.ui.JSONFlag(c)
+	return c
+}
+
+func exportVerb(a *app) *cobra.Command {
+	f := &session.AgentFlags{}
+	format := "json"
+	c := &cobra.Command{
+		Use:   "export [FOLDER]",
+		Short: "Print all receipts for others to read or verify",
+		Long: `Prints the receipts of a data folder, oldest first: as lines of JSON that "history
+verify" can check, as CSV with a row for each step, or as a table in Markdown.`,
+		Args: ui.TakesArgs(0, 1),
+		RunE: a.soon(func(_ context.Context, args []string) error {
+			return runExport(a, f, strings.Join(args, ""), format)
+		}),
+		ValidArgsFunction: completeDirectory,
+	}
+	f.Find(a.ui, c)
+	c.Flags().StringVar(&format, "format", format, "`FORMAT`: json, csv or md")
 	return c
 }
 
@@ -78,27 +114,108 @@ func runHistory(ctx context.Context, a *app, f *session.AgentFlags, n int, addre
 	return nil
 }
 
-func runVerify(ctx context.Context, a *app, f *session.AgentFlags) error {
+func runVerify(ctx context.Context, a *app, f *session.AgentFlags, at string, e ledger.Expect) error {
 	a.ui.Document = control.ProblemOf
-	r, err := f.Record(ctx)
-	if err != nil {
-		return err
-	}
-	c, err := r.Verify(ctx)
+	p, err := prove(ctx, f, at, e)
 	if err != nil {
 		return err
 	}
 	if a.ui.JSON {
-		if err := a.ui.Emit(c); err != nil {
+		if err := a.ui.Emit(p); err != nil {
 			return err
 		}
-	} else if len(c.Broken) == 0 {
-		a.ui.Printf("the chain is intact: %s\n", diag.Count(c.Good, "receipt"))
+	} else if len(p.Broken) == 0 {
+		a.ui.Printf("the chain is intact: %s\n", provedLine(p))
+		for _, key := range p.Keys {
+			a.ui.Printf("signed by %s\n", key)
+		}
+		if p.Newest != "" {
+			a.ui.Printf("newest %s\n", p.Newest)
+		}
 	}
-	if len(c.Broken) > 0 {
-		return fmt.Errorf("the chain is broken at %s; %s hold\n%s", diag.Count(len(c.Broken), "receipt"), diag.Count(c.Good, "receipt"), strings.Join(c.Broken, "\n"))
+	if len(p.Broken) > 0 {
+		return fmt.Errorf("the chain is broken at %s; %s hold\n%s", diag.Count(len(p.Broken), "receipt"), diag.Count(p.Intact, "receipt"), strings.Join(p.Broken, "\n"))
 	}
 	return nil
+}
+
+// prove checks the receipts at a path; those of the agent here for "".
+func prove(ctx context.Context, f *session.AgentFlags, at string, e ledger.Expect) (p ledger.Proof, err error) {
+	for _, key := range e.Keys {
+		if _, err := ledger.ParseKey(key); err != nil {
+			return p, fmt.Errorf("--key: %w", err)
+		}
+	}
+	if at == "" && len(e.Keys) == 0 && e.Newest == "" {
+		r, err := f.Record(ctx)
+		if err != nil {
+			return p, err
+		}
+		return r.Verify(ctx)
+	}
+	if info, err := os.Stat(at); err == nil && info.Mode().IsRegular() {
+		return ledger.VerifyFile(at, e)
+	}
+	l, err := receiptsAt(f, at)
+	if err != nil {
+		return p, err
+	}
+	return l.Verify(e)
+}
+
+// receiptsAt finds the receipts in a folder; in the data folder of the agent here for "".
+func receiptsAt(f *session.AgentFlags, at string) (*ledger.Ledger, error) {
+	if at == "" {
+		cfg, _ := f.Configuration()
+		at = cfg.DataDir
+	}
+	for _, dir := range []string{at, filepath.Join(at, control.LedgerDir)} {
+		if _, err := os.Stat(filepath.Join(dir, ledger.ReceiptsDir)); err == nil {
+			return ledger.Read(dir), nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("there are no receipts in %s\nname the data folder of an agent, such as /var/lib/homestak-gitops", at)
+}
+
+func provedLine(p ledger.Proof) string {
+	text := diag.Count(p.Intact, "receipt")
+	if p.Unsigned > 0 {
+		text += fmt.Sprintf(", %d of them from before receipts were signed", p.Unsigned)
+	}
+	if p.Dropped > 0 {
+		text += fmt.Sprintf(", and %d removed over the limit", p.Dropped)
+	}
+	return text
+}
+
+func runExport(a *app, f *session.AgentFlags, at, format string) error {
+	if !slices.Contains([]string{"json", "csv", "md"}, format) {
+		return fmt.Errorf("--format %s: want json, csv or md", format)
+	}
+	a.ui.Data = true
+	l, err := receiptsAt(f, at)
+	if err != nil {
+		return err
+	}
+	if format == "json" {
+		text, err := l.Export()
+		if err == nil {
+			_, err = a.ui.Stdout.Write(text)
+		}
+		return err
+	}
+	list, err := l.Last(0, nil)
+	if err != nil {
+		return err
+	}
+	text := view.ReceiptsCSV(list)
+	if format == "md" {
+		text = view.ReceiptsMarkdown(list)
+	}
+	_, err = io.WriteString(a.ui.Stdout, text)
+	return err
 }
 
 // showHistory prints receipts as a table.

@@ -1072,7 +1072,7 @@ func TestAReceiptListsWhatWasDone(t *testing.T) {
 	p := enginetest.Pass(s, h)
 	p.Commit = &model.Commit{ID: "c0ffee", Subject: "more boxes", Author: model.Person{Name: "Ada", Email: "ada@example.org"}}
 	r := p.Run(t.Context())
-	got, ok := receipt(&r, "cli:ops@pve", true)
+	got, ok := Receipt(&r, "cli:ops@pve", true)
 	require.True(t, ok)
 	require.Equal(t, "partly", got.Outcome)
 	for i := range got.Steps {
@@ -1086,6 +1086,8 @@ func TestAReceiptListsWhatWasDone(t *testing.T) {
 	for i := range got.Steps {
 		got.Steps[i].Changes, got.Steps[i].Began = nil, got.Began
 	}
+	require.Len(t, got.Digest, 64)
+	got.Digest = ""
 	require.Equal(t, ledger.Receipt{
 		Verb: "apply", By: "cli:ops@pve", Host: "father", Site: "home", Commit: "c0ffee", Subject: "more boxes", Author: "Ada",
 		Plan: r.Plan.ID, Began: got.Began, Seconds: r.Seconds, Outcome: "partly", Drift: true, Findings: diag.List{},
@@ -1097,10 +1099,10 @@ func TestAReceiptListsWhatWasDone(t *testing.T) {
 	}, got)
 
 	r = enginetest.Pass(s, &enginetest.Host{}).Run(t.Context())
-	_, ok = receipt(&r, "x", false)
+	_, ok = Receipt(&r, "x", false)
 	require.True(t, ok)
 	r = engine.Failure("apply", "c0ffee", nil)
-	_, ok = receipt(&r, "x", false)
+	_, ok = Receipt(&r, "x", false)
 	require.False(t, ok, "nothing was begun")
 }
 
@@ -1118,7 +1120,7 @@ func TestAReceiptHoldsNoSecret(t *testing.T) {
 	}
 	r := p.Run(t.Context())
 	require.Equal(t, engine.Done, r.Outcome)
-	got, ok := receipt(&r, "father", false)
+	got, ok := Receipt(&r, "father", false)
 	require.True(t, ok)
 	b, err := json.Marshal(got)
 	require.NoError(t, err)

@@ -1,16 +1,22 @@
 package agent
 
 import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"slices"
+
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// receipt returns the ledger's record of a pass that changed something, or tried to; false if
+// Receipt returns the ledger's record of a pass that changed something, or tried to; false if
 // no step was begun. By is the identity of the agent, or cli:USER@HOST. It holds nothing
 // of what is unmanaged, of a sensitive change its name only, and no lines of the files.
-func receipt(r *engine.Report, by string, drift bool) (ledger.Receipt, bool) {
+func Receipt(r *engine.Report, by string, drift bool) (ledger.Receipt, bool) {
 	begun := false
 	steps := make([]ledger.Step, len(r.Results))
 	for i := range r.Results {
@@ -29,8 +35,20 @@ func receipt(r *engine.Report, by string, drift bool) (ledger.Receipt, bool) {
 		out.Findings[i].Code = ""
 	}
 	if c := r.About; c != nil {
-		out.Subject, out.Author = c.Subject, personOf(*c)
+		out.Subject, out.Author, out.Reason, out.Signer = c.Subject, personOf(*c), c.Message, c.Signer
+		if c.Reverts != "" {
+			out.Reverts = &ledger.Revert{Commit: c.Reverts, Exact: c.RevertsExactly}
+		}
 	}
+	if text, err := json.Marshal(r.Plan); err == nil {
+		out.Digest = fmt.Sprintf("%x", sha256.Sum256(text))
+	}
+	for addr, report := range r.Checks {
+		for _, c := range report.Results {
+			out.Checks = append(out.Checks, ledger.Check{Address: addr.String(), Check: c.Name, OK: c.OK, Saw: shorten(c.Detail), Seconds: c.Seconds})
+		}
+	}
+	slices.SortStableFunc(out.Checks, func(a, b ledger.Check) int { return cmp.Compare(a.Address, b.Address) })
 	return out, true
 }
 

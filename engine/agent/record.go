@@ -70,7 +70,7 @@ func (l *loop) recordAccepted(c model.Commit, r engine.Report) {
 // suspended in it.
 func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspension) {
 	drift := l.memory.drifted(c.ID, r.Plan)
-	if receipt, ok := receipt(&r, l.o.Identity, drift); ok {
+	if receipt, ok := Receipt(&r, l.o.Identity, drift); ok {
 		written, err := l.o.Ledger.Write(receipt)
 		if err != nil {
 			l.o.Log.Warn("the receipt was not saved", "error", err)

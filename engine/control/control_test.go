@@ -151,7 +151,7 @@ func TestControlAnswers(t *testing.T) {
 	require.Equal(t, "2", h.Receipts[0].ID)
 	c, err := r.Verify(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, control.Chain{2, []string{}}, c)
+	require.Equal(t, ledger.Proof{Intact: 2, Broken: []string{}, Keys: []string{}}, c)
 
 	require.NoError(t, r.CheckNow(t.Context()))
 	require.Equal(t, 1, f.Checks())

@@ -36,7 +36,7 @@ type Agent interface {
 // receipts gives access to the receipts.
 type receipts interface {
 	Last(n int, match func(*ledger.Receipt) bool) ([]ledger.Receipt, error)
-	Verify() (good int, broken []string, err error)
+	Verify(e ledger.Expect) (ledger.Proof, error)
 }
 
 // Server serves the agent's socket: HTTP with JSON bodies, see routes. A process that may open the socket may do all of this;
@@ -97,10 +97,7 @@ type History struct {
 }
 
 // Chain is the answer of /history/verify.
-type Chain struct {
-	Good   int      `json:"held"`   // receipts that are as they were written
-	Broken []string `json:"broken"` // what is wrong, a text for each of the others
-}
+type Chain = ledger.Proof
 
 // Limits for requests and connections.
 const (
@@ -247,13 +244,7 @@ func touches(address string) func(*ledger.Receipt) bool {
 }
 
 func (c *Server) verify(http.ResponseWriter, *http.Request) (any, error) {
-	return chainOf(c.Receipts)
-}
-
-// chainOf checks the chain of receipts.
-func chainOf(r receipts) (Chain, error) {
-	good, broken, err := r.Verify()
-	return Chain{good, append([]string{}, broken...)}, err
+	return c.Receipts.Verify(ledger.Expect{})
 }
 
 func (c *Server) why(_ http.ResponseWriter, r *http.Request) (any, error) {

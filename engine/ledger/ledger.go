@@ -3,11 +3,17 @@
 //
 // The folder has state.json, and receipts/TIME-PLAN.json, one for each pass that changed something, or for a series
 // of passes that failed in the same way. Receipts sort by name in the order of writing, and each has the hash of
-// the previous one. Every file is replaced atomically. Writers take turns: the holder of the host's write lock
-// writes its receipt before it releases the lock.
+// the previous one, and a signature by the key in chain/receipt.key. Every file is replaced atomically. Writers take turns:
+// the holder of the host's write lock writes its receipt before it releases the lock.
+//
+//	receipts.go  writing, reading, and the limits
+//	sign.go      the key, and signatures
+//	dropped.go   which receipts go over the limit, and the record of that
+//	verify.go    proof of a chain, in a folder or an exported file
 package ledger
 
 import (
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"os"
@@ -16,7 +22,11 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/durable"
 )
+
+// ReceiptsDir is the folder of the receipts in that of a ledger.
+const ReceiptsDir = "receipts"
 
 // Receipt records what one pass changed, or tried to: one JSON file. It has no secrets: a sensitive
 // change has no values. Passes in a row that fail in the same way have one receipt: that of the last one, with their number.
@@ -41,8 +51,32 @@ type Receipt struct {
 
 	Run *Run `json:"run,omitempty"` // the command, for the verbs exec and job
 
+	Reason  string  `json:"reason,omitempty"`      // text of the commit
+	Signer  string  `json:"signer,omitempty"`      // SHA256 fingerprint of the SSH key that signed the commit, verified; "" for none
+	Reverts *Revert `json:"reverts,omitempty"`     // the commit that this one takes back
+	Digest  string  `json:"plan_sha256,omitempty"` // of the plan, as plan --json has it
+	Checks  []Check `json:"checks,omitempty"`      // that ran
+
 	Passes int        `json:"passes,omitempty"` // that failed in this way, one after the other; 0 for a single one
 	First  *time.Time `json:"first,omitempty"`  // when the first of them began; nil for a single one
+
+	Key       string `json:"key,omitempty"`       // that signed it; "" for receipts of earlier versions
+	Signature string `json:"signature,omitempty"` // of the text of the file before it; the last member
+}
+
+// Revert links a commit to the one that it reverts.
+type Revert struct {
+	Commit string `json:"commit"` // as its text says it
+	Exact  bool   `json:"exact"`  // it takes back exactly the changes of that one
+}
+
+// Check is the result of a check of a node.
+type Check struct {
+	Address string  `json:"address"`
+	Check   string  `json:"check"`
+	OK      bool    `json:"ok"`
+	Saw     string  `json:"saw"`
+	Seconds float64 `json:"duration_seconds"`
 }
 
 // Run is a command on a node.
@@ -158,6 +192,7 @@ type Ledger struct {
 	dir      string
 	o        options
 	readOnly bool
+	key      ed25519.PrivateKey // nil of one for reading
 
 	write   sync.Mutex
 	checked bool // at the state that was there before; under write
@@ -186,7 +221,16 @@ func (o options) Open(dir string) (*Ledger, error) {
 		o.Bytes = 64 << 20
 	}
 	l := &Ledger{dir: dir, o: o}
-	if err := os.MkdirAll(l.receipts(), 0o700); err != nil {
+	for _, d := range []string{l.receipts(), l.chain()} {
+		err := os.MkdirAll(d, 0o700)
+		if err == nil {
+			err = errors.Join(durable.HandOver(filepath.Dir(dir), dir), durable.HandOver(dir, d))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("open ledger: %w", err)
+		}
+	}
+	if err := l.openKey(); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
 	for _, d := range []string{dir, l.receipts()} {
@@ -201,4 +245,4 @@ func (o options) Open(dir string) (*Ledger, error) {
 // nothing, and needs no permission to. A folder that does not exist is an empty ledger.
 func Read(dir string) *Ledger { return &Ledger{dir: dir, readOnly: true} }
 
-func (l *Ledger) receipts() string { return filepath.Join(l.dir, "receipts") }
+func (l *Ledger) receipts() string { return filepath.Join(l.dir, ReceiptsDir) }

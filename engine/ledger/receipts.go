@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -23,16 +24,24 @@ const (
 	stamp = "20060102T150405.000Z"
 )
 
-// Write stores a receipt, and sets its Version, Previous and ID. The file is complete, or not
+// Write stores a receipt, signs it, and sets its Version, Previous, ID, Key and Signature. The file is complete, or not
 // there. A pass that failed in the same way as the one before replaces the receipt of that one, and sets Passes and First:
-// a failure that is retried at every check must not displace everything else that is kept. It removes the oldest receipts over the limit; if only that fails, the receipt is stored
-// and the error is returned.
-func (l *Ledger) Write(r Receipt) (Receipt, error) {
+// a failure that is retried at every check must not displace everything else that is kept. It removes the oldest receipts over
+// the limit but those of removals; if only that fails, the receipt is stored and the error is returned. Processes take turns.
+func (l *Ledger) Write(r Receipt) (out Receipt, err error) {
 	if l.readOnly {
 		return r, errReadOnly
 	}
 	l.write.Lock()
 	defer l.write.Unlock()
+	err = durable.Exclusively(l.chain(), func() error {
+		out, err = l.append(r)
+		return err
+	})
+	return out, err
+}
+
+func (l *Ledger) append(r Receipt) (Receipt, error) {
 	ids, err := l.ids()
 	if err != nil {
 		return r, fmt.Errorf("write receipt: %w", err)
@@ -45,7 +54,7 @@ func (l *Ledger) Write(r Receipt) (Receipt, error) {
 			r.Previous = digest(b)
 		}
 	}
-	r.Version, r.ID = receiptVersion, name(r, newest)
+	r.Version, r.ID, r.Key, r.Signature = receiptVersion, name(r, newest), present(l.key), ""
 	if before, _, err := l.read(newest); err == nil && r.repeats(&before) {
 		r.ID, r.Previous, r.Passes, r.First = before.ID, before.Previous, max(before.Passes, 1)+1, before.First
 		if r.First == nil {
@@ -53,11 +62,11 @@ func (l *Ledger) Write(r Receipt) (Receipt, error) {
 		}
 		ids = ids[:len(ids)-1]
 	}
-	b, err := json.MarshalIndent(r.listed(), "", "  ")
-	if err != nil {
-		return r, fmt.Errorf("write receipt: %w", err)
+	var b []byte
+	if b, r.Signature, err = seal(l.key, r.listed()); err == nil {
+		err = put(l.file(r.ID), b)
 	}
-	if err := durable.Replace(l.file(r.ID), append(b, '\n')); err != nil {
+	if err != nil {
 		return r, fmt.Errorf("write receipt: %w", err)
 	}
 	l.usual.learn(l, append(ids, r.ID))
@@ -65,6 +74,12 @@ func (l *Ledger) Write(r Receipt) (Receipt, error) {
 		return r, fmt.Errorf("remove old receipts: %w", err)
 	}
 	return r, nil
+}
+
+// present is the public key of a private one.
+func present(key ed25519.PrivateKey) string {
+	public, _ := key.Public().(ed25519.PublicKey)
+	return publicText(public)
 }
 
 // listed has empty lists where there are none: the file has no null for a list.
@@ -100,7 +115,11 @@ func name(r Receipt, newest string) string {
 	if plan == "" {
 		plan = "noplan"
 	}
-	return at.Format(stamp) + "-" + plan[:min(len(plan), 16)]
+	id := at.Format(stamp) + "-" + plan[:min(len(plan), 16)]
+	if r.removes() {
+		id += removal
+	}
+	return id
 }
 
 // Last returns the newest n receipts that match, newest first; all for n 0, any for match nil. The
@@ -123,38 +142,6 @@ func (l *Ledger) Last(n int, match func(*Receipt) bool) ([]Receipt, error) {
 		}
 	}
 	return out, errors.Join(errs...)
-}
-
-// Verify reads the chain of receipts, and returns how many are intact and a text for each of the
-// others: "ID: why". The next receipt has the hash of each one; so a change of the newest cannot be
-// detected, nor that the oldest ones are missing.
-func (l *Ledger) Verify() (intact int, broken []string, err error) {
-	ids, err := l.ids()
-	if err != nil {
-		return 0, nil, fmt.Errorf("read receipts: %w", err)
-	}
-	before, hash := "", ""
-	sound := false // whether the previous one was intact
-	for _, id := range ids {
-		r, b, err := l.read(id)
-		if errors.Is(err, fs.ErrNotExist) {
-			before, sound = "", false // a writer removes the oldest meanwhile, so the previous one is gone, too
-			continue
-		}
-		if before != "" && err == nil && r.Previous != hash {
-			if sound {
-				intact--
-			}
-			broken = append(broken, fmt.Sprintf("%s: it is not the predecessor that %s recorded: it was changed, or one between them is missing", before, id))
-		}
-		if sound = err == nil; sound {
-			intact++
-		} else {
-			broken = append(broken, id+": "+err.Error())
-		}
-		before, hash = id, digest(b)
-	}
-	return intact, broken, nil
 }
 
 // ids lists the receipts by name, oldest first. Files with other names are left alone.
@@ -200,26 +187,41 @@ func readReceipt(b []byte) (Receipt, error) {
 	return r, nil
 }
 
-// rotate removes the oldest receipts until the others are within the limits; the newest always
-// stays.
+// rotate removes the oldest receipts until the others are within the limits; the newest always stays, and those of
+// removals, which do not count.
 func (l *Ledger) rotate(ids []string) error {
 	var total int64
 	var errs []error
-	keep := len(ids)
-	for keep > 0 && len(ids)-keep < l.o.Files {
-		info, err := os.Lstat(l.file(ids[keep-1]))
+	over := map[string]bool{}
+	for i, n := len(ids)-1, 0; i >= 0; i-- {
+		if isKept(ids[i]) {
+			continue
+		}
+		info, err := os.Lstat(l.file(ids[i]))
 		if err == nil {
 			total += info.Size()
 		}
 		errs = append(errs, ignoreAbsent(err))
-		if total > l.o.Bytes && keep < len(ids) {
-			break
+		if n++; n > 1 && total > l.o.Bytes || n > l.o.Files {
+			over[ids[i]] = true
 		}
-		keep--
 	}
-	for _, id := range ids[:keep] { // the oldest first: who reads meanwhile finds no gap
-		errs = append(errs, ignoreAbsent(os.Remove(l.file(id))))
+	after, row := "", []string(nil)
+	drop := func() {
+		if len(row) > 0 {
+			errs = append(errs, l.drop(after, row))
+		}
+		row = nil
 	}
+	for _, id := range ids { // the oldest first
+		if over[id] {
+			row = append(row, id)
+			continue
+		}
+		drop()
+		after = id
+	}
+	drop()
 	return errors.Join(append(errs, sweep(l.receipts()))...)
 }
 

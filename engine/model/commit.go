@@ -13,6 +13,11 @@ type Commit struct {
 	At       time.Time // when it was committed, as its committer's clock had it
 	Subject  string    // first line of its message
 	Trailers map[string]string
+	Message  string // the text, at most its first 4 KiB
+	Signer   string // SHA256 fingerprint of the SSH key that signed it, verified; "": none did
+
+	Reverts        string // the commit that it takes back, as its text says
+	RevertsExactly bool   // and it changes exactly what that one did, in the other direction
 }
 
 // Person is the author of a commit.

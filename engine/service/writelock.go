@@ -2,9 +2,12 @@ package service
 
 import (
 	"context"
+	"path/filepath"
 
+	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
@@ -42,6 +45,26 @@ func (v Verb) Lock(ctx context.Context, h *model.Host) (release func(), err erro
 		return nil, err
 	}
 	return func() { unlock(); resume() }, nil
+}
+
+// Record writes the receipt of a pass that changed a host into the ledger of the folder with its lock: for root that of the
+// agent, else the user's own.
+func (v Verb) Record(r *engine.Report) {
+	receipt, changed := agent.Receipt(r, "cli:"+control.Whoami(), false)
+	if !changed {
+		return
+	}
+	dir, err := LockDir(v.Env)
+	var l *ledger.Ledger
+	if err == nil {
+		l, err = ledger.Open(filepath.Join(dir, control.LedgerDir))
+	}
+	if err == nil {
+		_, err = l.Write(receipt)
+	}
+	if err != nil {
+		v.Note("warning: the receipt was not saved: %v", err)
+	}
 }
 
 // agentOf finds the agent of a host, nil if none runs on this machine.

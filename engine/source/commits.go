@@ -41,7 +41,7 @@ func (c *commits) commit(id plumbing.Hash) (model.Commit, error) {
 	if err != nil {
 		return model.Commit{}, err
 	}
-	return objects.Describe(found), nil
+	return c.objects.Describe(found), nil
 }
 
 // Since lists the commits that to has and from does not have, newest first, including those that

@@ -667,7 +667,7 @@ func TestTheCommitOfACleanFolderIsKnownWhole(t *testing.T) {
 	c, err := w.Commit()
 	require.NoError(t, err)
 	require.Equal(t, model.Commit{
-		ID: id, Author: model.Person{Name: "a", Email: "a@example.org"}, At: c.At, Subject: "first", Trailers: c.Trailers,
+		ID: id, Author: model.Person{Name: "a", Email: "a@example.org"}, At: c.At, Subject: "first", Message: "first", Trailers: c.Trailers,
 	}, c)
 	require.Equal(t, int64(1), c.At.Unix())
 	write(t, dir, "home/motd.txt", "other\n")

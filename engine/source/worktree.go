@@ -116,7 +116,7 @@ func (w *Worktree) Commit() (model.Commit, error) {
 	if !same {
 		return model.Commit{ID: id + DirtySuffix}, nil
 	}
-	return objects.Describe(c), nil
+	return (&objects.Store{Objects: w.repo.Storer}).Describe(c), nil
 }
 
 func (w *Worktree) matches(c *object.Commit) (bool, error) {

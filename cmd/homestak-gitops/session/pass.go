@@ -97,6 +97,9 @@ func (s *Session) CarryOut(ctx context.Context, h *model.Host, p *engine.Pass, c
 	progress.Waits(view.Observing(h.Name))
 	r := p.Run(ctx)
 	progress.Close()
+	if !s.Flags.Sim {
+		s.Verb(p.Verb).Record(&r)
+	}
 	if r.Denied && r.Plan != nil { // without a confirmation it was not shown yet
 		s.ui.Findings(r.Findings)
 		s.ui.Planned(p, r.Plan)

@@ -255,8 +255,8 @@ func (v *Inventory) List() []plumbing.Hash {
 	return ids
 }
 
-// Describe converts a commit for callers.
-func Describe(c *object.Commit) model.Commit {
+// describe converts a commit for callers, but for RevertsExactly.
+func describe(c *object.Commit) model.Commit {
 	message := strings.ToValidUTF8(c.Message, "\uFFFD")
 	subject, _, _ := strings.Cut(strings.TrimLeft(message, "\n"), "\n")
 	m := model.Commit{
@@ -265,6 +265,7 @@ func Describe(c *object.Commit) model.Commit {
 		At:       c.Committer.When,
 		Subject:  diag.Line(subject),
 		Trailers: parseTrailers(message),
+		Message:  clip(message), Signer: signer(c), Reverts: reverted(message),
 	}
 	for _, p := range c.ParentHashes {
 		m.Parents = append(m.Parents, p.String())
