@@ -48,6 +48,7 @@ func endpoints() []endpoint {
 		{method: http.MethodPost, path: serve.RepositoryPrefix + "git-upload-pack", body: serve.MostRequest, access: checkedByHandler, do: serveRepository},
 		{method: http.MethodGet, path: serve.RepositoryPrefix + "raw/{ref}/{path}", under: serve.RepositoryPrefix + "raw/", access: checkedByHandler, do: serveRepository},
 		{method: http.MethodPost, path: "/report/" + identity, body: wire.MaxReport, access: checkedByHandler, do: takeReport},
+		{method: http.MethodPost, path: "/receipts/" + identity, body: wire.MaxReport, access: checkedByHandler, do: takeReceipts},
 		{method: http.MethodGet, path: "/wait/" + identity, access: checkedByHandler, do: wait},
 		{method: http.MethodGet, path: "/queue/" + identity, access: checkedByHandler, do: serveQueue},
 		{method: http.MethodPost, path: "/queue/" + identity, body: wire.MaxTaskResult, access: checkedByHandler, do: takeResult},

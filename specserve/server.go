@@ -52,6 +52,8 @@ type Options struct {
 	// Reported is called when the report of a node changed; before has no identity if there was none. It returns immediately. May be
 	// nil.
 	Reported func(before, after wire.Report, child bool)
+	// Receipts keeps receipts of a child, and returns the newest ones that are kept. Nil: none are.
+	Receipts func(child string, r wire.Receipts) (wire.ReceiptHeads, error)
 	Queue    *tasks.Queue // what the agent asks of its nodes; nil: nothing
 	// Events writes the stream of events until the client leaves, or ending is closed. Nil: there is none.
 	Events  func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})

@@ -36,7 +36,7 @@ func (s *Service) openParent() error {
 		Given: given, File: filepath.Join(c.DataDir, parentFile), Agent: "homestak-gitops/" + s.o.Program, Every: min(p.ReportEvery, wire.MaxReportEvery), Log: s.o.Log,
 		Dial: s.o.Network.Dial, Between: s.o.Pace,
 		Report: func() ([]byte, error) { return json.Marshal(s.toParent()) }, Check: s.checkSoon, Wake: func(node string) { s.wake(node) },
-		Tasks: s.tasks,
+		Tasks: s.tasks, Receipts: &receiptsUp{s: s},
 	})
 	return err
 }

@@ -43,7 +43,7 @@ func (s *Service) serveNodes() {
 	s.server = daemon.NewServer(daemon.ServerOptions{
 		Options: specserve.Options{
 			Identity: c.Identity, Version: s.o.Program, Log: s.o.Log, Images: serve, Limits: limits(s.o.Pace),
-			Check: s.checkSoon, Status: func() any { return s.StatusAndTree() }, Events: s.events.Serve, Agent: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { agent().ServeHTTP(w, r) }), Metrics: s.metrics(), Reported: s.childReported,
+			Check: s.checkSoon, Status: func() any { return s.StatusAndTree() }, Events: s.events.Serve, Agent: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { agent().ServeHTTP(w, r) }), Metrics: s.metrics(), Reported: s.childReported, Receipts: s.keepReceipts,
 			Plan: func(ctx context.Context, host, attributes, by string) (any, error) {
 				return s.carrier.planOf(ctx, host, attributes, by)
 			},

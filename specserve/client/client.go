@@ -128,6 +128,18 @@ func (c *Client) Report(ctx context.Context, document []byte) error {
 	return &e
 }
 
+// Receipts sends receipts to the parent, and returns its answer. There is one attempt.
+func (c *Client) Receipts(ctx context.Context, document []byte) ([]byte, error) {
+	status, header, body, err := c.exchange(ctx, reportLimits(), http.MethodPost, wire.ReceiptsPath(c.Parent.Identity), document, http.Header{"Content-Type": {"application/json"}})
+	if err == nil && status != http.StatusOK {
+		err = &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("sending the receipts of %s: %w", c.Parent.Identity, err)
+	}
+	return body, nil
+}
+
 // Answers reports whether the parent answers, as the one that is known by its pins. There is one attempt; what the
 // answer says does not matter. The error is a *wire.Error, or that of ctx.
 func (c *Client) Answers(ctx context.Context) error {

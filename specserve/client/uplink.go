@@ -25,15 +25,21 @@ type UplinkOptions struct {
 	Every time.Duration // longest time between two reports
 	Log   *slog.Logger
 
-	Report func() ([]byte, error) // the document of now
-	Check  func()                 // makes the agent check repository and host; it returns immediately
-	Tasks  chan<- struct{}        // gets a value when there are tasks for the agent; it has room for one. Nil: it takes none
-	Wake   func(node string)      // asks a node below to check itself, likewise; nil: there is none
+	Report   func() ([]byte, error) // the document of now
+	Receipts ReceiptSender          // sends receipts after each report that the parent took; nil: there are none
+	Check    func()                 // makes the agent check repository and host; it returns immediately
+	Tasks    chan<- struct{}        // gets a value when there are tasks for the agent; it has room for one. Nil: it takes none
+	Wake     func(node string)      // asks a node below to check itself, likewise; nil: there is none
 
 	Between time.Duration // least time between two reports; 0: 5 s
 
 	// Dial opens a connection; nil for the network.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// ReceiptSender sends what the parent lacks of the receipts, on the goroutine of reports. A failure waits for the next report.
+type ReceiptSender interface {
+	Send(ctx context.Context, c *Client)
 }
 
 // State is the state of the connection to the parent.
@@ -173,6 +179,9 @@ func (u *Uplink) report(ctx context.Context) {
 		pause := wire.Backoff{Most: mostPause}
 		for attempt := 1; ; attempt++ {
 			err := u.reportOnce(ctx)
+			if err == nil && ctx.Err() == nil && u.o.Receipts != nil {
+				u.o.Receipts.Send(ctx, u.Client())
+			}
 			if err == nil || attempt == attempts || !wire.Sleep(ctx, pause.Next(), nil) {
 				break
 			}

@@ -26,6 +26,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
 	"github.com/homestak/homestak-gitops/engine/images"
+	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
@@ -585,6 +586,20 @@ func TestST05MixedModes(t *testing.T) {
 			require.NotEqual(t, "guest.app", s.Address, "nobody enters it")
 		}
 	}
+	copied := l.father.Ledger.At([]string{"inner"})
+	l.until("the father has the receipts of inner", func() bool {
+		there, err := copied.Head()
+		require.NoError(t, err)
+		here, err := l.world.Running("inner").Ledger.Head()
+		require.NoError(t, err)
+		return here.ID != "" && there == here
+	})
+	keys, err := l.world.Running("inner").Ledger.Keys()
+	require.NoError(t, err)
+	proof, err := copied.Verify(ledger.Expect{Keys: keys})
+	require.NoError(t, err)
+	require.Empty(t, proof.Broken)
+	require.GreaterOrEqual(t, proof.Intact, len(all))
 	app := l.inside("inner", "app")
 	for line, want := range map[string]string{
 		"cat /etc/hostname": "app\n", "command -v htop": "/usr/bin/htop\n", "ls /var/lib/homestak-gitops/config-complete.json": "/var/lib/homestak-gitops/config-complete.json\n",

@@ -1,0 +1,61 @@
+package wire
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+)
+
+// Receipts is the request of a child that sends its receipts, and those of hosts below it, to its parent. A chain without documents
+// asks which the parent has.
+type Receipts struct {
+	Version int            `json:"version"` // 1
+	Chains  []ReceiptChain `json:"chains"`
+}
+
+// ReceiptChain is a part of one chain.
+type ReceiptChain struct {
+	Path      []string          `json:"path"` // names from the child down to the host; empty for the child itself
+	Keys      []string          `json:"keys"` // public
+	Documents []json.RawMessage `json:"documents"`
+}
+
+// ReceiptHeads is the answer: the newest receipts that the parent has.
+type ReceiptHeads struct {
+	Heads []ReceiptHead `json:"heads"` // in the order of the request
+}
+
+// ReceiptHead is the newest receipt of a chain; the zero value is none.
+type ReceiptHead struct {
+	ID   string `json:"id"`
+	Hash string `json:"sha256"`
+}
+
+// Limits of chains in one request.
+const (
+	maxChains = 1_000
+	maxDepth  = 8
+)
+
+// ReceiptsPath is the path to which a child sends them.
+func ReceiptsPath(identity string) string { return "/receipts/" + url.PathEscape(identity) }
+
+// ReadReceipts reads a request, and checks what is a name of a folder in it.
+func ReadReceipts(body []byte) (Receipts, error) {
+	var r Receipts
+	if json.Unmarshal(body, &r) != nil {
+		return Receipts{}, errors.New("it is not the JSON document of receipts")
+	}
+	if r.Version != 1 || len(r.Chains) > maxChains {
+		return Receipts{}, fmt.Errorf("it has version %d with %d chains, this server reads 1 with at most %d", r.Version, len(r.Chains), maxChains)
+	}
+	for _, c := range r.Chains {
+		for _, name := range c.Path {
+			if !IsIdentity(name) || len(c.Path) > maxDepth {
+				return Receipts{}, fmt.Errorf("%.80q is not the way to a host", c.Path)
+			}
+		}
+	}
+	return r, nil
+}
