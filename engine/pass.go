@@ -337,7 +337,7 @@ func (p *Pass) load(ctx context.Context) (Desired, diag.List, error) {
 		found = append(found, diag.Errorf(diag.Range{}, "no site", "there is nothing to converge to"))
 	}
 	if found.HasErrors() {
-		return d, found, denied(Invalid)
+		return d, found, denied(OutcomeOf(found))
 	}
 	return d, found, nil
 }

@@ -22,7 +22,6 @@ const version = 1
 // Request is the part of the input besides site and plan.
 type Request struct {
 	Commit       model.Commit // its ID is "" for a folder that is not a checkout
-	Signer       *string      // whose verified signature the commit carries; nil: none
 	Now          time.Time
 	Unattended   bool    // an agent's pass, without a person
 	Destroy      bool    // the removal was asked for by name, by destroy or at the end of test
@@ -71,10 +70,6 @@ func document(site *model.Site, p *plan.Plan, r Request, nodes func(*model.Site,
 	if p != nil {
 		owned = r.OwnedCount
 	}
-	var signer any
-	if r.Signer != nil {
-		signer = *r.Signer
-	}
 	age := 0
 	if at := r.Commit.At; !at.IsZero() {
 		age = max(int(r.Now.Sub(at).Seconds()), 0)
@@ -92,7 +87,7 @@ func document(site *model.Site, p *plan.Plan, r Request, nodes func(*model.Site,
 			"id":          text(r.Commit.ID),
 			"parents":     append([]string{}, r.Commit.Parents...),
 			"author":      map[string]any{"name": text(r.Commit.Author.Name), "email": text(r.Commit.Author.Email)},
-			"signer":      signer,
+			"signer":      text(r.Commit.Signer),
 			"trailers":    trailers,
 			"age_seconds": age,
 		},
@@ -316,7 +311,7 @@ func planDocument(p *plan.Plan) (any, error) {
 		fill(step, "at", "place")
 	}
 	for _, finding := range d["findings"].([]any) {
-		fill(finding.(map[string]any), "at", "address", "code")
+		fill(finding.(map[string]any), "at", "address", "code", "rule", "waiver")
 	}
 	return d, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/topdown"
@@ -18,7 +19,8 @@ var ErrUndefined = errors.New("undefined")
 // Eval evaluates a query over all rules with an input such as that of Input, within the limits of every evaluation.
 // A query of one expression without variables returns its value; any other the list of all results, each an object
 // of its variables. Sets become lists.
-func (s *Set) Eval(ctx context.Context, query string, input any) (any, error) {
+// With explain it also writes there how each expression was evaluated.
+func (s *Set) Eval(ctx context.Context, query string, input any, explain io.Writer) (any, error) {
 	if !s.works() {
 		why := s.whyNot()[0]
 		return nil, fmt.Errorf("evaluate %s: %s", query, why)
@@ -27,15 +29,23 @@ func (s *Set) Eval(ctx context.Context, query string, input any) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("evaluate %s: read the input: %w", query, err)
 	}
+	trace := topdown.NewBufferTracer()
 	rs, err := within(ctx, &s.limits, func(ctx context.Context, stop topdown.Cancel) ([]result, error) {
 		q, err := newQuery(s.compiler, query)
 		if err != nil {
 			return nil, err
 		}
-		return q.ask(ctx, doc, stop)
+		return q.run(ctx, func(t *topdown.Query) {
+			if asks(t, doc, stop); explain != nil {
+				t.WithQueryTracer(trace)
+			}
+		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("evaluate %s: %w", query, err)
+	}
+	if explain != nil {
+		topdown.PrettyTrace(explain, *trace)
 	}
 	answer, err := answerOf(rs)
 	if err != nil {

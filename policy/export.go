@@ -3,12 +3,15 @@ package policy
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // seal begins the last line of an exported file. It has the hash of everything before it, which shows that the file
@@ -18,8 +21,8 @@ const seal = "# exported by homestak-gitops policy export, sha256:"
 // Export writes the shipped rules and their tests to a folder, which it creates if necessary, for
 // editors and for the real `opa test`. A file there that is not an unchanged export is not
 // overwritten: then nothing is written, and the error names all of them. In a site's folder policy/
-// unchanged exports are ignored, as they are shipped anyway.
-func Export(dir string) error {
+// unchanged exports are ignored, as they are shipped anyway. The folder schema in it has the schemas of the inputs.
+func Export(dir string, kinds model.Kinds) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("create the folder for policies: %w", err)
 	}
@@ -49,7 +52,45 @@ func Export(dir string) error {
 			return fmt.Errorf("export policies: %w", err)
 		}
 	}
+	return exportSchemas(root, kinds)
+}
+
+// exportSchemas writes the JSON Schemas of the two inputs, which opa check --schema reads. They are replaced: they follow from the
+// program.
+func exportSchemas(root *os.Root, kinds model.Kinds) error {
+	if err := root.Mkdir("schema", 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("export policies: %w", err)
+	}
+	s := shapesOf(kinds)
+	for name, input := range map[string]*shape{"pass": s.pass, "auth": s.auth} {
+		schema := input.schema()
+		schema["$schema"] = "http://json-schema.org/draft-07/schema#"
+		text, err := json.MarshalIndent(schema, "", "  ")
+		if err == nil {
+			err = root.WriteFile("schema/"+name+".json", append(text, '\n'), 0o644)
+		}
+		if err != nil {
+			return fmt.Errorf("export policies: %w", err)
+		}
+	}
 	return nil
+}
+
+// schema is the JSON Schema of a shape. Plain values have no type in it: most may be null.
+func (s *shape) schema() map[string]any {
+	switch {
+	case s == nil || s.fields != nil && len(s.fields) == 0:
+		return map[string]any{}
+	case s.list:
+		return map[string]any{"type": "array", "items": s.each.schema()}
+	case s.fields == nil:
+		return map[string]any{"type": "object", "additionalProperties": s.each.schema()}
+	}
+	fields := map[string]any{}
+	for name, field := range s.fields {
+		fields[name] = field.schema()
+	}
+	return map[string]any{"type": "object", "properties": fields, "additionalProperties": false}
 }
 
 func sealed(text string) string { return text + seal + hashOf(text) + "\n" }

@@ -3,6 +3,8 @@ package policy
 import (
 	"context"
 	"fmt"
+	"path"
+	"strings"
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -89,6 +91,9 @@ func MissingForShipped(site *model.Site) []string {
 	c := checker{&s.ruleset, s.compiler}
 	w := c.walker(known)
 	c.eachRule(func(m *ast.Module, r *ast.Rule) {
+		if strings.HasPrefix(path.Base(r.Loc().File), "pack") {
+			return // a site with a pack has all of it
+		}
 		w.misses(m, r, func(t *ast.Term, field string, _ *shape) {
 			out = append(out, fmt.Sprintf("%s: %s", t.Location, field))
 		})

@@ -183,7 +183,7 @@ func TestQueriesGoAsInOPA(t *testing.T) {
 			want = "evaluate " + text + ": " + err.Error()
 		}
 		got := ""
-		if v, err := s.Eval(t.Context(), text, input); err != nil {
+		if v, err := s.Eval(t.Context(), text, input, nil); err != nil {
 			got = err.Error()
 		} else {
 			b, err := json.Marshal(v)

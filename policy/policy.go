@@ -22,6 +22,7 @@
 //	limit.go      limits of one evaluation
 //	apart.go      evaluation in another process, which can be killed
 //	verdict.go    the valid results of a rule
+//	govern.go     packs of shipped rules, and waivers
 package policy
 
 import (
@@ -168,8 +169,8 @@ func (s *Set) prepareAll() diag.List {
 	forgetText(s.compiler.Modules)
 	s.queries = map[string]*query{}
 	for asked, text := range map[string]string{
-		sitePackage: s.question(sitePackage),
-		planPackage: s.question(planPackage, guardPackage),
+		sitePackage: s.question(append([]string{sitePackage}, s.packs(sitePacks)...)...),
+		planPackage: s.question(append([]string{planPackage, guardPackage}, s.packs(planPacks)...)...),
 		authPackage: authQuestion,
 	} {
 		q, err := newQuery(s.compiler, text)
@@ -234,7 +235,7 @@ func (s *Set) Constant() bool {
 
 // Site checks a site that loaded without errors, and counts the rules that did.
 func (s *Set) Site(ctx context.Context, site *model.Site, r Request) (diag.List, plan.Rules) {
-	return s.evaluate(ctx, []string{sitePackage}, site, nil, r)
+	return s.evaluate(ctx, append([]string{sitePackage}, s.on(sitePacks, site)...), site, nil, r)
 }
 
 // Plan checks a plan, also for accidents. A denial by a guard has the source guard, any other the
@@ -243,7 +244,7 @@ func (s *Set) Plan(ctx context.Context, site *model.Site, p *plan.Plan, r Reques
 	if p == nil {
 		return denied(diag.List{denial(diag.FromPolicy, "there is no plan to check", "")})
 	}
-	return s.evaluate(ctx, []string{planPackage, guardPackage}, site, p, r)
+	return s.evaluate(ctx, append([]string{planPackage, guardPackage}, s.on(planPacks, site)...), site, p, r)
 }
 
 // denied is a verdict without results: one rule is to blame, and the results of the others are unknown.
@@ -261,6 +262,7 @@ func (s *Set) evaluate(ctx context.Context, packages []string, site *model.Site,
 		return denied(diag.List{denial(diag.FromPolicy, "policies have nothing to evaluate: "+diag.FirstLine(err.Error()), "")})
 	}
 	found, rules := s.check(ctx, packages, doc)
+	found, rules = s.governed(site, p == nil, r.Now, found, rules)
 	ranges := rangesOf(site, p)
 	for i := range found {
 		if found[i].Address != "" && found[i].At.IsZero() {
@@ -274,7 +276,7 @@ func (s *Set) evaluate(ctx context.Context, packages []string, site *model.Site,
 // looks into it: of a large site, rules read little.
 func (s *Set) input(site *model.Site, p *plan.Plan, r Request) (map[string]any, error) {
 	nodes := nodeDocuments
-	if !s.hasOwn() {
+	if !s.hasOwn() && len(site.Packs) == 0 {
 		nodes = shippedNodes
 	}
 	return document(site, p, r, nodes)

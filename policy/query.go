@@ -122,7 +122,10 @@ func (q *query) run(ctx context.Context, options func(*topdown.Query)) ([]result
 
 // ask evaluates the query with an input. An error of a function is one of the query.
 func (q *query) ask(ctx context.Context, input ast.Value, stop topdown.Cancel) ([]result, error) {
-	return q.run(ctx, func(t *topdown.Query) {
-		t.WithInput(ast.NewTerm(input)).WithCancel(stop).WithStrictBuiltinErrors(true).WithStackTraces(true)
-	})
+	return q.run(ctx, func(t *topdown.Query) { asks(t, input, stop) })
+}
+
+// asks gives a query its input, and what can stop it.
+func asks(t *topdown.Query, input ast.Value, stop topdown.Cancel) {
+	t.WithInput(ast.NewTerm(input)).WithCancel(stop).WithStrictBuiltinErrors(true).WithStackTraces(true)
 }

@@ -17,6 +17,7 @@ type rule struct {
 	at        *ast.Location
 	end       int // the last line before the next rule of the file
 	shipped   bool
+	strict    bool // its metadata say that no waiver counts: custom: {waivable: false}
 }
 
 // ruleset has all rules and their files. It evaluates queries, and finds the rule for each result
@@ -50,7 +51,7 @@ func rulesOf(modules map[string]*ast.Module, shipped func(file string) bool) []r
 		m, first := modules[name], len(out)
 		for _, r := range m.Rules {
 			out = append(out, rule{
-				pkg: packageOf(m), name: headName(r), label: labelOf(r), at: r.Loc(), end: r.Loc().Row, shipped: shipped(r.Loc().File),
+				pkg: packageOf(m), name: headName(r), label: labelOf(r), at: r.Loc(), end: r.Loc().Row, shipped: shipped(r.Loc().File), strict: isStrict(r),
 			})
 		}
 		of := out[first:]
@@ -63,6 +64,16 @@ func rulesOf(modules map[string]*ast.Module, shipped func(file string) bool) []r
 		}
 	}
 	return out
+}
+
+// isStrict reads the metadata of a rule.
+func isStrict(r *ast.Rule) bool {
+	for _, a := range r.Annotations {
+		if waivable, set := a.Custom["waivable"].(bool); set {
+			return !waivable
+		}
+	}
+	return false
 }
 
 func packageOf(m *ast.Module) string { return strings.TrimPrefix(m.Package.Path.String(), "data.") }

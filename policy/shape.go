@@ -16,6 +16,7 @@ import (
 type shape struct {
 	fields map[string]*shape // of an object whose fields are known; nil for a list or map
 	each   *shape            // of every element of a list, or every value of a map
+	list   bool              // each is of a list
 }
 
 // plain is a value without fields: text, number, truth value, null.
@@ -38,7 +39,7 @@ func union(a, b *shape) *shape {
 	case a == nil || b == nil || (a.fields == nil) != (b.fields == nil):
 		return nil
 	case a.fields == nil:
-		return listOf(union(a.each, b.each))
+		return &shape{each: union(a.each, b.each), list: a.list && b.list}
 	}
 	u := a.with(b.fields)
 	for name := range a.fields {
@@ -116,7 +117,7 @@ func valueShape(t reflect.Type) *shape {
 		t = t.Elem()
 	}
 	if t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
-		return listOf(plain)
+		return &shape{each: plain, list: t.Kind() == reflect.Slice}
 	}
 	return plain
 }
@@ -141,7 +142,7 @@ func jsonShape(t reflect.Type, known map[reflect.Type]*shape) *shape {
 	}
 	switch t.Kind() {
 	case reflect.Slice:
-		return listOf(jsonShape(t.Elem(), known))
+		return &shape{each: jsonShape(t.Elem(), known), list: true}
 	case reflect.Interface:
 		return nil
 	case reflect.Struct:

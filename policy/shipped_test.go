@@ -166,7 +166,7 @@ func TestEveryRefusalNamesTheWayOn(t *testing.T) {
 	found, _ := s.Plan(t.Context(), site, planned(t, site, append(inSync(site), extras(4)...)...), request())
 	require.Len(t, found, 1)
 	require.Equal(t, diag.Finding{
-		Severity: diag.Error, Source: diag.FromGuard,
+		Severity: diag.Error, Source: diag.FromGuard, Rule: "deletion-cap",
 		Summary: "the plan removes 4 of 12 owned guests, at most 3 in one pass",
 		Detail: `If this is intended: a commit with the trailer "Allow-Deletes: 4", or apply --allow-deletes 4.
 (rule deletion-cap, shipped with this program, package homestak.guard)`,
@@ -176,7 +176,7 @@ func TestEveryRefusalNamesTheWayOn(t *testing.T) {
 	found, _ = s.Site(t.Context(), site, request())
 	require.Len(t, found, 1)
 	require.Equal(t, diag.Finding{
-		Severity: diag.Error, Source: diag.FromPolicy, Address: "posture.prod", At: at("postures.hcl", 20),
+		Severity: diag.Error, Source: diag.FromPolicy, Address: "posture.prod", Rule: "prod-no-password", At: at("postures.hcl", 20),
 		Summary: "posture prod lets users log in with a password",
 		Detail: `Write password_authentication = "no" in its ssh block, or give the posture a name that does not begin with prod.
 (rule prod-no-password, shipped with this program, package homestak.site)`,
@@ -565,9 +565,9 @@ func request() policy.Request {
 	return policy.Request{
 		Commit: model.Commit{
 			ID: "3f2c1a9", Parents: []string{"77aa001"}, Author: model.Person{Name: "Ana", Email: "ana@home.example"},
-			Trailers: map[string]string{"Ticket": "HOME-7"}, At: now.Add(-5 * time.Second),
+			Trailers: map[string]string{"Ticket": "HOME-7"}, At: now.Add(-5 * time.Second), Signer: "ana",
 		},
-		Signer: new("ana"), Now: now, Unattended: true, OwnedCount: 12,
+		Now: now, Unattended: true, OwnedCount: 12,
 	}
 }
 

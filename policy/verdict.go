@@ -133,7 +133,7 @@ func (rs *ruleset) entry(pkg, name string, t *ast.Term) (f diag.Finding, label s
 	if problem != "" {
 		return rs.misshapen(pkg, name, t, problem), said["rule"]
 	}
-	f.Address = diag.Line(clip(said["address"]))
+	f.Address, f.Rule = diag.Line(clip(said["address"])), diag.Line(clip(said["rule"]))
 	say(&f, said["message"], rs.who(pkg, name, said["rule"]), said["fix"])
 	return f, said["rule"]
 }
@@ -215,7 +215,7 @@ func denial(source, summary, detail string) diag.Finding {
 }
 
 func sourceOf(pkg string) string {
-	if pkg == guardPackage {
+	if pkg == guardPackage || isPack(pkg) {
 		return diag.FromGuard
 	}
 	return diag.FromPolicy

@@ -16,6 +16,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/policy"
 )
 
 // writeManual writes the man pages of a command, and its pages about commands and language, into
@@ -32,7 +33,7 @@ func writeManual(root *cobra.Command, kinds model.Kinds, dir string) error {
 		return fmt.Errorf("write the man pages: %w", err)
 	}
 	var language bytes.Buffer
-	if err := hcl.Reference(&language, kinds); err != nil {
+	if err := errors.Join(hcl.Reference(&language, kinds), policy.Reference(&language)); err != nil {
 		return fmt.Errorf("write the reference of the language: %w", err)
 	}
 	return errors.Join(

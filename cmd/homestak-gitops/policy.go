@@ -8,6 +8,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
+	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/policy"
 )
@@ -35,6 +36,8 @@ type inputFlags struct {
 	session.Flags
 	plan bool
 	file string // of policy eval: a document from a file
+
+	explain bool // of policy eval
 }
 
 // document adds the flags that say what is in the document.
@@ -80,12 +83,13 @@ func policyExportVerb(a *app) *cobra.Command {
 the rules of a site with opa:
 
     homestak-gitops policy export shipped && opa test policy/ shipped/
+    opa check --schema shipped/schema policy/ shipped/
 
 It does not overwrite edited files. In the policy folder of a site, an unchanged export
 is ignored.`,
 		Args: ui.TakesArgs(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := policy.Export(args[0]); err != nil {
+			if err := policy.Export(args[0], drivers.Kinds()); err != nil {
 				return err
 			}
 			a.ui.Printf("%s are in %s; with the real opa: opa test policy/ %s\n", diag.Count(len(policy.Shipped()), "file"), args[0], args[0])

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +29,7 @@ as JSON. The input is what "policy input" prints, or the document of --input.
 		}, cobra.ShellCompDirectiveNoFileComp),
 	}
 	f.document(a, c)
+	c.Flags().BoolVar(&f.explain, "explain", false, "print on stderr how each expression was evaluated")
 	c.Flags().StringVar(&f.file, "input", "", "take the input from `FILE`, in JSON; - is stdin")
 	return c
 }
@@ -56,7 +58,11 @@ func runPolicyEval(ctx context.Context, a *app, f *inputFlags, query string) err
 	if err != nil {
 		return err
 	}
-	value, err := s.Eval(ctx, query, input)
+	var explain io.Writer
+	if f.explain {
+		explain = a.ui.Stderr
+	}
+	value, err := s.Eval(ctx, query, input, explain)
 	switch {
 	case errors.Is(err, policy.ErrUndefined):
 		return fmt.Errorf("%w: neither a rule nor the input gives it a value", err)

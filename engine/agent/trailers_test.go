@@ -483,3 +483,34 @@ func TestASuspensionHoldsWhenItReturns(t *testing.T) {
 		})
 	}
 }
+
+// A pass without a person never has more rights than one with a person: what a commit grants counts on the way to that commit
+// alone. Drift that needs removals gets none, however often, over restarts, and whatever the commits before had.
+func TestNoGrantOfACommitCountsInADriftPass(t *testing.T) {
+	live(t, func(w *world) {
+		var grants []int
+		d := func() engine.Desired { return asking(four(), &grants) }
+		w.repo.push("c1", d())
+		w.start()
+		w.repo.push("c2", d(), "Allow-Deletes: 9", "Allow-Orphans: a")
+		require.Equal(t, engine.Done, w.look().Last.Outcome)
+		require.Equal(t, 9, grants[len(grants)-1], "on the way to the commit it counts")
+
+		drift := func() {
+			grants = nil
+			w.byHand(func(h model.State) { h[enginetest.Addr("box", "a")].Spec.(*enginetest.Box).Size = 5 })
+			s := w.pass(6 * time.Minute)
+			require.True(t, s.Last.Drift)
+			require.NotEmpty(t, grants)
+			for _, n := range grants {
+				require.Zero(t, n)
+			}
+		}
+		drift()
+		drift()
+		w.end()
+		w.start()
+		drift()
+		require.Zero(t, w.state().Consumed)
+	})
+}

@@ -81,6 +81,8 @@ type Finding struct {
 	Detail   string   `json:"detail"`            // why, and what to do; may be empty
 	Source   string   `json:"source"`            // FromSite, FromPolicy, FromGuard or FromHost
 	Address  string   `json:"address,omitempty"` // the resource it is about, such as vm.web-1
+	Rule     string   `json:"rule,omitempty"`    // of the policies, by the name that it gives itself
+	Waiver   string   `json:"waiver,omitempty"`  // that made it a warning
 	At       Range    `json:"at"`
 	Code     string   `json:"code,omitempty"` // the source line at At, without its newline
 }

@@ -27,6 +27,8 @@ type Site struct {
 	VMIDRanges  []VMIDRange `hcl:"vmid_range,block" doc:"VMIDs that this site may use."`
 	VMIDDefault string      `hcl:"vmid_default,optional" doc:"Range of nodes without vmid_range, if there are several."`
 	Naming      *Naming     `hcl:"naming,block" doc:"Rules for the names of nodes."`
+	Packs       []Pack      `hcl:"pack,block" doc:"A shipped pack of rules that this site follows."`
+	Waivers     []Waiver    `hcl:"waiver,block" doc:"Permits what a rule denies, for one node and until a day."`
 	Upgrade     *Upgrade    `hcl:"upgrade,block" doc:"When agents of nodes of type pve get the program of their parent. Without it, all get it at once."`
 	Owner       string      `hcl:"owner,optional" doc:"Owner of nodes that name none, as their manifests do."`
 	Purpose     string      `hcl:"purpose,optional" doc:"Purpose of nodes that have none."`

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -108,7 +109,12 @@ func (f *Folder) Check() error { return f.CheckFindings(f.Desired.Findings) }
 
 // CheckLoaded is Check, but a site that its policies deny passes.
 func (f *Folder) CheckLoaded() error {
-	return f.CheckFindings(slices.DeleteFunc(slices.Clone(f.Desired.Findings), func(x diag.Finding) bool { return x.Source == diag.FromPolicy }))
+	return f.CheckFindings(slices.DeleteFunc(slices.Clone(f.Desired.Findings), fromPolicies))
+}
+
+// fromPolicies reports whether the policies of the site found something; of packs it is a guard's.
+func fromPolicies(f diag.Finding) bool {
+	return f.Source == diag.FromPolicy || f.Source == diag.FromGuard
 }
 
 // CheckFindings returns an *InvalidError if the site is missing, or one of these findings is an error.
@@ -243,8 +249,8 @@ func (f *Folder) PolicyInputOf(p *plan.Plan, have model.Observed, allowDeletes i
 func (f *Folder) Policies() *policy.Set { return f.loader.Policies() }
 
 // Eval evaluates a query over the rules of the site; see policy.Set.Eval.
-func (f *Folder) Eval(ctx context.Context, query string, input any) (any, error) {
-	return f.loader.set().Eval(ctx, query, input)
+func (f *Folder) Eval(ctx context.Context, query string, input any, explain io.Writer) (any, error) {
+	return f.loader.set().Eval(ctx, query, input, explain)
 }
 
 // Verdict says whether the site is valid, with these findings, in one line.
@@ -280,7 +286,7 @@ func (e *InvalidError) Error() string {
 // fault says in which way a site with these findings is not good.
 func fault(found diag.List) string {
 	for _, f := range found {
-		if f.Severity == diag.Error && f.Source != diag.FromPolicy {
+		if f.Severity == diag.Error && !fromPolicies(f) {
 			return "not valid"
 		}
 	}

@@ -220,7 +220,7 @@ func (l *Loader) check(ctx context.Context, tree fs.FS, d engine.Desired, in Inp
 // checkSite evaluates the policies on a site, unless the result is known already.
 func (l *Loader) checkSite(ctx context.Context, tree fs.FS, s *model.Site, q policy.Request) siteCheck {
 	set := l.set()
-	if last := l.was.check; s == last.on && set == last.by && set.Constant() {
+	if last := l.was.check; s == last.on && set == last.by && set.Constant() && !s.Governed() {
 		return last
 	}
 	c := siteCheck{on: s, by: set}

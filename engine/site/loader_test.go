@@ -383,7 +383,7 @@ func TestBind(t *testing.T) {
 	require.Contains(t, invalid.Error(), "is denied by its policies: ")
 	input, err := f.PolicyInput()
 	require.NoError(t, err)
-	got, err := f.Eval(t.Context(), "input.site.name", input)
+	got, err := f.Eval(t.Context(), "input.site.name", input, nil)
 	require.NoError(t, err)
 	require.Equal(t, "home", got)
 }

@@ -15,6 +15,8 @@ package homestak.guard
 #   the files that declared it are gone, and for an explicit destroy. Where it cannot be
 #   told whether a guest has it, it counts as protected.
 # scope: rule
+# custom:
+#   waivable: false
 deny contains {
 	"rule": "protected",
 	"message": sprintf("%s is protected, and the plan would %s it", [step.address, step.action]),
@@ -33,6 +35,8 @@ deny contains {
 #   more. One is always allowed by that half. An explicit destroy says what it means and is
 #   not capped.
 # scope: rule
+# custom:
+#   waivable: false
 deny contains {
 	"rule": "deletion-cap",
 	"message": message,
@@ -49,6 +53,8 @@ deny contains {
 #   A site without any deployed node, over guests that we own, is a wrong branch, a wrong
 #   folder or a bad merge more often than it is meant.
 # scope: rule
+# custom:
+#   waivable: false
 deny contains {
 	"rule": "empty-site",
 	"message": sprintf("the site declares no node at all, and the plan removes %d of %d owned guests", [count(removals) + count(postponed), owned]),

@@ -93,6 +93,9 @@ func ExitCode(err error) int {
 	case errors.As(err, &end):
 		return end.Code
 	case errors.As(err, &invalid):
+		if engine.OutcomeOf(invalid.Found) == engine.Refused {
+			return ExitRefused
+		}
 		return ExitInvalid
 	case errors.As(err, &refused):
 		return ExitRefused

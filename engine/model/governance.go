@@ -1,0 +1,28 @@
+package model
+
+import "time"
+
+// Pack switches a shipped pack of rules on.
+type Pack struct {
+	Name     string            `hcl:"name,label"`
+	Settings map[string]string `hcl:"settings,optional" doc:"Values that its rules use; docs/policy.md lists them."`
+}
+
+// Waiver permits what one rule denies, for one node and until a day.
+type Waiver struct {
+	Name    string `hcl:"name,label"`
+	Rule    string `hcl:"rule" doc:"Name of the rule, as its finding shows it."`
+	Node    string `hcl:"node" doc:"Name of the node, or of the image, posture or other object that the finding is about."`
+	Reason  string `hcl:"reason" doc:"Why it is permitted; shown wherever the waiver is used."`
+	Owner   string `hcl:"owner" doc:"Who answers for it."`
+	Expires string `hcl:"expires" doc:"Last day on which it counts, such as 2027-03-31, in UTC. After that the rule refuses again."`
+}
+
+// Expired reports whether its last day has passed. A date that cannot be read has.
+func (w *Waiver) Expired(now time.Time) bool {
+	_, err := time.Parse(time.DateOnly, w.Expires)
+	return err != nil || now.UTC().Format(time.DateOnly) > w.Expires
+}
+
+// Governed reports whether the site has packs or waivers: then what its policies say of it depends on the day.
+func (s *Site) Governed() bool { return len(s.Packs)+len(s.Waivers) > 0 }

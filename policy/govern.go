@@ -1,0 +1,168 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Packages of the shipped packs begin so. Those that need a plan are asked about plans, the others about sites.
+const (
+	sitePacks = "homestak.packs."
+	planPacks = "homestak.planpacks."
+)
+
+// isPack reports whether a package is a shipped pack. Its denials are refusals, like those of guards: the site has no error.
+func isPack(pkg string) bool {
+	return strings.HasPrefix(pkg, sitePacks) || strings.HasPrefix(pkg, planPacks)
+}
+
+// on lists those of the packages with a prefix whose packs a site has switched on.
+func (s *Set) on(prefix string, site *model.Site) []string {
+	if !s.works() || site == nil || len(site.Packs) == 0 {
+		return nil
+	}
+	return slices.DeleteFunc(s.packs(prefix), func(pkg string) bool {
+		return !slices.ContainsFunc(site.Packs, func(p model.Pack) bool { return prefix+p.Name == pkg })
+	})
+}
+
+// packs lists the packages with a prefix.
+func (rs *ruleset) packs(prefix string) []string {
+	var out []string
+	for _, r := range rs.rules {
+		if strings.HasPrefix(r.pkg, prefix) {
+			out = append(out, r.pkg)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// packNames are the names of all packs, without duplicates.
+func (rs *ruleset) packNames() []string {
+	var out []string
+	for _, pkg := range slices.Concat(rs.packs(sitePacks), rs.packs(planPacks)) {
+		out = append(out, pkg[strings.LastIndexByte(pkg, '.')+1:])
+	}
+	return out
+}
+
+// governed applies the waivers of a site to findings. With declared it also reports what is wrong with waivers and packs, which
+// is once for each site: not again for each plan.
+func (s *Set) governed(site *model.Site, declared bool, now time.Time, found diag.List, rules plan.Rules) (diag.List, plan.Rules) {
+	if !site.Governed() {
+		return found, rules
+	}
+	w := waivers{set: s, now: now, used: map[string]bool{}, at: site.At}
+	for i := range site.Waivers {
+		found = w.apply(&site.Waivers[i], found)
+	}
+	waived := waivedRules(found)
+	rules.Denied, rules.Warning = rules.Denied-waived, rules.Warning+waived
+	if !declared {
+		return found, rules
+	}
+	for i := range site.Waivers {
+		found = append(found, w.problems(&site.Waivers[i])...)
+	}
+	names := s.packNames()
+	for _, p := range site.Packs {
+		if !slices.Contains(names, p.Name) {
+			found = append(found, diag.Errorf(site.At, fmt.Sprintf("unknown pack %s", diag.Line(p.Name)), "%s", diag.DidYouMean(p.Name, names)))
+		}
+	}
+	return found, rules
+}
+
+// waivers are those of a site on one evaluation.
+type waivers struct {
+	set  *Set
+	now  time.Time
+	at   diag.Range
+	used map[string]bool
+}
+
+// apply makes warnings of the denials that a waiver permits, and says of those that it no longer permits that it has expired.
+func (w *waivers) apply(v *model.Waiver, found diag.List) diag.List {
+	found = slices.Clone(found)
+	for i := range found {
+		f := &found[i]
+		_, node, _ := strings.Cut(f.Address, ".")
+		switch {
+		case f.Severity != diag.Error || f.Rule == "" || f.Rule != v.Rule || node != v.Node || w.strict(v.Rule):
+		case v.Expired(w.now):
+			w.used[v.Name] = true
+			f.Source = diag.FromGuard
+			f.Detail = strings.TrimPrefix(f.Detail+"\n", "\n") + fmt.Sprintf("Waiver %s by %s expired on %s: do what the rule wants, or commit a waiver with a later date.", v.Name, v.Owner, v.Expires)
+		default:
+			w.used[v.Name] = true
+			f.Severity, f.Waiver = diag.Warning, v.Name
+			f.Summary = "waived until " + v.Expires + ": " + f.Summary
+			f.Detail = strings.TrimPrefix(f.Detail+"\n", "\n") + fmt.Sprintf("Waiver %s by %s: %s", v.Name, v.Owner, diag.Line(v.Reason))
+		}
+	}
+	return found
+}
+
+// waivedRules counts the rules all of whose denials were waived.
+func waivedRules(found diag.List) int {
+	waived := map[string]bool{}
+	for _, f := range found {
+		if f.Waiver != "" {
+			waived[f.Rule] = true
+		}
+	}
+	for _, f := range found {
+		if f.Severity == diag.Error {
+			delete(waived, f.Rule)
+		}
+	}
+	return len(waived)
+}
+
+func (w *waivers) strict(label string) bool {
+	return slices.ContainsFunc(w.set.rules, func(r rule) bool { return r.label == label && r.strict })
+}
+
+// problems lists what is wrong with a waiver itself.
+func (w *waivers) problems(v *model.Waiver) diag.List {
+	name := "waiver " + diag.Line(v.Name)
+	_, err := time.Parse(time.DateOnly, v.Expires)
+	judges, elsewhere := false, false // rules of that name, of sites and of plans
+	var labels []string
+	for _, r := range w.set.rules {
+		site := r.pkg == sitePackage || strings.HasPrefix(r.pkg, sitePacks)
+		judges, elsewhere = judges || r.label == v.Rule && site, elsewhere || r.label == v.Rule && !site
+		if r.label != "" {
+			labels = append(labels, r.label)
+		}
+	}
+	refuse := func(summary, fix string) diag.List {
+		f := denial(diag.FromGuard, summary, fix)
+		f.At, f.Rule = w.at, v.Rule
+		return diag.List{f}
+	}
+	switch {
+	case err != nil:
+		return refuse(name+" has no valid last day", fmt.Sprintf("expires is %q: write a date such as 2027-03-31.", v.Expires))
+	case strings.TrimSpace(v.Reason) == "" || strings.TrimSpace(v.Owner) == "":
+		return refuse(name+" has no reason or no owner", "Say why it is needed, and who answers for it.")
+	case w.strict(v.Rule):
+		return refuse(fmt.Sprintf("%s: rule %s cannot be waived", name, v.Rule), "Remove the waiver, and do what the rule wants.")
+	case w.used[v.Name]:
+		return nil
+	case !judges && elsewhere:
+		return nil // only a plan shows whether it is needed
+	}
+	fix := "Remove it: nothing that rule " + v.Rule + " denies is about " + v.Node + "."
+	if !judges {
+		fix = "There is no rule of that name in a string literal. " + diag.DidYouMean(v.Rule, slices.Compact(slices.Sorted(slices.Values(labels))))
+	}
+	return diag.List{diag.Warnf(w.at, name+" is not needed", "%s", fix)}
+}

@@ -1,0 +1,212 @@
+package policy_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/policy"
+)
+
+// pack switches a pack on, with settings in pairs.
+func pack(name string, settings ...string) []model.Pack {
+	p := model.Pack{Name: name, Settings: map[string]string{}}
+	for i := 0; i+1 < len(settings); i += 2 {
+		p.Settings[settings[i]] = settings[i+1]
+	}
+	return []model.Pack{p}
+}
+
+// waiver is one whose last day is that of request.
+func waiver(rule, node string) model.Waiver {
+	return model.Waiver{Name: "w", Rule: rule, Node: node, Reason: "moves next month", Owner: "ana", Expires: "2026-01-02"}
+}
+
+// about are the findings of a rule about an object.
+func about(found diag.List, rule, node string) diag.List {
+	var out diag.List
+	for _, f := range found {
+		if _, name, _ := strings.Cut(f.Address, "."); f.Rule == rule && name == node {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// A rule of a pack refuses as a guard does, where its pack is on; a waiver lets it pass, and is shown.
+func TestPacksRefuseAndAreWaived(t *testing.T) {
+	s := set(t)
+	for _, c := range []struct {
+		rule, node string
+		packs      []model.Pack
+		plan       bool
+	}{
+		{rule: "naming-reserved", node: "cache", packs: pack("naming", "reserved", "cache")},
+		{rule: "vmid-role", node: "cache", packs: pack("vmids", "cache", "test")},
+		{rule: "backup-declared", node: "cache", packs: pack("backups")},
+		{rule: "purpose-missing", node: "cache", packs: pack("purpose")},
+		{rule: "review-missing", node: "cache", packs: pack("reviews")},
+		{rule: "placement-role", node: "cache", packs: pack("placement", "cache", "n9"), plan: true},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			site := site()
+			ask := func() (diag.List, int, int) {
+				if c.plan {
+					found, rules := s.Plan(t.Context(), site, planned(t, site), request())
+					return found, rules.Denied, rules.OK + rules.Warning + rules.Denied
+				}
+				found, rules := s.Site(t.Context(), site, request())
+				return found, rules.Denied, rules.OK + rules.Warning + rules.Denied
+			}
+			found, denied, before := ask()
+			require.Empty(t, found)
+			require.Zero(t, denied)
+
+			site.Packs = c.packs
+			found, denied, all := ask()
+			got := about(found, c.rule, c.node)
+			require.Len(t, got, 1, lines(found))
+			require.Positive(t, denied)
+			require.Greater(t, all, before, "a pack that is off does not count")
+			require.Equal(t, diag.Error, got[0].Severity)
+			require.Equal(t, diag.FromGuard, got[0].Source)
+			require.Contains(t, got[0].Detail, "\n(rule "+c.rule+", shipped with this program", "it says what to do, and names the rule")
+			require.False(t, got[0].At.IsZero())
+
+			site.Waivers = []model.Waiver{waiver(c.rule, c.node)}
+			found, _, _ = ask()
+			got = about(found, c.rule, c.node)
+			require.Len(t, got, 1)
+			require.Equal(t, diag.Warning, got[0].Severity)
+			require.Equal(t, "w", got[0].Waiver)
+			require.True(t, strings.HasPrefix(got[0].Summary, "waived until 2026-01-02: "), got[0].Summary)
+			require.Contains(t, got[0].Detail, "Waiver w by ana: moves next month")
+
+			site.Waivers[0].Expires = "2026-01-01"
+			found, _, _ = ask()
+			got = about(found, c.rule, c.node)
+			require.Equal(t, diag.Error, got[0].Severity)
+			require.Contains(t, got[0].Detail, "Waiver w by ana expired on 2026-01-01: do what the rule wants, or commit a waiver with a later date.")
+		})
+	}
+}
+
+// A waiver counts for one rule and one node; what all its denials lack is no denial any more.
+func TestWaiversOfOwnRules(t *testing.T) {
+	s := set(t, "policy/own.rego", `package homestak.site
+deny contains {"rule": "own", "message": "no", "address": sprintf("%s.%s", [n.type, name])} if some name, n in input.site.nodes
+`)
+	site := site()
+	site.Waivers = []model.Waiver{waiver("own", "cache")}
+	found, rules := s.Site(t.Context(), site, request())
+	require.Equal(t, diag.Warning, about(found, "own", "cache")[0].Severity)
+	require.Equal(t, diag.Error, about(found, "own", "web-1")[0].Severity)
+	require.Equal(t, 1, rules.Denied)
+
+	other := waiver("own", "web-1")
+	other.Name = "x"
+	site.Waivers = append(site.Waivers, other)
+	found, rules = s.Site(t.Context(), site, request())
+	require.False(t, found.HasErrors())
+	require.Zero(t, rules.Denied)
+	require.Equal(t, 1, rules.Warning)
+
+	site.Waivers[1].Expires = "2025-12-31"
+	found, _ = s.Site(t.Context(), site, request())
+	require.Equal(t, diag.FromGuard, about(found, "own", "web-1")[0].Source, "so that it exits as a refusal")
+}
+
+func TestWaiversThatAreWrong(t *testing.T) {
+	s := set(t)
+	for name, c := range map[string]struct {
+		change func(*model.Waiver)
+		error  bool
+		want   string
+	}{
+		"not needed":   {func(*model.Waiver) {}, false, "waiver w is not needed"},
+		"unknown rule": {func(w *model.Waiver) { w.Rule = "node-nam" }, false, "waiver w is not needed"},
+		"no date":      {func(w *model.Waiver) { w.Expires = "soon" }, true, "waiver w has no valid last day"},
+		"no reason":    {func(w *model.Waiver) { w.Reason = " " }, true, "waiver w has no reason or no owner"},
+		"protected":    {func(w *model.Waiver) { w.Rule = "protected" }, true, "waiver w: rule protected cannot be waived"},
+		"signed":       {func(w *model.Waiver) { w.Rule = "change-signed" }, true, "waiver w: rule change-signed cannot be waived"},
+		"of plans":     {func(w *model.Waiver) { w.Rule = "placement-role" }, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			site := site()
+			site.Waivers = []model.Waiver{waiver("node-name", "cache")}
+			c.change(&site.Waivers[0])
+			found, _ := s.Site(t.Context(), site, request())
+			require.Equal(t, c.error, found.HasErrors())
+			if c.want == "" {
+				require.Empty(t, found)
+				return
+			}
+			require.Len(t, found, 1)
+			require.Equal(t, c.want, found[0].Summary)
+			require.NotEmpty(t, found[0].Detail)
+			if c.error {
+				require.Equal(t, diag.FromGuard, found[0].Source)
+			}
+		})
+	}
+	site := site()
+	site.Packs = pack("namin")
+	found, _ := s.Site(t.Context(), site, request())
+	require.Equal(t, "unknown pack namin", found[0].Summary)
+	require.Contains(t, found[0].Detail, "naming")
+}
+
+// A waiver that cannot count does not count: a protected guest stays.
+func TestAProtectedGuestIsNotWaived(t *testing.T) {
+	s := set(t)
+	site := site()
+	site.Waivers = []model.Waiver{waiver("protected", "old-1")}
+	found, _ := s.Plan(t.Context(), site, planned(t, site, guest("old-1", 10100, true)), request())
+	require.Equal(t, diag.Error, about(found, "protected", "old-1")[0].Severity)
+}
+
+// The exported schemas accept the shipped rules, as opa check --schema does, and find a field that no input has.
+func TestSchemas(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, policy.Export(dir, kinds()))
+	schemas := ast.NewSchemaSet()
+	for _, name := range []string{"pass", "auth"} {
+		text, err := os.ReadFile(filepath.Join(dir, "schema", name+".json"))
+		require.NoError(t, err)
+		var schema any
+		d := json.NewDecoder(bytes.NewReader(text))
+		require.NoError(t, d.Decode(&schema))
+		schemas.Put(ast.MustParseRef("schema."+name), schema)
+	}
+	check := func(extra string) *ast.Compiler {
+		modules := map[string]*ast.Module{}
+		for name, text := range policy.Shipped() {
+			modules[name] = ast.MustParseModuleWithOpts(text, ast.ParserOptions{ProcessAnnotation: true, RegoVersion: ast.RegoV1})
+		}
+		modules["extra"] = ast.MustParseModuleWithOpts(extra, ast.ParserOptions{ProcessAnnotation: true, RegoVersion: ast.RegoV1})
+		c := ast.NewCompiler().WithSchemas(schemas).WithUseTypeCheckAnnotations(true)
+		c.Compile(modules)
+		return c
+	}
+	require.Empty(t, check("package x").Errors)
+	c := check("# METADATA\n# scope: package\n# schemas:\n#   - input: schema.pass\npackage x\n\na if input.plan.stepps\n")
+	require.Len(t, c.Errors, 1)
+	require.Contains(t, c.Errors[0].Error(), "stepps")
+}
+
+// How a query was evaluated is written beside its value.
+func TestExplain(t *testing.T) {
+	var b bytes.Buffer
+	value, err := set(t).Eval(t.Context(), "data.homestak.site.deny", map[string]any{"site": map[string]any{}}, &b)
+	require.NoError(t, err)
+	require.Equal(t, []any{}, value)
+	require.Contains(t, b.String(), "Enter data.homestak.site.deny")
+}

@@ -1,0 +1,76 @@
+# METADATA
+# title: Addresses of nodes
+# description: Addresses are in the subnets of the site, and each is used once.
+# scope: package
+# schemas:
+#   - input: schema.pass
+# custom:
+#   settings:
+#     subnets: networks of all static addresses, such as 192.0.2.0/24
+#     dhcp: "no: every network card has a static address"
+package homestak.packs.addresses
+
+import data.homestak.packs
+
+# METADATA
+# title: A static address is in one of the subnets
+# scope: rule
+deny contains {
+	"rule": "address-subnet",
+	"message": sprintf("the address %s of %s is in none of the subnets %s", [ip, name, subnets]),
+	"address": packs.address(name),
+	"fix": "Give it an address of a subnet, or add its subnet to the settings of the pack addresses.",
+} if {
+	subnets := packs.settings.addresses.subnets
+	some name, ips in static
+	some ip in ips
+	not covered(ip, subnets)
+}
+
+# METADATA
+# title: An address belongs to one node
+# scope: rule
+deny contains {
+	"rule": "address-once",
+	"message": sprintf("%s and %s both have the address %s", [other, name, ip]),
+	"address": packs.address(name),
+	"fix": "Give one of them another address.",
+} if {
+	packs.settings.addresses
+	some name, ips in static
+	some ip in ips
+	some other in owners[ip]
+	other < name
+}
+
+# METADATA
+# title: No network card asks for its address
+# scope: rule
+deny contains {
+	"rule": "address-dhcp",
+	"message": sprintf("network card %s of %s has no static address", [nic, name]),
+	"address": packs.address(name),
+	"fix": "Write its address into ip, with its prefix length.",
+} if {
+	packs.settings.addresses.dhcp == "no"
+	some name, node in input.site.nodes
+	some nic, card in node.attributes.nic
+	not contains(object.get(card, "ip", ""), "/")
+}
+
+# static has the addresses of each node, without prefix lengths.
+static[name] contains split(card.ip, "/")[0] if {
+	some name, node in input.site.nodes
+	some card in node.attributes.nic
+	contains(card.ip, "/")
+}
+
+owners[ip] contains name if {
+	some name, ips in static
+	some ip in ips
+}
+
+covered(ip, subnets) if {
+	some subnet in packs.words(subnets)
+	net.cidr_contains(subnet, ip)
+}
