@@ -117,7 +117,7 @@ type NotifyStatus struct {
 	Type    string     `json:"type"`
 	Open    int        `json:"open"`    // incidents that were told and last
 	Queued  int        `json:"queued"`  // messages that are not sent yet
-	Dropped int        `json:"dropped"` // messages that never will be
+	Dropped int        `json:"dropped"` // messages that never will be, until a day after the last of them
 	Sent    *time.Time `json:"sent"`    // last message since the agent started; null: none
 	Error   string     `json:"error"`   // of the last try, "" if it went well
 	Failing *time.Time `json:"failing"` // since when

@@ -329,10 +329,13 @@ func TestBoundedQueue(t *testing.T) {
 	n.look(seenOf(9999, rules, nil), now.Add(tooOld+time.Hour))
 	require.Empty(t, n.state.Notifiers["ops"].Queue)
 	require.Equal(t, mostQueued+2, n.state.Notifiers["ops"].Dropped)
+	lost := n.state.Notifiers["ops"].Lost
 
 	again, err := Open(Options{File: file, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	require.Equal(t, mostQueued+2, again.state.Notifiers["ops"].Dropped, "it survives a restart")
+	again.look(seenOf(9999, rules, nil), lost.Add(tooOld))
+	require.Zero(t, again.state.Notifiers["ops"].Dropped, "a day later it is no news")
 	again.look(Seen{Notifiers: map[string]*model.Notify{}, Mask: same}, now)
 	require.Empty(t, again.state.Notifiers, "the site has it no more")
 }

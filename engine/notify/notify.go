@@ -225,7 +225,7 @@ func (n *Notifiers) look(s Seen, now time.Time) {
 	if s.Notifiers == nil {
 		return
 	}
-	for name := range n.round {
+	for name := range n.lines {
 		if s.Notifiers[name] == nil {
 			delete(n.round, name)
 			delete(n.lines, name)
@@ -300,7 +300,7 @@ func (n *Notifiers) ended(r sent, mask func(string) string, now time.Time) {
 		}
 		*l = line{last: now, fresh: now}
 		if r.id != "" {
-			n.forget(r, false)
+			n.forget(r, false, now)
 		}
 		return
 	}
@@ -315,7 +315,7 @@ func (n *Notifiers) ended(r sent, mask func(string) string, now time.Time) {
 		l.logged = true
 	}
 	if f != nil && f.final && r.id != "" {
-		n.forget(r, true)
+		n.forget(r, true, now)
 	}
 	wait := l.wait
 	if f != nil {
@@ -325,11 +325,11 @@ func (n *Notifiers) ended(r sent, mask func(string) string, now time.Time) {
 }
 
 // forget takes a message out of its queue. If that cannot be stored now, the next look does it.
-func (n *Notifiers) forget(r sent, dropped bool) {
+func (n *Notifiers) forget(r sent, dropped bool, now time.Time) {
 	n.acked[r.id] = true
 	next := n.state.without(nil, n.acked)
 	if dropped {
-		next.of(r.name).Dropped++
+		next.of(r.name).lose(1, now)
 	}
 	n.store(next)
 }
@@ -372,7 +372,8 @@ func (n *Notifiers) Test(ctx context.Context, name string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, sendTime)
 	defer cancel()
-	m := Message{ID: newID(), Kind: kindTest, At: time.Now().UTC(), Agent: seen.Status.Identity, Text: "This is a test of notify " + name + "."}
+	now := time.Now().UTC()
+	m := Message{ID: newID(), Kind: kindTest, At: now, Since: now, Agent: seen.Status.Identity, Text: "This is a test of notify " + name + "."}
 	if rule.OfCommits() {
 		if seen.Status.InForce == nil {
 			return errors.New("no commit is in force, so there is none to set a status of")

@@ -480,13 +480,17 @@ func running(t *testing.T, rule model.Notify, receive func(ctx context.Context, 
 		var mutex sync.Mutex
 		rule.Name, rule.After, rule.Flap = "ops", max(rule.After, 1), max(rule.Flap, time.Minute)
 		s := seenOf(0, map[string]*model.Notify{"ops": &rule}, nil)
-		n, err := Open(Options{File: filepath.Join(t.TempDir(), "notify.json"), Log: slog.New(slog.DiscardHandler), Look: func() Seen {
+		look := func() Seen {
 			mutex.Lock()
 			defer mutex.Unlock()
 			return s
-		}})
+		}
+		n, err := Open(Options{File: filepath.Join(t.TempDir(), "notify.json"), Log: slog.New(slog.DiscardHandler), Look: look})
 		require.NoError(t, err)
-		n.send = func(ctx context.Context, _ *model.Notify, m Message) error { return receive(ctx, m) }
+		n.send = func(ctx context.Context, _ *model.Notify, m Message) error {
+			look() // after what the test changed
+			return receive(ctx, m)
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var group sync.WaitGroup
 		group.Go(func() { n.Run(ctx) })
@@ -534,7 +538,7 @@ func TestAReceiverThatIsAway(t *testing.T) {
 		require.Equal(t, "it answered 503", st.Error)
 		require.Equal(t, []int{0, 2}, []int{st.Open, st.Queued})
 		require.NotNil(t, st.Failing)
-		away, tries = false, nil
+		set(func(*Seen) { away, tries = false, nil })
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		require.Equal(t, []string{"firing", "resolved"}, tries)

@@ -58,7 +58,8 @@ type notifierState struct {
 	Open    []told               `json:"open"`
 	Ended   map[string]time.Time `json:"ended"` // by key of an incident: those that could be back soon
 	Queue   []Message            `json:"queue"`
-	Dropped int                  `json:"dropped"`
+	Dropped int                  `json:"dropped"` // messages, until a day after the last of them
+	Lost    time.Time            `json:"lost,omitzero"`
 	Set     map[string]string    `json:"set,omitempty"` // by commit and context: the state that was set, or is to be
 }
 
@@ -125,6 +126,17 @@ func (s state) bound(now time.Time) {
 		before := len(of.Queue)
 		of.Queue = slices.DeleteFunc(of.Queue, func(m Message) bool { return past(now, m.At, tooOld) && now.After(m.At) })
 		of.Queue = of.Queue[max(0, len(of.Queue)-mostQueued):]
-		of.Dropped += before - len(of.Queue)
+		of.lose(before-len(of.Queue), now)
+		if past(now, of.Lost, tooOld) {
+			of.Dropped, of.Lost = 0, time.Time{}
+		}
+	}
+}
+
+// lose counts messages that are dropped.
+func (s *notifierState) lose(messages int, now time.Time) {
+	if messages > 0 {
+		s.Dropped += messages
+		s.Lost = now.UTC()
 	}
 }

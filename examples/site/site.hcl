@@ -45,3 +45,11 @@ variable "web_servers" {
   type    = number
   default = 2
 }
+
+# Where the agent reports what fails, drifts, is refused or expires. It needs a secret of this name, so it is a comment here.
+#
+# notify "ops" {
+#   type   = "ntfy"
+#   to     = "https://ntfy.sh/TOPIC"
+#   secret = secret.passwords.ntfy
+# }

@@ -397,3 +397,23 @@ func TestSame(t *testing.T) {
 	require.False(t, one.Same(two))
 	require.False(t, one.Same(Report{}))
 }
+
+// A parent sees which commit a child refuses, and that it was changed by hand, at any depth.
+func TestRefusedAndDrifted(t *testing.T) {
+	r := good()
+	r.Ready, r.Refused, r.Drifted = false, head, true
+	r.Nodes[0].Refused = head
+	r, err := read(t, r)
+	require.NoError(t, err)
+	folded := FoldReports(own("inner"), []ReceivedReport{{Report: r, ReceivedAt: noon}}, every, noon)
+	require.Equal(t, head, folded.Nodes[0].Refused)
+	require.True(t, folded.Nodes[0].Drifted)
+	require.Equal(t, head, folded.Nodes[1].Refused)
+	require.False(t, folded.Nodes[1].Drifted)
+	r.Refused = "main"
+	_, err = read(t, r)
+	require.ErrorContains(t, err, "refused are object names of git")
+	r.Refused, r.Nodes[0].Refused = "", "main"
+	_, err = read(t, r)
+	require.ErrorContains(t, err, "refused of node leaf are object names of git")
+}
