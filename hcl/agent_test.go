@@ -275,16 +275,10 @@ manifest "two" {
   pattern = "tiered"
   node "inner" {
     type = "pve"
-    execution {
-      mode = "push"
-    }
   }
   node "app" {
     type   = "vm"
     parent = node.inner
-    execution {
-      mode = "pull"
-    }
   }
   node "db" {
     type = "vm"

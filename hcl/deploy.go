@@ -8,8 +8,6 @@ import (
 	"github.com/hashicorp/hcl/v2/hclwrite"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
-
-	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // Deployment changes a site for one run, as a commit that agents read: one manifest is deployed, with a mode and variables.
@@ -57,24 +55,19 @@ func (d Deployment) Rewrite(src []byte, filename string) ([]byte, error) {
 	return f.Bytes(), nil
 }
 
-// setMode makes the mode that of a manifest, and of its nodes that have one of their own.
+// setMode makes the mode that of a manifest and of all its nodes.
 func (d Deployment) setMode(manifest *hclwrite.Body) {
 	own := manifest.FirstMatchingBlock("execution", nil)
 	if own == nil {
 		own = manifest.AppendNewBlock("execution", nil)
 	}
 	own.Body().SetAttributeValue("default_mode", cty.StringVal(d.Mode))
+	own.Body().RemoveAttribute("config")
+	own.Body().RemoveAttribute("run")
 	for _, node := range manifest.Blocks() {
-		execution := node.Body().FirstMatchingBlock("execution", nil)
-		if node.Type() != "node" || execution == nil || execution.Body().GetAttribute("mode") == nil {
-			continue
+		if execution := node.Body().FirstMatchingBlock("execution", nil); node.Type() == "node" && execution != nil {
+			node.Body().RemoveBlock(execution)
 		}
-		if kind := node.Body().GetAttribute("type"); kind != nil {
-			if v, ok := literal(kind); ok && v.Type() == cty.String && v.AsString() == model.PVEType {
-				continue // it is always pushed
-			}
-		}
-		execution.Body().SetAttributeValue("mode", cty.StringVal(d.Mode))
 	}
 }
 

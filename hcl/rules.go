@@ -60,19 +60,12 @@ func (rs *rules) checkTopology(m *manifest) {
 		if naming != nil && !naming.MatchString(n.Name) {
 			rs.ErrorAt(r.At, fmt.Sprintf("name %s breaks the naming rule", lang.Quote(n.Name)), "Node names must match %s.", lang.Quote(rs.site.Naming.Pattern))
 		}
-		n.Mode = model.ModePush
-		if m.Execution != nil {
-			n.Mode = m.Execution.DefaultMode
-		}
-		explicit := n.Execution != nil && n.Execution.Mode != ""
-		if explicit {
-			n.Mode = n.Execution.Mode
-		}
+		n.SetModes(m.Execution)
 		if n.Type == typePVE {
-			if explicit && n.Mode == model.ModePull {
+			if x := n.Execution; x != nil && (x.Mode == model.ModePull || x.Config == model.ModePull || x.Run != "") {
 				rs.ErrorAt(r.RangeOf("execution.mode"), "mode pull on a pve node", "A pve node is always created by push; afterwards it pulls. Remove execution.")
 			}
-			n.Mode = model.ModePush
+			n.Mode, n.Commands = model.ModePush, model.ModePush // as a machine; its agent has a queue
 		}
 		n.Inherit(m.Manifest, rs.site)
 		rs.checkVMID(n)

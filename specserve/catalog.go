@@ -81,7 +81,8 @@ type Node struct {
 	Name    string
 	Spec    string         // name of its spec, "" for none
 	Posture *model.Posture // nil: the site has none for it
-	Run     *spec.Run      // when it applies its own spec; nil: it does not
+	Run     *spec.Run      // when it asks for its spec or commands; nil: it does not
+	Entered bool           // commands are run on it by entering it
 	Child   bool           // it has an agent of its own, which follows the repository
 	Host    bool           // it is a host, which nothing but its reports show
 	Moved   bool           // it is a host that has another parent by now
@@ -149,7 +150,7 @@ func makeNode(site *model.Site, n *model.Node) (*Node, diag.List) {
 	if most := wire.MaxSpec - room; len(document) > most {
 		found = append(found, diag.Errorf(n.At, fmt.Sprintf("the spec of node %s is too large to be fetched", n.Name), "It has %d KiB, %d KiB are the most: let the node download large files.", len(document)>>10, most>>10))
 	}
-	return &Node{Name: n.Name, Spec: resolved.Name, Posture: site.Postures[resolved.Posture.Name], Child: n.Type == model.PVEType, Run: resolved.Run, document: document}, found
+	return &Node{Name: n.Name, Spec: resolved.Name, Posture: site.Postures[resolved.Posture.Name], Child: n.Type == model.PVEType, Run: resolved.Run, Entered: !n.TakesCommands(), document: document}, found
 }
 
 // Node finds a node; nil if the commit does not have it.

@@ -81,7 +81,7 @@ func (s *Server) Announce(child string) { s.waiting.announce(child) }
 func (s *Server) Next(node string) (child string, pushed bool) {
 	v := s.view.Load()
 	if n := v.node(node); n != nil { // no report can take a node that is served here
-		return node, n.Run == nil && !n.Child
+		return node, !n.Child && (n.Run == nil || n.Entered)
 	}
 	child, declared := "", false
 	if v.Catalog != nil && v.Catalog.in.Site != nil && v.Catalog.in.Agent != "" {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/tasks"
@@ -161,6 +162,12 @@ func TestNextIsByTheSite(t *testing.T) {
 		report.Nodes = append(report.Nodes, wire.ReportNode{Name: name, Type: "vm", Parent: "a-branch"})
 	}
 	require.True(t, s.reports.Put(report, time.Now()))
+	for name, n := range map[string]*Node{"push": {}, "pull": {Run: &spec.Run{}}, "config": {Run: &spec.Run{}, Entered: true}, "run": {Run: &spec.Run{Pushed: true}}} {
+		n.Name, nodes[name] = name, n
+		child, entered := s.Next(name)
+		require.Equal(t, []any{name, name == "push" || name == "config"}, []any{child, entered})
+		require.Equal(t, name == "push" || name == "run", s.Wake(name) == wire.AskedPushed, name)
+	}
 	for name, want := range map[string]string{
 		"web-3": "branch-7", "leaf": "branch-7", "inner": "branch-7", "deep": "branch-7", "branch-7": "branch-7", "a-branch": "a-branch",
 		"hub": "", "gone": "a-branch", "nowhere": "",

@@ -307,6 +307,9 @@ func reconcileNode(x *request) error {
 // in turn.
 func (s *Server) Wake(node string) wire.Asked {
 	through, pushed := s.Next(node)
+	if n := s.view.Load().node(node); n != nil {
+		pushed = !n.Child && (n.Run == nil || n.Run.Pushed)
+	}
 	switch {
 	case through == "":
 		return wire.AskedUnknown

@@ -91,6 +91,9 @@ func runConfigApply(ctx context.Context, a *app, r *node.Run, from *node.Source,
 	if err != nil {
 		return err
 	}
+	if want.Run != nil && want.Run.Pushed && from != nil {
+		return a.ui.Show(done, fmt.Sprintf("spec %s is applied to %s by push: only commands were asked for\n", want.Name, want.Node))
+	}
 	return a.ui.Show(done, fmt.Sprintf("spec %s is applied to %s\n", want.Name, want.Node))
 }
 

@@ -125,7 +125,7 @@ func runTokenMint(ctx context.Context, a *app, f *session.Flags, folder *serverF
 		return err
 	}
 	defer s.Close()
-	if node.Mode != model.ModePull && node.Type != model.PVEType {
+	if node.Mode != model.ModePull && !node.TakesCommands() && node.Type != model.PVEType {
 		a.ui.Notef("node %s gets its spec by push: it needs no token", node.Name)
 	}
 	minted, err := keys.Mint(dir, node.Name, specOf(node), o.life, time.Now())

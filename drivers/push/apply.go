@@ -41,9 +41,9 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 		return outcome(d.applyAgent(ctx, m, s))
 	}
 	if d.wayOf(s.Address).delivers {
-		return delivery{d}.apply(ctx, s, m)
+		return delivery{d}.apply(ctx, s, delivery{d}.into(s.Address, *s.Inside))
 	}
-	if err := (delivery{d}).takeOver(s); err != nil {
+	if err := (delivery{d}).takeOver(ctx, s, m); err != nil {
 		return err
 	}
 	if err := applySpec(ctx, d.cfg.Inside, m, s, converge.Options{Confirm: confirm(m), ConfirmWithin: d.cfg.Confirm}); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/local"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -25,8 +26,9 @@ import (
 // spec says, and gets the script of the first boot, which fetches the program. A container has no cloud-init: if this
 // program runs on its node, it gets the program by pct. From then on the node applies its spec itself.
 //
-// The other direction needs no delivery: a push removes the units and node.json, see package aspect. Before that the
-// tokens of the node are revoked here.
+// The other direction needs no delivery: a push removes the units and node.json, see package aspect. Before that the runs of the
+// node are ended, and its tokens are revoked here. A node whose spec is pushed and which takes its commands from its parent
+// gets to know that in the same way, as a part of the push.
 
 // parent serves nodes in mode pull their specs. Its methods may be called from any goroutine.
 type parent interface {
@@ -42,9 +44,6 @@ type parent interface {
 	Revoke(node string) error
 	Revoked(node string) bool
 }
-
-// viaDelivery is the way into a container in mode pull: once, by pct.
-const viaDelivery = "delivery"
 
 // Paths of delivered files on a node.
 const (
@@ -105,16 +104,12 @@ func (c Config) pulled(of *model.Resource, in model.Scope) (*model.Resource, dia
 	want := spec.Empty(in.Node.Name)
 	want.Name = in.Node.Spec
 	r := &model.Resource{Spec: want, At: in.Node.At}
-	if of.Addr.Kind == lxc {
-		if c.Parent == nil {
-			return nil, nil
-		}
-		r.Private = &way{guest: of.Addr, via: viaDelivery, delivers: true}
-		return r, nil
-	}
 	w := wayInto(of, in.Site, declared)
 	w.delivers = true
-	switch {
+	switch enters := !in.Node.TakesCommands(); {
+	case of.Addr.Kind == lxc && c.Parent == nil && !enters:
+		return nil, nil
+	case of.Addr.Kind == lxc: // it gets to know its parent by pct
 	case w.via == model.ViaExec:
 		w.barred = `via = "exec" in access of its spec is for containers`
 	case w.via == model.ViaSSH && isByDefault(declared):
@@ -122,7 +117,7 @@ func (c Config) pulled(of *model.Resource, in model.Scope) (*model.Resource, dia
 	}
 	own, _ := spec.Resolve(in.Site, in.Node) // what is wrong with it is found where it is served
 	w.listens(own)
-	r.Private, r.Inborn = w, true
+	r.Private, r.Inborn = w, of.Addr.Kind != lxc
 	return r, nil
 }
 
@@ -148,33 +143,46 @@ func (d delivery) observe(ctx context.Context, want *model.Resource, at model.Gu
 	case w.barred != "":
 		return left("It cannot be entered: " + w.barred + ".")
 	}
-	m := d.Machine(want.Addr, at, nil)
+	m := d.into(want.Addr, at)
 	if m == nil {
 		return none, errors.New("no access to the guests of this host is configured")
 	}
-	has := "[ -x " + nodeProgram + " ]"
-	if w.via == viaDelivery {
+	if want.Inside.Kind == lxc {
 		if err := local.IsHere(ctx, d.cfg.Locally, at.VMID, at.Node, want.Inside.Name); err != nil {
 			return none, err
 		}
-	} else {
-		has = "{ " + has + " || [ -f " + client.FirstBootScript + " ]; }"
 	}
-	out, err := m.Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", has + ` && [ -f "$1" ] && head -c 65536 -- "$1"`, "sh", nodeFile}})
-	if err != nil {
+	switch known, err := d.knows(ctx, m, want); {
+	case err != nil:
 		return none, err
-	}
-	known := false
-	if p, err := wire.ReadParent([]byte(out.Out)); out.Code == 0 && err == nil {
-		known = parent == nil || !errors.Is(parent.Accepts(want.Node, p.Token), wire.ErrReplaced)
-	}
-	switch {
 	case known:
 		return there, nil
 	case parent == nil:
 		return left(fmt.Sprintf("The agent of host %s does that, if its agent.hcl has listen: then a later pass of it makes the change.", d.host.Name))
 	}
 	return none, nil // it gets the file, also again
+}
+
+// into is the way by which a node gets to know its parent: of containers it is pct.
+func (d delivery) into(addr model.Address, at model.Guest) guest.Machine {
+	if w := d.wayOf(addr); w != nil && w.guest.Kind == lxc {
+		return local.Container(d.cfg.Locally, at.VMID)
+	}
+	return d.Machine(addr, at, nil)
+}
+
+// knows reports whether a machine has the program, or gets it, and a token that its parent accepts. Without a parent any token will do.
+func (d delivery) knows(ctx context.Context, m guest.Machine, want *model.Resource) (bool, error) {
+	has := "[ -x " + nodeProgram + " ]"
+	if want.Inside.Kind != lxc {
+		has = "{ " + has + " || [ -f " + client.FirstBootScript + " ]; }"
+	}
+	out, err := m.Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", has + ` && [ -f "$1" ] && head -c 65536 -- "$1"`, "sh", nodeFile}})
+	if err != nil || out.Code != 0 {
+		return false, err
+	}
+	p, err := wire.ReadParent([]byte(out.Out))
+	return err == nil && (d.cfg.Parent == nil || !errors.Is(d.cfg.Parent.Accepts(want.Node, p.Token), wire.ErrReplaced)), nil
 }
 
 // apply gives a node its parent. An old node.json is removed first, since its token is revoked. The unit
@@ -187,7 +195,7 @@ func (d delivery) apply(ctx context.Context, s plan.Step, m guest.Machine) error
 		"[ -d " + path.Dir(client.FirstBootScript) + " ] || mkdir -m 0755 " + path.Dir(client.FirstBootScript),
 		guest.PutFile(client.FirstBootScript, client.FirstBootProgram(), "0700", "root", "root"),
 	}, firstScript
-	if d.wayOf(s.Address).via == viaDelivery {
+	if s.Want.Inside.Kind == lxc {
 		if err := d.pushProgram(ctx, s, m); err != nil {
 			return err
 		}
@@ -228,14 +236,57 @@ func (d delivery) follows(r *model.Resource) bool {
 	return d.cfg.Parent != nil && r.Inside.Kind != model.PVEType && r.Inside.Kind != model.HostKind && d.cfg.Parent.HasReported(r.Node)
 }
 
-// takeOver revokes the tokens of a node before a push removes the units by which it pulls.
-func (d delivery) takeOver(s plan.Step) error {
+// takeOver ends what a node does for its parent, and revokes its tokens, before a push removes the units by which it pulls. A
+// node that shall take its commands from its parent gets a new token then.
+func (d delivery) takeOver(ctx context.Context, s plan.Step, m guest.Machine) error {
 	runs := func(c plan.Change) bool { return c.Path == "run" || strings.HasPrefix(c.Path, "run.") }
-	if d.cfg.Parent == nil || !d.follows(s.Want) && !slices.ContainsFunc(s.Changes, runs) {
+	if !d.follows(s.Want) && !slices.ContainsFunc(s.Changes, runs) && (s.Action != plan.Create || !commands(s.Want)) {
+		return nil
+	}
+	if err := run(ctx, m, aspect.EndPull); err != nil {
+		return fmt.Errorf("%s: end what it does for its parent: %w", s.Address, err)
+	}
+	if d.cfg.Parent == nil {
 		return nil
 	}
 	if err := d.cfg.Parent.Revoke(s.Want.Node); err != nil {
 		return fmt.Errorf("%s: revoke its token: %w", s.Address, err)
+	}
+	if !commands(s.Want) {
+		return nil
+	}
+	to := d.into(s.Address, *s.Inside)
+	if err := d.apply(ctx, s, to); err != nil {
+		return err
+	}
+	return run(ctx, to, "_n=0; until [ -x "+nodeProgram+" ] || [ $_n -ge 300 ]; do sleep 1; _n=$((_n + 1)); done\n")
+}
+
+// commands reports whether a node takes its commands from its parent while its spec is pushed.
+func commands(r *model.Resource) bool {
+	want, is := r.Spec.(*spec.Spec)
+	return is && want.Run != nil && want.Run.Pushed
+}
+
+// adjust adds to what was observed of a node that is pushed what its parent knows of it.
+func (d delivery) adjust(ctx context.Context, m guest.Machine, want *model.Resource, is *spec.Spec) error {
+	switch {
+	case !commands(want):
+		if d.follows(want) && is.Run == nil {
+			is.Run = &spec.Run{Timer: "as its parent says, which knows its token"}
+		}
+		return nil
+	case d.cfg.Parent == nil: // an agent with a server leads it to its parent
+		is.Run = model.Clone(want.Spec).(*spec.Spec).Run
+		return nil
+	case d.follows(want):
+		is.Run = &spec.Run{Timer: "as its parent says, and it applies its spec itself"}
+	case is.Run != nil:
+		known, err := d.knows(ctx, m, want)
+		if err != nil || known {
+			return err
+		}
+		is.Run = &spec.Run{Timer: "without a token that its parent accepts"}
 	}
 	return nil
 }

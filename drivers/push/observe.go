@@ -163,7 +163,9 @@ func (d *Driver) Enter(w *model.Want) {
 // there is a container.
 func (d *Driver) barred(ctx context.Context, w *model.Want) []model.Unknown {
 	d.mu.Lock()
-	all := w.State.Find(func(r *model.Resource) bool { return d.ways[r.Addr] != nil && d.ways[r.Addr].via == model.ViaExec })
+	all := w.State.Find(func(r *model.Resource) bool {
+		return d.ways[r.Addr] != nil && d.ways[r.Addr].via == model.ViaExec && !d.ways[r.Addr].delivers
+	})
 	d.mu.Unlock()
 	if len(all) == 0 {
 		return nil
@@ -245,12 +247,10 @@ func (d *Driver) observeIt(ctx context.Context, m guest.Machine, want *model.Res
 		}
 	}
 	out := s.Observed()
-	if r := out.State[want.Addr]; r != nil && (delivery{d}).follows(want) {
-		if is := r.Spec.(*spec.Spec); is.Run == nil {
-			is.Run = &spec.Run{Timer: "as its parent says, which knows its token"}
-		}
+	if r := out.State[want.Addr]; r != nil {
+		err = delivery{d}.adjust(ctx, m, want, r.Spec.(*spec.Spec))
 	}
-	return out, nil
+	return out, err
 }
 
 // join adds where another way to the same guest may lead. The port that every machine begins with stays the last one.

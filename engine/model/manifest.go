@@ -32,6 +32,8 @@ type Manifest struct {
 // execution is the mode of nodes: push or pull.
 type execution struct {
 	DefaultMode string `hcl:"default_mode,optional" doc:"push or pull."`
+	Config      string `hcl:"config,optional" doc:"push or pull: how specs are applied; default_mode unless set."`
+	Run         string `hcl:"run,optional" doc:"push or pull: how commands reach the nodes; default_mode unless set."`
 }
 
 // Settings are waits and what test does.
@@ -71,7 +73,8 @@ type Node struct {
 	Resource  *Resource  // Spec holds the kind's struct as declared, not yet resolved
 	Manifest  *Manifest  // the deployment it belongs to
 	Hyper     *HyperDecl `hcl:"hypervisor,block" doc:"pve: what its children find."`
-	Mode      string     // ModePush or ModePull, after inheritance
+	Mode      string     // ModePush or ModePull, after inheritance: who applies the spec
+	Commands  string     // in the same way: who begins commands and jobs; "": as Mode
 	At        diag.Range // of the block
 	Children  []string   // names of the nodes whose parent it is, in order
 }
@@ -103,8 +106,27 @@ const (
 
 // nodeMode overrides the manifest's mode for one node.
 type nodeMode struct {
-	Mode string `hcl:"mode,optional" doc:"push or pull."`
+	Mode   string `hcl:"mode,optional" doc:"push or pull."`
+	Config string `hcl:"config,optional" doc:"push or pull: how the spec is applied; mode unless set."`
+	Run    string `hcl:"run,optional" doc:"push or pull: how commands and jobs reach the node; mode unless set."`
 }
+
+// SetModes sets the mode of each phase: by the node's own block, and then by that of its manifest, nil for none. In a block, the
+// phase counts before the mode of all.
+func (n *Node) SetModes(of *execution) {
+	own, above := nodeMode{}, execution{}
+	if n.Execution != nil {
+		own = *n.Execution
+	}
+	if of != nil {
+		above = *of
+	}
+	n.Mode = cmp.Or(own.Config, own.Mode, above.Config, above.DefaultMode, ModePush)
+	n.Commands = cmp.Or(own.Run, own.Mode, above.Run, above.DefaultMode, ModePush)
+}
+
+// TakesCommands reports whether the node takes its commands from a queue. Otherwise they are run by entering it.
+func (n *Node) TakesCommands() bool { return cmp.Or(n.Commands, n.Mode) == ModePull }
 
 // Decomm is the condition for destroying a node.
 type Decomm struct {

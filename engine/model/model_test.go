@@ -170,6 +170,26 @@ func names(s State) []string {
 	return out
 }
 
+func TestModesOfPhases(t *testing.T) {
+	for _, c := range []struct {
+		node         *nodeMode
+		above        *execution
+		config, runs string
+	}{
+		{nil, nil, "push", "push"},
+		{nil, &execution{DefaultMode: "pull"}, "pull", "pull"},
+		{nil, &execution{DefaultMode: "push", Run: "pull"}, "push", "pull"},
+		{&nodeMode{Config: "push"}, &execution{DefaultMode: "pull"}, "push", "pull"},
+		{&nodeMode{Mode: "pull", Run: "push"}, &execution{DefaultMode: "push"}, "pull", "push"},
+		{&nodeMode{Mode: "push"}, &execution{DefaultMode: "pull", Config: "pull", Run: "pull"}, "push", "push"},
+	} {
+		n := &Node{Execution: c.node}
+		n.SetModes(c.above)
+		require.Equal(t, []string{c.config, c.runs}, []string{n.Mode, n.Commands}, "%+v", c)
+		require.Equal(t, c.runs == "pull", n.TakesCommands())
+	}
+}
+
 func TestWantIsWhatOneHostShallHold(t *testing.T) {
 	s := site()
 	w, found := s.Want("a")

@@ -74,7 +74,7 @@ func ExecBy(ctx context.Context, driver engine.Driver, site *model.Site, h *mode
 // enter is the way into a node. Inside is what the site has in it, nil for nothing that is pushed.
 func enter(driver engine.Driver, have model.Observed, want *model.Want, inside *model.Resource, node string) (guest.Machine, error) {
 	switch {
-	case slices.ContainsFunc(slices.Collect(maps.Values(want.Nodes)), func(n *model.Node) bool { return n.Name == node && n.Mode == model.ModePull }):
+	case slices.ContainsFunc(slices.Collect(maps.Values(want.Nodes)), func(n *model.Node) bool { return n.Name == node && n.TakesCommands() }):
 		return nil, fmt.Errorf("node %s is in mode pull, and takes commands from the agent of host %s", node, want.Host.Name)
 	case inside == nil:
 		return nil, noWayInto(node, want.Host.Name, want)

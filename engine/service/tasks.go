@@ -223,7 +223,7 @@ func (c *carrier) queued(node string) bool {
 		return true
 	}
 	for _, m := range site.Manifests {
-		if n := m.Node(node); n != nil && m.On(n) == me && n.Mode == model.ModePull {
+		if n := m.Node(node); n != nil && m.On(n) == me && n.TakesCommands() {
 			return true
 		}
 	}

@@ -302,7 +302,7 @@ func withMode(site *model.Site, mode string) *model.Site {
 			nn := *n
 			nn.Manifest = &mm
 			if n.Root() && n.Type != "pve" {
-				nn.Mode = mode
+				nn.Mode, nn.Commands = mode, mode
 			}
 			mm.Nodes[i] = &nn
 		}

@@ -40,6 +40,10 @@ func (m systemd) systemctl(p *machine.Process, o userland.Options) int {
 	}
 	code := 0
 	for _, name := range names {
+		if o.Has("no-block") && (verb == "start" || verb == "stop") {
+			m.busy.Go(func() { _ = c.begin(verb, name) })
+			continue
+		}
 		if one := c.do(verb, name); one != 0 {
 			code = one
 		}
@@ -59,6 +63,15 @@ func (c control) fail(code int, err error) int {
 	return code
 }
 
+// begin starts or stops a unit, and waits for that.
+func (c control) begin(verb, name string) error {
+	if verb == "start" {
+		return c.m.startUnit(name)
+	}
+	c.m.stopUnit(name)
+	return nil
+}
+
 // do does something to a unit.
 func (c control) do(verb, name string) int {
 	m := c.m
@@ -67,11 +80,18 @@ func (c control) do(verb, name string) int {
 	missing := &unitError{"Failed to " + verb + " " + name + ": Unit " + name + " not found."}
 	switch verb {
 	case "start":
-		if err := m.startUnit(name); err != nil {
-			if file == "" {
+		ended := make(chan error, 1)
+		m.busy.Go(func() { ended <- c.begin(verb, name) })
+		select {
+		case err := <-ended:
+			if err != nil && file == "" {
 				return c.fail(5, err)
 			}
-			return c.fail(1, err)
+			if err != nil {
+				return c.fail(1, err)
+			}
+		case <-c.p.Killed(): // the unit starts without it
+			return 1
 		}
 	case "stop":
 		if file == "" {

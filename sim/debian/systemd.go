@@ -195,7 +195,11 @@ func (m systemd) startUnit(name string) error {
 	case file == "":
 		return &unitError{"Failed to start " + name + ": Unit " + name + " not found."}
 	}
-	if s := m.state(name); s.active == "active" {
+	switch s := m.state(name); {
+	case s.active == "active":
+		return nil
+	case s.main != nil: // a oneshot service that runs
+		s.main.Wait()
 		return nil
 	}
 	switch path.Ext(name) {
@@ -226,7 +230,11 @@ func (m systemd) startUnit(name string) error {
 	if kind == "oneshot" {
 		m.setState(name, func(u *unit) { u.active = "activating" })
 		for _, line := range settings["ExecStart"] {
-			if m.runLine(writes, line, 0) != 0 && !strings.HasPrefix(line, "-") {
+			code, stopped := m.runMain(name, writes, line)
+			if stopped {
+				return &unitError{"Job for " + name + " canceled."}
+			}
+			if code != 0 && !strings.HasPrefix(line, "-") {
 				return failed("exit-code")
 			}
 		}
@@ -320,6 +328,22 @@ func (m systemd) runLine(of *journalOf, line string, main int) int {
 		return 203
 	}
 	return p.Wait()
+}
+
+// runMain runs a line of ExecStart of a oneshot service, and waits for its end, or until the service is stopped.
+func (m systemd) runMain(name string, of *journalOf, line string) (code int, stopped bool) {
+	p, err := m.launch(of, line, 0, nil)
+	if err != nil {
+		return 203, false
+	}
+	m.setState(name, func(u *unit) { u.main = p })
+	code = p.Wait()
+	m.setState(name, func(u *unit) {
+		if stopped = u.main != p; !stopped {
+			u.main = nil
+		}
+	})
+	return code, stopped
 }
 
 // watch notes the end of a service that was not stopped.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -53,9 +54,9 @@ func (f Folder) Fetch(ctx context.Context, s Server) (changed bool, err error) {
 	return changed, f.writeJSON(fetchedFile, doc)
 }
 
-// keepRun returns a spec with the run of the stored one, if it has none. Its node is in mode push now, and follows its
-// parent until a push takes over: one that removed its units itself would be left alone if it could not be entered. A
-// node without a spec withdraws all itself.
+// keepRun returns a spec with the run of the stored one, if its node is pushed now. It follows its parent as before until a push
+// takes over: one that removed its units itself would be left alone if it could not be entered. A node that applied its spec, and
+// has none now, withdraws all itself.
 func (f Folder) keepRun(document []byte) []byte {
 	var before, now map[string]json.RawMessage
 	stored, err := os.ReadFile(f.file(specFile))
@@ -66,7 +67,12 @@ func (f Folder) keepRun(document []byte) []byte {
 		text := string(of[name])
 		return text != "" && text != "null" && text != `""`
 	}
-	if !set(before, "run") || set(now, "run") || !set(now, "spec") {
+	pushed := func(of map[string]json.RawMessage) bool {
+		var run spec.Run
+		return set(of, "run") && json.Unmarshal(of["run"], &run) == nil && run.Pushed
+	}
+	taken := set(now, "run") && (!pushed(now) || pushed(before))
+	if !set(before, "run") || taken || !set(now, "spec") && !pushed(before) {
 		return document
 	}
 	now["run"] = before["run"]

@@ -36,7 +36,7 @@ func (e *staleError) Error() string {
 func (e *staleError) Unwrap() error { return e.Cause }
 
 // Run fetches the spec and applies it. Without a response it applies the stored one, so that manual changes are
-// reverted even while the parent is unreachable; the error is then a *staleError. With drift = "report" a spec is
+// reverted even while the parent is unreachable; the error is then a *staleError. A spec that is pushed is not applied. With drift = "report" a spec is
 // applied once, and then only compared. It returns the applied spec, and how many settings differed at first.
 func (n Node) Run(ctx context.Context, fetch func(context.Context) error) (want *spec.Spec, changed int, err error) {
 	fetchErr := fetch(ctx)
@@ -49,6 +49,12 @@ func (n Node) Run(ctx context.Context, fetch func(context.Context) error) (want 
 		return nil, 0, errors.Join(fetchErr, n.Folder.Fail(fetchErr, time.Now()))
 	case err != nil:
 		return nil, 0, errors.Join(fetchErr, err, n.Folder.Fail(err, time.Now()))
+	}
+	if want.Run != nil && want.Run.Pushed { // another machine applies it
+		if fetchErr != nil {
+			return want, 0, errors.Join(fetchErr, n.Folder.Fail(fetchErr, time.Now()))
+		}
+		return want, 0, n.Folder.Recovered()
 	}
 	if complete, bad := n.Folder.Complete(); want.Config.Drift == "report" && bad == nil && complete != nil {
 		changed, err = n.observe(ctx, want)

@@ -228,6 +228,33 @@ func TestRunWithoutAnswer(t *testing.T) {
 	require.Equal(t, "base", want.Name)
 }
 
+// A spec that is pushed is fetched, and not applied. A node that applied its spec before goes on until a push has taken over, which
+// removes the stored one, and one that took commands alone does not begin to apply.
+func TestASpecThatIsPushed(t *testing.T) {
+	s := serve(t)
+	from, f := s.node(t)
+	runs := 0
+	n := Node{Folder: f, Machine: unsupported{&runs}}
+	run := func(document string) error {
+		s.spec, s.etag = `"version":1,"node":"web-1"`+document, `"`+document+`"`
+		_, _, err := n.Run(t.Context(), func(ctx context.Context) error {
+			_, err := f.Fetch(ctx, from)
+			return err
+		})
+		return err
+	}
+	const pushed = `,"run":{"trigger":"webhook","pushed":true}`
+	require.ErrorContains(t, run(`,"spec":"base","run":{"trigger":"manual"}`), "the machine runs")
+	require.ErrorContains(t, run(`,"spec":"base"`+pushed), "the machine runs")
+	require.NoError(t, os.Remove(filepath.Join(f.Path, specFile)))
+	s.etag, runs = "", 0
+	require.NoError(t, run(`,"spec":"base"`+pushed))
+	require.NoError(t, run(`,"spec":"base"`))
+	require.NoError(t, run(`,"spec":""`))
+	require.Zero(t, runs)
+	require.ErrorContains(t, run(`,"spec":"base","run":{"trigger":"manual"}`), "the machine runs")
+}
+
 // unsupported is a machine that answers, and is no Debian.
 type unsupported struct{ runs *int }
 

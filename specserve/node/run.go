@@ -138,7 +138,9 @@ func (r Run) Apply(ctx context.Context, from *Source, file string) (want *spec.S
 			_, err := r.fetch(ctx, f, *from)
 			return err
 		})
-		r.report(ctx, f, *from)
+		if want == nil || want.Run == nil || !want.Run.Pushed {
+			r.report(ctx, f, *from)
+		}
 		asks = true
 		return want, changed, err
 	}

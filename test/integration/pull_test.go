@@ -34,6 +34,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
 	"github.com/homestak/homestak-gitops/policy"
 	simhosts "github.com/homestak/homestak-gitops/sim"
@@ -52,6 +53,7 @@ type pulling struct {
 	parent *sim.Parent // nil: nobody serves specs
 	rules  *policy.Set
 
+	node    string        // the one that is looked into
 	here    guest.Machine // the machine of the agent; nil for this one
 	program string        // that containers get
 }
@@ -63,7 +65,7 @@ func beginPulling(t *testing.T, specs string) *pulling {
 	t.Helper()
 	p, err := sim.NewParent(slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	s := &pulling{simulated: &simulated{hosts: &push.KnownHosts{}, guests: &simhosts.Guests{Installed: sim.NodePrograms(), Network: &simhosts.Network{Dial: p.Dial}}}, parent: p}
+	s := &pulling{simulated: &simulated{hosts: &push.KnownHosts{}, guests: &simhosts.Guests{Installed: sim.NodePrograms(), Network: &simhosts.Network{Dial: p.Dial}}}, parent: p, node: "web-1"}
 	_, s.key, err = simhosts.GuestKey()
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -343,7 +345,7 @@ func beginPullingCT(t *testing.T) (*pulling, *pct) {
 	at := &pct{t: t, guests: s.guests, node: "father"}
 	s.program = filepath.Join(t.TempDir(), "program")
 	require.NoError(t, os.WriteFile(s.program, []byte("#!/usr/lib/simulated/homestak-gitops\n"), 0o755))
-	s.here = at
+	s.here, s.node = at, "box-1"
 	return s, at
 }
 
@@ -867,14 +869,24 @@ func beginPushing(t *testing.T) *pulling {
 	return s
 }
 
-// pulls requires that web-1 applies its own spec, and that nothing is left to do.
+// configured requires that the spec is in force.
+func (s *pulling) configured() {
+	s.t.Helper()
+	for _, f := range simulatedFields {
+		if s.here == nil || !strings.Contains(notInContainers, f.name) {
+			s.holds(f.effect, f.name)
+		}
+	}
+}
+
+// pulls requires that the node applies its own spec, and that nothing is left to do.
 func (s *pulling) pulls() {
 	s.t.Helper()
-	_, err := s.parent.Reported("web-1")
-	require.NoError(s.t, err)
-	for _, f := range simulatedFields {
-		s.holds(f.effect, f.name)
-	}
+	nspawn.Await(s.t, "it reports", func() bool {
+		_, err := s.parent.Reported(s.node)
+		return err == nil
+	})
+	s.configured()
 	s.holds("systemctl is-active homestak-gitops-pull.timer && [ \"$(stat -c '%a %U' "+wire.ParentFile+")\" = '600 root' ]", "it pulls")
 	nspawn.Await(s.t, "the first run is over", func() bool {
 		_, code := s.inside("[ ! -e /etc/systemd/system/homestak-gitops-firstboot.service ] && [ ! -e /var/lib/homestak-gitops/firstboot.py ]")
@@ -886,15 +898,46 @@ func (s *pulling) pulls() {
 	require.Empty(s.t, r.Findings)
 }
 
-// pushed requires that web-1 is pushed, and that a token is of no use any more.
+// commands requires that commands reach the node by its queue, or else by entering it.
+func (s *pulling) commands(queued bool) {
+	s.t.Helper()
+	d := s.desired()
+	h := d.Site.Hosts["father"]
+	driver, err := s.access().Open(d, h)
+	require.NoError(s.t, err)
+	defer driver.(engine.Releaser).Release()
+	var got wire.TaskResult
+	ask := wire.Asking{Nodes: []string{s.node}, Command: []string{"sh", "-c", "echo from $(hostname)"}, Timeout: 60}
+	require.NoError(s.t, service.ExecBy(s.t.Context(), driver, d.Site, h, ask, func(r wire.TaskResult) error { got = r; return nil }))
+	if queued {
+		require.Contains(s.t, got.Error, "takes commands from the agent of host father")
+	} else {
+		require.Equal(s.t, "from "+s.node+"\n", got.Output, got.Error)
+	}
+}
+
+// takesCommands requires that the spec of the node is pushed, and that it takes its commands from its parent.
+func (s *pulling) takesCommands() {
+	s.t.Helper()
+	s.configured()
+	nspawn.Await(s.t, "its first run is over, and it waits", func() bool {
+		_, code := s.inside("[ ! -e /etc/systemd/system/homestak-gitops-firstboot.service ] && systemctl is-active homestak-gitops-wait.service homestak-gitops-pull.timer")
+		return code == 0
+	})
+	require.NoError(s.t, s.parent.Accepts(s.node, s.token()))
+	require.False(s.t, s.parent.HasReported(s.node))
+	r := s.pass("plan")
+	require.True(s.t, r.Plan.InSync(), describe(r))
+	require.Empty(s.t, r.Findings)
+}
+
+// pushed requires that the node is pushed, and that a token is of no use any more.
 func (s *pulling) pushed(token string) {
 	s.t.Helper()
-	for _, f := range simulatedFields {
-		s.holds(f.effect, f.name)
-	}
+	s.configured()
 	s.holds("! ls /etc/systemd/system | grep homestak-gitops && [ ! -e "+wire.ParentFile+" ]", "nothing of its parent is left")
-	require.ErrorIs(s.t, s.parent.Accepts("web-1", token), wire.ErrReplaced)
-	require.False(s.t, s.parent.HasReported("web-1"))
+	require.ErrorIs(s.t, s.parent.Accepts(s.node, token), wire.ErrReplaced)
+	require.False(s.t, s.parent.HasReported(s.node))
 	r := s.pass("plan")
 	require.True(s.t, r.Plan.InSync(), describe(r))
 	require.Empty(s.t, r.Findings)
@@ -918,11 +961,15 @@ func TestANodeChangesItsMode(t *testing.T) {
 	s.pulls()
 	first := s.token()
 
+	// A run of the node that goes on beside the push would make its units again.
+	s.holds("sed -i 's|^ExecStart=.*|ExecStart=/bin/sleep 1000000|' /etc/systemd/system/homestak-gitops-pull.service && systemctl daemon-reload && systemctl start --no-block homestak-gitops-pull.service && "+
+		`until [ "$(systemctl show -p MainPID --value homestak-gitops-pull.service)" != 0 ]; do sleep 0.1; done && systemctl show -p MainPID --value homestak-gitops-pull.service >/srv/pid`, "a run that takes long")
 	s.edit("manifests/web.hcl", inPull, "")
 	r = s.pass("apply")
 	require.Equal(t, []string{"update guest.web-1"}, actions(r.Plan))
 	require.Equal(t, model.ClassNone, r.Plan.Steps[0].Class)
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
+	s.holds(`! kill -0 "$(cat /srv/pid)"`, "the run was ended")
 	s.pushed(first)
 
 	s.edit("manifests/web.hcl", "spec = spec.base", "spec = spec.base\n"+inPull)
@@ -960,39 +1007,80 @@ func TestANodeCreatedToPullIsPushed(t *testing.T) {
 	s.pulls()
 }
 
-// Wherever a change of the mode is cut off, a later pass goes on, in both directions.
+// modes are modes of both phases, each of which a commit writes into the node after the one before.
+var modes = []struct{ name, block string }{
+	{"push", ""},
+	{"pull", "\n" + inPull},
+	{"run pull", "\nexecution {\n  config = \"push\"\n  run = \"pull\"\n}"},
+	{"pull", "\nexecution {\n  config = \"pull\"\n  run = \"push\"\n}"},
+	{"push", ""},
+	{"run pull", "\nexecution {\n  run = \"pull\"\n}"},
+	{"push", ""},
+}
+
+// Wherever a change of a mode is cut off, in a VM or a container, later passes go on: nothing is lost, and it stays the same machine.
 func TestAChangeOfTheModeThatIsInterrupted(t *testing.T) {
-	s := beginPushing(t)
-	cut := 0
-	for _, n := range []int64{12, 16, 20, 24} {
-		for _, pull := range []bool{true, false} {
-			token := ""
-			if pull {
-				s.edit("manifests/web.hcl", "spec = spec.base", "spec = spec.base\n"+inPull)
-			} else {
-				token = s.token()
-				s.edit("manifests/web.hcl", inPull, "")
-			}
-			s.writes.Store(0)
-			s.cut.Store(n)
-			for range 4 {
-				r := s.pass("apply")
-				if r.Outcome == engine.Done {
-					break
-				}
-				cut++
-				s.cut.Store(0)
-			}
-			s.cut.Store(0)
-			if pull {
-				s.pulls()
-			} else {
-				s.pushed(token)
-			}
+	cuts := []int{5, 16}
+	if n, err := strconv.Atoi(os.Getenv("HOMESTAK_MODE_CUTS")); err == nil { // at each write to the VM, and each call of pct
+		cuts = nil
+		for i := range n {
+			cuts = append(cuts, i+1)
 		}
 	}
-	require.Positive(t, cut)
-	t.Logf("%d passes were cut off", cut)
+	for _, kind := range []string{"vm", "ct"} {
+		t.Run(kind, func(t *testing.T) {
+			s, at := (*pulling)(nil), (*pct)(nil)
+			if kind == "vm" {
+				s = beginPushing(t)
+			} else {
+				s, at = beginPullingCT(t)
+				s.edit("manifests/web.hcl", inPull, "")
+				s.edit("specs.hcl", "access {", "access {\n  via = \"exec\"")
+				require.Equal(t, engine.Done, s.pass("apply").Outcome)
+			}
+			s.holds("touch /srv/mine", "by hand")
+			cutAt := func(n int) {
+				s.writes.Store(0)
+				s.cut.Store(int64(n))
+				if at != nil {
+					at.calls = nil
+					at.broken = func(string) bool { return len(at.calls) == n }
+				}
+			}
+			cut := 0
+			for _, n := range cuts {
+				for i, to := range modes[1:] {
+					from, token := modes[i], ""
+					if from.block != "" {
+						token = s.token()
+					}
+					s.edit("manifests/web.hcl", "spec = spec.base"+from.block, "spec = spec.base"+to.block)
+					cutAt(n)
+					for range 4 {
+						r := s.pass("apply")
+						if r.Outcome == engine.Done && len(r.Plan.Unknown) == 0 {
+							break
+						}
+						cut++
+						cutAt(0)
+					}
+					cutAt(0)
+					s.commands(strings.Contains(to.block, "run = \"pull\"") || strings.HasSuffix(to.block, inPull))
+					switch to.name {
+					case "push":
+						s.pushed(token)
+					case "pull":
+						s.pulls()
+					default:
+						s.takesCommands()
+					}
+					s.holds("[ -e /srv/mine ]", "it is the same machine")
+				}
+			}
+			require.Positive(t, cut)
+			t.Logf("%d passes were cut off", cut)
+		})
+	}
 }
 
 // A pushed node that cannot be led to a parent stays as it is, and a finding says what is missing.

@@ -68,11 +68,11 @@ func (l *lazyParent) Serve(d engine.Desired, policies *policy.Set, guests push.C
 	for _, m := range d.Site.Manifests {
 		for _, n := range m.Nodes {
 			spec := d.Site.Specs[n.Spec]
-			if n.Mode != model.ModePull || spec == nil {
+			if n.Mode != model.ModePull && !n.TakesCommands() || spec == nil {
 				continue
 			}
 			pulls = true
-			silent[n.Name] = guests.Unsimulated(d.Site, n.Resource) != ""
+			silent[n.Name] = n.Mode == model.ModePull && guests.Unsimulated(d.Site, n.Resource) != ""
 		}
 	}
 	if !pulls {

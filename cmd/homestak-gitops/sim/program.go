@@ -55,28 +55,45 @@ func NodePrograms() map[string]debian.Program { return programsOf(nil) }
 
 // programsOf are those of nodes, some of which may run agents.
 func programsOf(a *agents) map[string]debian.Program {
-	n := &programs{agents: a, busy: map[*debian.Machine]*sync.Mutex{}}
+	n := &programs{agents: a, busy: map[*debian.Machine]*turn{}}
 	return map[string]debian.Program{python: n.python, interpreter: n.command}
 }
 
 type programs struct {
 	agents *agents
 
-	mu   sync.Mutex                      // for busy
-	busy map[*debian.Machine]*sync.Mutex // one run on a machine at a time
+	mu   sync.Mutex // for busy
+	busy map[*debian.Machine]*turn
 }
 
-// turn waits for the turn of a run on a machine.
-func (n *programs) turn(m *debian.Machine) (done func()) {
+// turn is for one run on a machine at a time. Dir has the state of the machine for all of them, until it is off.
+type turn struct {
+	sync.Mutex
+
+	dir string
+}
+
+// turn finds the turn of a machine.
+func (n *programs) turn(m *debian.Machine) (*turn, error) {
 	n.mu.Lock()
-	turn := n.busy[m]
-	if turn == nil {
-		turn = &sync.Mutex{}
-		n.busy[m] = turn
+	defer n.mu.Unlock()
+	t := n.busy[m]
+	if t == nil {
+		dir, err := os.MkdirTemp("", "homestak-gitops-node-")
+		if err != nil {
+			return nil, err
+		}
+		t = &turn{dir: dir}
+		n.busy[m] = t
+		go func() {
+			<-m.Down()
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			delete(n.busy, m)
+			_ = os.RemoveAll(dir) // a folder for temporary files, which may be in use
+		}()
 	}
-	n.mu.Unlock()
-	turn.Lock()
-	return turn.Unlock
+	return t, nil
 }
 
 // contextOf ends when a process has to.
@@ -92,31 +109,40 @@ func contextOf(p *machine.Process) (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// command is the program: agent, config fetch, and config apply with and without --fetch.
+// command is the program: agent, config fetch, config wait, and config apply with and without --fetch.
 func (n *programs) command(m *debian.Machine, p *machine.Process) int {
 	if n.agents != nil && len(p.Args) == 3 && p.Args[2] == "agent" {
 		return n.agents.run(m, p)
 	}
 	ctx, cancel := contextOf(p)
 	defer cancel()
-	defer n.turn(m)()
 	if p.Cred.UID != 0 {
 		return p.Failf("root only")
 	}
-	dir, err := os.MkdirTemp("", "homestak-gitops-node-")
+	at, err := n.turn(m)
 	if err != nil {
 		return p.Failf("%v", err)
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	if err := lend(m.K.FS, dir); err != nil {
+	at.Lock()
+	verb := strings.Join(p.Args[min(2, len(p.Args)):], " ")
+	if err := lend(m.K.FS, at.dir); err != nil {
+		at.Unlock()
 		return p.Failf("%v", err)
 	}
 	run := node.Run{
-		Folder: dir, Machine: inside{m}, Dial: m.Dial,
+		Folder: at.dir, Machine: inside{m}, Dial: m.Dial,
 		Note: func(format string, args ...any) { fmt.Fprintf(p.Err(), format+"\n", args...) },
 	}
-	from := node.Source{File: filepath.Join(dir, filepath.Base(wire.ParentFile))}
-	switch verb := strings.Join(p.Args[min(2, len(p.Args)):], " "); verb {
+	from := node.Source{File: filepath.Join(at.dir, filepath.Base(wire.ParentFile))}
+	if verb == "config wait" { // beside the others, which it starts
+		at.Unlock()
+		if err := run.Wait(ctx, from); err != nil && ctx.Err() == nil {
+			return p.Failf("%v", err)
+		}
+		return 0
+	}
+	defer at.Unlock()
+	switch verb {
 	case "config fetch":
 		_, err = run.Fetch(ctx, from)
 	case "config apply":
@@ -126,7 +152,7 @@ func (n *programs) command(m *debian.Machine, p *machine.Process) int {
 	default:
 		err = fmt.Errorf("%q is not simulated", verb)
 	}
-	if err = errors.Join(err, takeBack(m.K.FS, dir)); err != nil {
+	if err = errors.Join(err, takeBack(m.K.FS, at.dir)); err != nil {
 		return p.Failf("%v", err)
 	}
 	return 0
@@ -141,11 +167,18 @@ func state() []string {
 	return out
 }
 
-// lend copies the state of a node into a folder of this machine.
+// lend copies the state of a node into a folder of this machine. Tasks are only read and written there.
 func lend(fs *machine.FS, dir string) error {
 	for _, name := range state() {
+		own := filepath.Join(dir, filepath.Base(name))
+		if _, err := os.Stat(own); err == nil && filepath.Base(name) == "tasks.json" {
+			continue
+		}
 		info, err := fs.Stat(machine.Cred{}, name)
 		if errors.Is(err, syscall.ENOENT) {
+			if err := os.Remove(own); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
 			continue
 		}
 		text := ""
@@ -153,7 +186,7 @@ func lend(fs *machine.FS, dir string) error {
 			text, err = fs.ReadFile(name)
 		}
 		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, filepath.Base(name)), []byte(text), os.FileMode(info.Perm&0o777))
+			err = os.WriteFile(own, []byte(text), os.FileMode(info.Perm&0o777))
 		}
 		if err != nil {
 			return err

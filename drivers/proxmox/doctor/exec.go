@@ -17,7 +17,7 @@ func (s *subject) exec(context.Context) {
 	by := askers{}
 	for addr, n := range s.want.Nodes {
 		of := s.site.Specs[n.Spec]
-		if addr.Kind == "ct" && n.Mode == model.ModePush && of != nil && of.Access != nil && of.Access.Via == model.ViaExec {
+		if addr.Kind == "ct" && (n.Mode == model.ModePush || !n.TakesCommands()) && of != nil && of.Access != nil && of.Access.Via == model.ViaExec {
 			by.add(s.want.State[addr], "")
 		}
 	}

@@ -36,7 +36,7 @@ func NodeNeeds(n *kind.Needs, d *model.Node) {
 // if the spec says so, and for SSH the host key that the agent confirms and the address that it reports.
 func specNeeds(n *kind.Needs, v *VM, d *model.Node) {
 	s := n.Site.Specs[d.Spec]
-	if s == nil || d.Mode != model.ModePush {
+	if s == nil || d.Mode == model.ModePull && d.TakesCommands() {
 		return
 	}
 	via := model.ViaSSH

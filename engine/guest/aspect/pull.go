@@ -27,9 +27,17 @@ const (
 	firstScript = "/var/lib/homestak-gitops/firstboot.py"
 )
 
-// pull makes a node fetch its spec and apply it: a service and its timer, and a second service that starts the
-// first when the parent has news. The second exists only while the parent knows the node by a token, which long
-// polls require. The service may be what runs the steps, so none of them stops it.
+// EndPull is a script that ends what a node does for its parent, before another machine applies its spec: a run that goes on would
+// make the units again, and so would a later one of the spec that was fetched. It waits for the step that such a run makes. So it
+// must not hold the lock of the record, which that step takes.
+const EndPull = "if [ -d /run/systemd/system ]; then\n" +
+	"  for _u in " + pullUnit + " " + waitUnit + " " + firstUnit + " " + PullService + "; do systemctl stop -- \"$_u\" >/dev/null 2>&1 || :; done\n" +
+	"fi\n" +
+	"rm -f -- /var/lib/homestak-gitops/spec.json\n"
+
+// pull makes a node fetch its spec and apply it, or take its commands alone: a service and its timer, and a second service that
+// starts the first when the parent has news, and takes commands. The second exists only while the parent knows the node by a token,
+// which long polls require. The service may be what runs the steps, so none of them stops it.
 var pull = Of[pullFound]{
 	Name: "pull", Doc: "Units that fetch the spec and apply it.",
 	Paths: []string{"run"},
@@ -67,6 +75,8 @@ var pull = Of[pullFound]{
 		case want == nil && f.first:
 			have.Run = &spec.Run{Timer: "a first run that is not over"}
 		case want == nil, len(f.files) == 0:
+		case want.Pushed && !f.token:
+			have.Run = &spec.Run{Timer: "without a parent"}
 		case f.files[pullService] != pullServiceText, f.files[pullTimer] != pullTimerText(want.Every()), f.files[waitService] != f.waitText(want):
 			have.Run = &spec.Run{Timer: "otherwise"}
 		case !f.runs[pullUnit]:
@@ -91,6 +101,10 @@ var pull = Of[pullFound]{
 					"if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi"),
 			}}
 		}
+		what := "fetch and apply the spec "
+		if q.Want.Run.Pushed {
+			what = "ask the parent "
+		}
 		waiting := script(
 			"if [ -f "+waitService+" ]; then systemctl disable --now -- "+waitUnit+" >/dev/null 2>&1 || :; drop "+waitService+"; fi",
 			"systemctl daemon-reload")
@@ -104,7 +118,7 @@ var pull = Of[pullFound]{
 		}
 		return []Step{{
 			// Early, so that a machine on which another step fails recovers on its own.
-			Stage: StageIdentity, Text: "fetch and apply the spec " + q.Want.Run.Timer, Keep: []guest.RecordEntry{e},
+			Stage: StageIdentity, Text: what + q.Want.Run.Timer, Keep: []guest.RecordEntry{e},
 			Script: script(
 				"[ -d /run/systemd/system ] || die 'systemd does not run here, and a node in mode pull needs its timers'",
 				"systemctl unmask -- "+pullUnit+" "+PullService+" >/dev/null 2>&1 || :",

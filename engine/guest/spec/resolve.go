@@ -27,10 +27,13 @@ func Resolve(site *model.Site, node *model.Node) (*Spec, diag.List) {
 	}
 	r := newResolver(site, declared, node)
 	r.resolve(node, true)
-	if node.Mode == model.ModePull {
+	if node.Mode == model.ModePull || node.TakesCommands() {
 		r.out.Run = &Run{Trigger: "manual"}
 		if d := declared.Run; d != nil {
 			r.out.Run = &Run{Trigger: cmp.Or(d.Trigger, "manual"), Interval: int(d.Interval.Seconds())}
+		}
+		if node.Mode != model.ModePull {
+			r.out.Run.Trigger, r.out.Run.Pushed = "webhook", true
 		}
 	}
 	r.out.complete()

@@ -188,12 +188,13 @@ type File struct {
 	Restart []string `json:"restart,omitempty" hcl:"restart,optional" cost:"hot" doc:"Units that are restarted when it changes."`
 }
 
-// Run says when a node in mode pull fetches its spec and applies it: when it boots, and after each
-// interval. With the triggers webhook and git its parent notifies it, and the interval is for what it missed.
+// Run says when a node asks its parent: when it boots, and after each interval. With the triggers webhook and git its parent
+// notifies it, and the interval is for what it missed. It fetches its spec and applies it, and takes its commands.
 type Run struct {
 	Trigger  string `json:"trigger"` // manual, schedule, webhook or git
 	Interval int    `json:"interval_seconds,omitempty"`
-	Timer    string `json:"-" plan:"timer" doc:"When the node fetches and applies its spec."`
+	Pushed   bool   `json:"pushed,omitempty"` // the spec is applied by push: the node only takes its commands
+	Timer    string `json:"-" plan:"timer" doc:"When the node fetches and applies its spec, or that it asks for commands alone."`
 }
 
 // Notified reports whether the parent notifies the node when there is something to do.
@@ -298,7 +299,9 @@ func (s *Spec) complete() {
 	if s.Posture.Fail2ban != nil {
 		s.Posture.Fail2ban.Jail = "on"
 	}
-	if s.Run != nil {
+	if s.Run != nil && s.Run.Pushed {
+		s.Run.Timer = "for commands alone"
+	} else if s.Run != nil {
 		s.Run.Timer = "at boot"
 		if every := s.Run.Every(); every > 0 {
 			text := every.String() // 1h0m0s

@@ -235,6 +235,13 @@ func TestResolveRun(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, s.Run, served.Run)
 	}
+	n := node()
+	n.Mode, n.Commands = model.ModePush, model.ModePull
+	s, _ := spec.Resolve(site(&model.Spec{}), n)
+	require.Equal(t, &spec.Run{Trigger: "webhook", Pushed: true, Timer: "for commands alone"}, s.Run)
+	n.Mode, n.Commands = model.ModePull, model.ModePush
+	s, _ = spec.Resolve(site(&model.Spec{}), n)
+	require.Equal(t, &spec.Run{Trigger: "manual", Timer: "at boot"}, s.Run)
 }
 
 // What is no text, or long, travels as base64, and is compared by its checksum.
