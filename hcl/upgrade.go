@@ -5,13 +5,16 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/lang"
 )
 
-// checkUpgrade checks that the nodes in upgrade exist, and have one turn each.
+// checkUpgrade checks that the children in upgrade exist, and have one turn each.
 func checkUpgrade(rs *rules) {
 	u := rs.site.Upgrade
 	if u == nil {
 		return
 	}
 	inner := map[string]bool{}
+	for name, h := range rs.site.Hosts {
+		inner[name] = h.Parent != ""
+	}
 	for _, m := range rs.manifests {
 		for _, n := range m.Nodes {
 			inner[n.Name] = inner[n.Name] || n.Type == model.PVEType
@@ -21,7 +24,7 @@ func checkUpgrade(rs *rules) {
 	for _, name := range u.Names() {
 		switch {
 		case !inner[name] && rs.Complete:
-			rs.ErrorAt(rs.site.At, "upgrade names "+lang.Quote(name)+", which is not a node of type pve", "Only their agents get the program of their parent. A host with a parent is upgraded by its package.")
+			rs.ErrorAt(rs.site.At, "upgrade names "+lang.Quote(name)+", which is neither a node of type pve nor a host with a parent", "Only their agents get the program of their parent.")
 		case seen[name]:
 			rs.ErrorAt(rs.site.At, "upgrade names "+lang.Quote(name)+" twice", "Keep it in canary, or in one group.")
 		}

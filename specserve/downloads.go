@@ -118,7 +118,19 @@ func serveAgent(x *request) error {
 		return &wire.Error{Code: wire.CodeNotFound, Message: message, Hint: "install the program of the same version on the node by hand, as /usr/local/bin/homestak-gitops"}
 	}
 	x.w.Header().Set(wire.VersionHeader, x.o.Version)
+	if why := keepsProgram(x); why != "" {
+		x.w.Header().Set(wire.KeepHeader, why)
+	}
 	return tooBusy(x.w, x.o.Program.Serve(recorder{x.w, x}, x.Request))
+}
+
+// keepsProgram says why the child that asks is to keep the program that it has; "" if it is not.
+func keepsProgram(x *request) string {
+	if n := x.view.node(x.shown.Identity); n == nil || !n.Child {
+		return ""
+	}
+	in := x.view.Catalog.in
+	return in.Site.KeepsProgram(in.Agent, x.shown.Identity, x.o.Version, x.o.Program.Sum(), x.Runs, x.now)
 }
 
 // tooBusy makes the answer of a download that did not get its turn.

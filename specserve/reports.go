@@ -229,6 +229,15 @@ func (s *Server) Reported(node string) (saw string, err error) {
 
 func isChild(n *Node) bool { return n != nil && n.Child }
 
+// Runs is the version of the program of a child, as it reported; "" if it has not reported, or is silent since then.
+func (s *Server) Runs(node string) string {
+	r, has := s.reports.Get(node)
+	if !has || r.Stale(s.o.Now(), PeriodOf(s.view.Load().Catalog.Node(node))) {
+		return ""
+	}
+	return r.Agent
+}
+
 // HasReported reports whether there is a report of a node.
 func (s *Server) HasReported(node string) bool {
 	_, has := s.reports.Get(node)

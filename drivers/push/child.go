@@ -35,7 +35,7 @@ type Children interface {
 	Accepts(node, token string) error
 	// Forget drops what a child reported.
 	Forget(node string)
-	// Runs is the version of the program that a child reported last; "" if it has not reported.
+	// Runs is the version of the program of a child, as it reported; "" if it has not reported, or is silent since then.
 	Runs(node string) string
 	// Program is the program that children run: its SHA-256 in hex and its version, as reports have it. OpenProgram reads it.
 	Program() (sum, version string, err error)

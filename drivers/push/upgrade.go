@@ -52,12 +52,17 @@ func (u *Upgrade) Do(ctx context.Context) error {
 		}
 	}
 	ask := &client.Client{Parent: u.Parent, Agent: "homestak-gitops/" + u.Version}
-	sum, version, err := ask.Announced(ctx, u.OS, u.Arch)
+	has, err := ask.Announced(ctx, u.OS, u.Arch)
 	if err != nil {
 		return err
 	}
-	if sum == found.program {
+	sum, version := has.Sum, has.Version
+	switch {
+	case sum == found.program:
 		u.Say("the program is that of the parent")
+		return nil
+	case has.Keep != "":
+		u.Say("the program stays: %.500s", has.Keep)
 		return nil
 	}
 	if now, next := semantic(u.Version), semantic(version); !semver.IsValid(next) || semver.IsValid(now) && semver.Compare(next, now) < 0 {

@@ -22,6 +22,7 @@ import (
 type above struct {
 	*httptest.Server
 	version string
+	keep    string
 	program []byte // nil: programOf(version)
 	fetched int
 }
@@ -42,6 +43,7 @@ func newAbove(t *testing.T) *above {
 			return
 		}
 		w.Header().Set(wire.VersionHeader, p.version)
+		w.Header().Set(wire.KeepHeader, p.keep)
 		w.Header().Set("ETag", `"`+sumOf(text)+`"`)
 		_, _ = w.Write(text)
 	}))
@@ -104,6 +106,11 @@ func (s *spoke) programs() string { return s.sh("ls -A /usr/local/bin") }
 // A host takes a later program of its parent, once, and never an older one.
 func TestAHostTakesTheProgramOfItsParent(t *testing.T) {
 	s := newSpoke(t)
+	s.above.keep = "upgrades begin in the window 02:00-05:00"
+	require.NoError(t, s.run())
+	require.Equal(t, "the program stays: upgrades begin in the window 02:00-05:00\n", s.said.String())
+	require.Zero(t, s.above.fetched)
+	s.above.keep = ""
 	require.NoError(t, s.run(), s.said.String())
 	require.Equal(t, "v1.0.2", s.version())
 	require.Equal(t, "homestak-gitops\n", s.programs())

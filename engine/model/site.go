@@ -29,7 +29,7 @@ type Site struct {
 	Naming      *Naming     `hcl:"naming,block" doc:"Rules for the names of nodes."`
 	Packs       []Pack      `hcl:"pack,block" doc:"A shipped pack of rules that this site follows."`
 	Waivers     []Waiver    `hcl:"waiver,block" doc:"Permits what a rule denies, for one node and until a day."`
-	Upgrade     *Upgrade    `hcl:"upgrade,block" doc:"When agents of nodes of type pve get the program of their parent. Without it, all get it at once."`
+	Upgrade     *Upgrade    `hcl:"upgrade,block" doc:"When children get the program of their parent. Without it, all get it at once."`
 	Owner       string      `hcl:"owner,optional" doc:"Owner of nodes that name none, as their manifests do."`
 	Purpose     string      `hcl:"purpose,optional" doc:"Purpose of nodes that have none."`
 	Services    []string    `hcl:"services,optional" doc:"Services of nodes that have no list."`

@@ -12,14 +12,14 @@ type Upgrade struct {
 	Version string         `hcl:"version" doc:"Version that children may be upgraded to. While their parent runs another one, they keep theirs."`
 	SHA256  []string       `hcl:"sha256,optional" doc:"SHA-256 of the program of that version, one for each architecture. No other program is sent."`
 	Window  string         `hcl:"window,optional" doc:"Time of day in which upgrades begin, such as 02:00-05:00, in the time zone of the site; at any time unless set."`
-	Canary  []string       `hcl:"canary,optional" doc:"Nodes of type pve that are upgraded before all others."`
-	Groups  []UpgradeGroup `hcl:"group,block" doc:"Nodes that are upgraded together: the groups one after the other, after the canary and before nodes without a group."`
+	Canary  []string       `hcl:"canary,optional" doc:"Children that are upgraded before all others: nodes of type pve, and hosts with a parent."`
+	Groups  []UpgradeGroup `hcl:"group,block" doc:"Children that are upgraded together: the groups one after the other, after the canary and before children without a group."`
 }
 
 // UpgradeGroup is a group of children.
 type UpgradeGroup struct {
 	Name  string   `hcl:"name,label"`
-	Nodes []string `hcl:"nodes" doc:"Names of nodes of type pve."`
+	Nodes []string `hcl:"nodes" doc:"Names of children."`
 }
 
 // stage is when a child has its turn: 0 for the canary, then the groups, and last all others.
@@ -55,7 +55,7 @@ func (s *Site) upgradedBefore(parent, child string) []string {
 }
 
 // KeepsProgram says why a child does not get the program of its parent now; "" if it may. Version and sum are those of the
-// parent, and runs is the version that a child reported last. Until a child has reported the new version, those
+// parent, and runs is the version that a child reported, "" for one that is silent. Unless a child reports the new version, those
 // after it keep theirs: so one on which it does not work halts the upgrade. A nil Site has nothing to say.
 func (s *Site) KeepsProgram(parent, child, version, sum string, runs func(child string) string, now time.Time) string {
 	if s == nil || s.Upgrade == nil {
@@ -71,7 +71,7 @@ func (s *Site) KeepsProgram(parent, child, version, sum string, runs func(child 
 	for _, c := range s.upgradedBefore(parent, child) {
 		if has := runs(c); has != version {
 			if has == "" {
-				has = "no version that it reported"
+				return c + " is upgraded before it, and does not report"
 			}
 			return fmt.Sprintf("%s is upgraded before it, and runs %s", c, has)
 		}

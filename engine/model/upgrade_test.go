@@ -29,7 +29,7 @@ func TestChildrenKeepTheirProgram(t *testing.T) {
 		require.Equal(t, "b is upgraded before it, and runs 1.0", keeps(child, night))
 	}
 	has["b"] = ""
-	require.Equal(t, "b is upgraded before it, and runs no version that it reported", keeps("c", night))
+	require.Equal(t, "b is upgraded before it, and does not report", keeps("c", night))
 	has["b"] = "v1.1"
 	require.Empty(t, keeps("c", night))
 	require.Equal(t, "c is upgraded before it, and runs 1.0", keeps("a", night))

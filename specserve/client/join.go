@@ -41,21 +41,27 @@ func (c *Client) Join(ctx context.Context, key string) (wire.Joined, wire.Parent
 	return wire.Joined{}, wire.Parent{}, c.failed(ctx, "joining as", err)
 }
 
-// Announced returns the SHA-256, in hex, and the version of the program that the parent has for this operating system and
-// architecture, as Go names them.
-func (c *Client) Announced(ctx context.Context, os, arch string) (sum, version string, err error) {
+// Announced is a program that a parent has.
+type Announced struct {
+	Sum     string // SHA-256 in hex
+	Version string
+	Keep    string // why the child is to keep the one that it has; "" if it is not
+}
+
+// Announced returns the program that the parent has for this operating system and architecture, as Go names them.
+func (c *Client) Announced(ctx context.Context, os, arch string) (Announced, error) {
 	status, header, body, err := c.exchange(ctx, usual(), http.MethodHead, wire.AgentPath(os, arch), nil, http.Header{})
-	sum = strings.Trim(header.Get("ETag"), `"`)
+	a := Announced{strings.Trim(header.Get("ETag"), `"`), header.Get(wire.VersionHeader), header.Get(wire.KeepHeader)}
 	switch {
 	case err != nil:
 	case status != http.StatusOK:
 		err = &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
-	case len(sum) != hex.EncodedLen(sha256.Size) || strings.Trim(sum, "0123456789abcdef") != "":
+	case len(a.Sum) != hex.EncodedLen(sha256.Size) || strings.Trim(a.Sum, "0123456789abcdef") != "":
 		err = wire.Errorf(wire.CodeSchema, "the parent does not say the checksum of its program")
 	default:
-		return sum, header.Get(wire.VersionHeader), nil
+		return a, nil
 	}
-	return "", "", c.failed(ctx, "asking for the program for", err)
+	return Announced{}, c.failed(ctx, "asking for the program for", err)
 }
 
 // Program fetches the program for this operating system and architecture, as Go names them, and holds it against its

@@ -28,10 +28,14 @@ func (s *Server) Revoked(node string) bool {
 	return is
 }
 
-// Runs is the version of the program that a child reported last; "" if it has not reported.
+// Runs is the version of the program of a child; see specserve.Server.
 func (s *Server) Runs(node string) string {
-	r, _ := s.o.Reports.Get(node)
-	return r.Agent
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.server == nil {
+		return ""
+	}
+	return s.server.Runs(node)
 }
 
 // errNoProgram says that the file of the program is not known.

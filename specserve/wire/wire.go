@@ -51,6 +51,9 @@ func ReportPath(identity string) string { return "/report/" + url.PathEscape(ide
 // VersionHeader has the version of the program in the answer with it. The entity tag is its SHA-256, in hex.
 const VersionHeader = "Homestak-Version"
 
+// KeepHeader says in the same answer why the child that asks is to keep the program that it has; missing if it is not.
+const KeepHeader = "Homestak-Keep"
+
 // AgentPath is the path of the program, for an operating system and architecture as Go names them.
 func AgentPath(os, arch string) string { return "/agent/" + os + "-" + arch }
 

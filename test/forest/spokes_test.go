@@ -269,6 +269,24 @@ func TestHubAway(t *testing.T) {
 		}
 		w.until(20*time.Minute, "all are back", func() bool { return w.follows(h) == "" && father.Agent().Tree().Ready })
 		require.Equal(t, guests, w.guests())
+
+		// The order of upgrades is that of the site: a canary that falls silent halts those after it.
+		keeps := func(version string) string {
+			files := h.files()
+			files["site.hcl"] = strings.Replace(files["site.hcl"], `site "home" {}`, "site \"home\" {\n  upgrade {\n    version = \""+version+"\"\n    canary = [\"branch-1\"]\n  }\n}", 1)
+			w.pushFiles(newSite(), files, "upgrades to "+version)
+			w.live(30 * time.Minute)
+			known := w.Machine("branch-2").known
+			known.Token = w.knows("branch-2").Token
+			has, err := (&client.Client{Parent: known, Dial: w.Network.dial(w.Machine("branch-2"))}).Announced(t.Context(), runtime.GOOS, runtime.GOARCH)
+			require.NoError(t, err)
+			return has.Keep
+		}
+		require.Equal(t, "upgrade of the site is for version 1.1, and father runs 1.0", keeps("1.1"))
+		require.Empty(t, keeps("1.0"))
+		w.kill(w.Machine("branch-1"), 72*time.Hour)
+		w.live(2 * time.Hour)
+		require.Equal(t, "branch-1 is upgraded before it, and does not report", keeps("v1.0"))
 	})
 }
 
@@ -312,13 +330,13 @@ func TestJoin(t *testing.T) {
 		require.NoError(t, err, "its answer may have been lost")
 		require.NotEmpty(t, again.Token)
 		has := client.Client{Parent: m.known, Dial: w.Network.dial(m)}
-		sum, version, err := has.Announced(t.Context(), runtime.GOOS, runtime.GOARCH)
+		announced, err := has.Announced(t.Context(), runtime.GOOS, runtime.GOARCH)
 		require.NoError(t, err)
-		require.Equal(t, "1.0", version)
-		program, err := has.Program(t.Context(), runtime.GOOS, runtime.GOARCH, sum)
+		require.Equal(t, "1.0", announced.Version)
+		program, err := has.Program(t.Context(), runtime.GOOS, runtime.GOARCH, announced.Sum)
 		require.NoError(t, err)
 		require.Equal(t, "a program", string(program))
-		_, _, err = stolen.Announced(t.Context(), runtime.GOOS, runtime.GOARCH)
+		_, err = stolen.Announced(t.Context(), runtime.GOOS, runtime.GOARCH)
 		require.Error(t, err, "its token was used")
 
 		clear(w.down)
