@@ -179,6 +179,12 @@ func (f *FoundAgent) keep(b *strings.Builder) {
 		line("rm -f %s", oldFile)
 	}
 	line("[ -f %[1]s ] || { cp -p %[2]s %[1]s; sync %[1]s; }", oldFile, programFile)
+	if f.upgrade == "" {
+		line("rm -rf %[1]s; mkdir -m 0700 %[1]s", oldUnits)
+		for i, file := range shipped() { // 1 is the first line of the list, and missing if there was no such file
+			line("printf '%%s\\n' %[2]s >>%[1]s/list; if [ -f %[2]s ]; then cp %[2]s %[1]s/%[3]d; fi", oldUnits, file.Path, i+1)
+		}
+	}
 	line("printf '%%s\\n' %s | put %s 0644 root root", f.want.Program.Sum, upgradeFile)
 }
 
@@ -209,7 +215,7 @@ func StartAgent(ctx context.Context, m machine) error {
 
 // FinishAgent ends an upgrade: the new program has reported.
 func FinishAgent(ctx context.Context, m machine) error {
-	return runCommand(ctx, m, guest.Script("set -e\n"+guest.Lock+"drop "+oldFile+" "+refusedFile+" "+earlierKey+" "+earlierKey+".pub "+upgradeFile+"\n"))
+	return runCommand(ctx, m, guest.Script("set -e\n"+guest.Lock+"drop "+oldFile+" "+refusedFile+" "+earlierKey+" "+earlierKey+".pub "+upgradeFile+"; rm -rf "+oldUnits+"\n"))
 }
 
 // Back puts the program from before an upgrade in place of the new one, and starts the agent.
@@ -218,9 +224,21 @@ func (f *FoundAgent) Back(ctx context.Context, m machine) error {
 		"[ -f "+oldFile+" ] || die 'the program from before the upgrade is missing'\n"+
 		"printf '%s\\n' "+f.want.Program.Sum+" | put "+refusedFile+" 0644 root root\n"+
 		arm+"systemctl stop "+systemd.Service+" || :\n"+
-		"mv -fT "+oldFile+" "+programFile+"; sync /usr/local/bin\n"+
-		start+"drop "+upgradeFile+"\n"))
+		unitsBack+
+		"mv -fT "+oldFile+" "+programFile+"; sync /usr/local/bin\nsystemctl daemon-reload\n"+
+		start+"drop "+upgradeFile+"; rm -rf "+oldUnits+"\n"))
 }
+
+// unitsBack puts back the units of the program from before, which may not know those of the new one. That program takes back the
+// data folder itself, see durable.ClaimFormat.
+const unitsBack = `if [ -f ` + oldUnits + `/list ]; then
+  _n=0
+  while read -r _file; do
+    _n=$((_n + 1))
+    if [ -f ` + oldUnits + `/$_n ]; then put "$_file" 0644 root root <` + oldUnits + `/$_n; else drop "$_file"; fi
+  done <` + oldUnits + `/list
+fi
+`
 
 func runCommand(ctx context.Context, m machine, c guest.Command) error {
 	out, err := m.Run(ctx, c)

@@ -19,6 +19,7 @@ const (
 	programFile = "/usr/local/bin/homestak-gitops"
 	newFile     = "/usr/local/bin/.homestak-gitops.new"     // the next program, as it was sent
 	oldFile     = "/usr/local/bin/.homestak-gitops.old"     // the one before, until the next one has reported
+	oldUnits    = "/usr/local/bin/.homestak-gitops.units"   // a folder of the units of the one before
 	upgradeFile = "/usr/local/bin/.homestak-gitops.upgrade" // sum of the one that has to report; last to come, first to go
 	refusedFile = "/usr/local/bin/.homestak-gitops.refused" // sum of one that did not report
 

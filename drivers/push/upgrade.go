@@ -47,7 +47,7 @@ func (u *Upgrade) Do(ctx context.Context) error {
 		found.want = u.wanted(found.upgrade, found.upgrade[:min(12, len(found.upgrade))])
 		return u.prove(ctx, found)
 	case found.Interrupted(): // the one before is in its place
-		if err := runCommand(ctx, u.Machine, guest.Script("set -e\n"+guest.Lock+"drop "+oldFile+" "+upgradeFile+"\n"+start)); err != nil {
+		if err := runCommand(ctx, u.Machine, guest.Script("set -e\n"+guest.Lock+"drop "+oldFile+" "+upgradeFile+"; rm -rf "+oldUnits+"\n"+start)); err != nil {
 			return err
 		}
 	}

@@ -57,7 +57,6 @@ var smallPackages = map[string]string{
 	"drivers/proxmox/observation":    "a document that driver and simulator share; TestTwin writes and reads it",
 	"drivers/proxmox/pveapi/gen":     "the program that makes the table of the API",
 	"engine/control/controltest":     "for tests: an agent to ask",
-	"engine/durable":                 "imports the standard library only, so that everything may store files",
 	"engine/enginetest":              "for tests: a host in memory",
 	"engine/guest/aspect/aspecttest": "for tests: runs the golden cases of aspects",
 	"engine/source/sourcetest":       "for tests: repositories and git servers",
