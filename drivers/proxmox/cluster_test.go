@@ -125,6 +125,68 @@ func TestClusterPlacesGuests(t *testing.T) {
 	})
 }
 
+// Guests leave a node in maintenance and return, and people and a balancer move them: nothing of that is drift, each is converged
+// where it is by then, and no new one is created on a node in maintenance.
+func TestClusterUnderMaintenance(t *testing.T) {
+	inCluster(t, pve.Config{}, func(t *testing.T, w *world) {
+		for i := range 5 {
+			w.Node(fmt.Sprint("web-", i), nil).Spread = "web"
+		}
+		w.Apply()
+		home := nodesOf(w)
+		require.Len(t, slices.Compact(slices.Sorted(maps.Values(home))), 5)
+		id := func(name string) int {
+			return w.Host.Snapshot().Guests[slices.IndexFunc(w.Host.Snapshot().Guests, func(g pve.Guest) bool { return g.Config["name"] == name })].VMID
+		}
+		for name := range home {
+			w.Root(http.MethodPost, "/cluster/ha/resources", url.Values{"sid": {fmt.Sprint("vm:", id(name))}})
+		}
+		rev := 0
+		// settled requires that nothing is planned, and that a change of each guest is made where it is.
+		settled := func(when string) {
+			t.Helper()
+			time.Sleep(3 * time.Minute)
+			at := nodesOf(w)
+			look(w)
+			rev++
+			for name := range home {
+				w.VM(name).Tags = []string{fmt.Sprint("rev-", rev)}
+			}
+			w.Apply()
+			require.Equal(t, at, nodesOf(w), when)
+			for _, g := range w.Host.Snapshot().Guests {
+				require.Contains(t, g.Config["tags"], fmt.Sprint("rev-", rev), when)
+				require.True(t, g.Running, when)
+			}
+			w.Converged()
+		}
+		settled("at first")
+		for _, node := range []string{"n2", "father"} {
+			w.Host.Edit(func(e *pve.Edit) { e.Maintenance(node, true) })
+			settled(node + " is in maintenance")
+			require.NotContains(t, slices.Collect(maps.Values(nodesOf(w))), node)
+
+			at, to := nodesOf(w), []string{"n4", "n5"}
+			if at["web-0"] == "n4" || at["web-1"] == "n5" {
+				to = []string{"n3", "n4"}
+			}
+			w.Root(http.MethodPost, "/nodes/"+at["web-0"]+"/qemu/"+fmt.Sprint(id("web-0"))+"/migrate", url.Values{"target": to[:1], "online": {"1"}, "with-local-disks": {"1"}})
+			w.Root(http.MethodPost, "/cluster/ha/resources/vm:"+fmt.Sprint(id("web-1"))+"/relocate", url.Values{"node": to[1:]})
+			settled("a person and a balancer moved two")
+			require.Equal(t, to, []string{nodesOf(w)["web-0"], nodesOf(w)["web-1"]})
+
+			w.Node("new", nil).Spread = "web"
+			p := w.Apply()
+			require.Contains(t, proxmoxtest.Describe(p), node+": the HA manager has it as maintenance")
+			require.NotEqual(t, node, nodesOf(w)["new"])
+			w.Drop("new")
+			w.Apply()
+			w.Host.Edit(func(e *pve.Edit) { e.Maintenance(node, false) })
+			settled(node + " is back")
+		}
+	})
+}
+
 // A plan after one that failed in part leaves what exists where it is, and creates the rest.
 func TestClusterAfterPartialFailure(t *testing.T) {
 	broken := true

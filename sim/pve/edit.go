@@ -162,6 +162,14 @@ func (e *Edit) Offline(node string, down bool) {
 	setOffline(e.w, node, down)
 }
 
+// Maintenance is ha-manager crm-command node-maintenance.
+func (e *Edit) Maintenance(node string, on bool) {
+	e.w.Nodes[node].Maintenance = on
+	for _, vmid := range e.w.Vmids {
+		e.w.HA.Notice(e.w.Guests[vmid])
+	}
+}
+
 // Quorum takes the cluster's quorum or gives it back.
 func (e *Edit) Quorum(have bool) {
 	e.w.Quorum = have

@@ -74,6 +74,7 @@ type haResource struct {
 	opts   perl.Config // As written: state, comment, group, max_restart, …
 	crm    string      // State in the manager: queued, started, stopped, …
 	target string      // Node to move to, if any.
+	home   string      // Node that it left for the time of its maintenance.
 	away   time.Time   // Since when its node is gone.
 	tries  int         // Starts without success.
 	due    bool        // An event is planned.
@@ -208,6 +209,9 @@ func haAct(w *core.World, r *haResource, g *core.Guest) {
 		return
 	}
 	r.away = time.Time{}
+	if r.target == "" && r.State() == "started" {
+		r.maintain(w, g)
+	}
 	if r.target != "" {
 		target := r.target
 		r.target = ""
@@ -228,6 +232,19 @@ func haAct(w *core.World, r *haResource, g *core.Guest) {
 		w.HA.Notice(g)
 	default:
 		r.crm = "stopped"
+	}
+}
+
+// maintain moves a guest away from a node in maintenance, and back after that (PVE/HA/Manager.pm).
+func (r *haResource) maintain(w *core.World, g *core.Guest) {
+	usable := func(name string) bool { return !w.Nodes[name].Offline && !w.Nodes[name].Maintenance }
+	switch {
+	case w.Nodes[g.Node].Maintenance:
+		if i := slices.IndexFunc(haNodes(w, r), usable); i >= 0 {
+			r.home, r.target = cmp.Or(r.home, g.Node), haNodes(w, r)[i]
+		}
+	case r.home != "" && usable(r.home):
+		r.home, r.target = "", r.home
 	}
 }
 

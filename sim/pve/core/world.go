@@ -67,13 +67,15 @@ type Node struct {
 	Name    string
 	Index   int // From 1, as in corosync.conf.
 	Offline bool
-	Sampled time.Time // The last broadcast.
-	Parts   parts
-	DNS     perl.Config
-	Conf    perl.Config            // nodes/NAME/config.
-	Planned map[string]perl.Config // Interfaces that are written, but not there before a reload; nil deletes.
-	Ifaces  map[string]perl.Config // Interfaces that were made by a reload.
-	Free    []time.Time            // When each worker is done with what it was given, see admit.
+	// Maintenance is what ha-manager crm-command node-maintenance says of it.
+	Maintenance bool
+	Sampled     time.Time // The last broadcast.
+	Parts       parts
+	DNS         perl.Config
+	Conf        perl.Config            // nodes/NAME/config.
+	Planned     map[string]perl.Config // Interfaces that are written, but not there before a reload; nil deletes.
+	Ifaces      map[string]perl.Config // Interfaces that were made by a reload.
+	Free        []time.Time            // When each worker is done with what it was given, see admit.
 }
 
 // counters are the traffic figures of Snapshot.

@@ -60,6 +60,7 @@ type NodeEntry struct {
 	Level      string `json:"level"`
 	CgroupMode int    `json:"cgroup-mode,omitempty"` // Not in /nodes.
 	Print      string `json:"ssl_fingerprint,omitempty"`
+	HA         string `json:"hastate,omitempty"`
 	*nodeStats
 }
 
@@ -203,6 +204,9 @@ func NodeEntryOf(w *core.World, n *core.Node, audit bool) *NodeEntry {
 	r := &NodeEntry{ID: "node/" + n.Name, Type: "node", Node: n.Name, Status: "online", CgroupMode: 2 - perl.BoolInt(w.Cfg.LegacyCgroups)}
 	if n.Offline {
 		r.Status = "offline"
+	}
+	if n.Maintenance {
+		r.HA = "maintenance"
 	}
 	if audit && w.Now.Sub(n.Sampled) <= forgotten {
 		r.nodeStats = &nodeStats{
