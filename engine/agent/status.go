@@ -89,6 +89,11 @@ func (s Status) FailingChecks() []CheckStatus {
 	return out
 }
 
+// Unseen reports whether the nodes are not known: no pass since the start saw the host.
+func (s Status) Unseen() bool {
+	return s.Last == nil || len(s.Nodes) == 0 && s.Last.Outcome != engine.Done && s.Last.Outcome != engine.Planned
+}
+
 // driftTime is how long a host counts as changed by hand. What was changed is usually reverted by the pass that finds it.
 const driftTime = 5 * time.Minute
 

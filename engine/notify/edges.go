@@ -83,7 +83,7 @@ func (s *notifierState) last(t *told, there map[string]incident, known map[strin
 		case is:
 			known[m.key()] = true
 			present = append(present, i)
-		case now.unknown[m.Host]:
+		case now.unseen(m.Host):
 			present = append(present, m)
 		}
 	}

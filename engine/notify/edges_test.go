@@ -41,6 +41,7 @@ type world struct {
 	wait  map[string]*pending
 	wrong []incident
 	blind map[string]bool
+	out   *incidents // in place of the last two, if not nil
 }
 
 func newWorld(t *testing.T, rule model.Notify) *world {
@@ -67,7 +68,11 @@ func (w *world) looks(minutes int) []string {
 		for i := range w.wrong {
 			w.wrong[i].round = w.now.String()
 		}
-		w.state.step(edge{rule: w.rule, fold: foldTime, pending: w.wait}, &incidents{list: w.wrong, unknown: w.blind}, w.now)
+		now := w.out
+		if now == nil {
+			now = &incidents{list: w.wrong, unknown: w.blind}
+		}
+		w.state.step(edge{rule: w.rule, fold: foldTime, pending: w.wait}, now, w.now)
 		for _, m := range w.state.Queue {
 			text := string(m.Kind)
 			if m.Flaps {
@@ -179,6 +184,41 @@ func TestWhatIsNotSeenLasts(t *testing.T) {
 	require.Empty(t, w.looks(60))
 	delete(w.blind, "inner")
 	require.Equal(t, []string{"resolved failed inner/vm.a"}, w.looks(3))
+}
+
+// An agent that started does not know yet what is on its host and below it, and reports neither. Nothing there has recovered.
+func TestARestartEndsNothing(t *testing.T) {
+	w := newWorld(t, model.Notify{})
+	host := func(name, parent, problem string) wire.ReportNode {
+		return wire.ReportNode{Name: name, Type: model.PVEType, Parent: parent, Phase: wire.PhaseRun, Ready: problem == "", Error: problem}
+	}
+	vm := func(name, parent, problem string) wire.ReportNode {
+		n := host(name, parent, problem)
+		n.Type = "vm"
+		return n
+	}
+	s := Seen{Mask: same, Status: agent.Status{Identity: "father", Last: &agent.PassStatus{Outcome: engine.Done}}}
+	sees := func(nodes ...wire.ReportNode) []string {
+		s.Tree.Nodes = nodes
+		found := find(s, w.now)
+		w.wrong, w.out = found.list, found
+		return w.looks(2)
+	}
+	broken := []wire.ReportNode{host("inner", "father", "it broke"), vm("a", "inner", "it broke"), host("leaf", "inner", "it broke"), vm("b", "leaf", "it broke")}
+	require.Equal(t, []string{"firing failed inner/vm.a leaf/vm.b"}, sees(broken...))
+
+	last := s.Status.Last
+	s.Status.Last = nil
+	require.Empty(t, sees(host("inner", "father", wire.NotReported)), "this agent started")
+	s.Status.Last = last
+	require.Empty(t, sees(host("inner", "father", wire.NotReported)), "and the one below did not report since")
+	started := host("inner", "father", "")
+	started.Ready, started.Unseen = false, true
+	require.Empty(t, sees(started, host("leaf", "inner", wire.NotReported)), "the one below started")
+	require.Empty(t, sees(started))
+	require.Empty(t, sees(broken...))
+	require.Equal(t, []string{"resolved failed inner/vm.a leaf/vm.b"}, sees(host("inner", "father", ""), vm("a", "inner", "")), "a host that left the site has no incidents")
+	require.Equal(t, []string{"firing failed inner/host.inner"}, sees(func() wire.ReportNode { n := started; n.Error = "no storage"; return n }()), "its first pass failed")
 }
 
 func TestConditionsAndHosts(t *testing.T) {

@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -45,7 +46,12 @@ func (i *incident) key() string { return string(i.Condition) + " " + i.Host + " 
 type incidents struct {
 	list    []incident
 	unknown map[string]bool // hosts that are not seen: what was wrong there may still be
+	shown   map[string]bool // hosts of the tree
+	blind   bool            // there may be more hosts than that: an agent started, and does not know what is below it yet
 }
+
+// unseen reports whether what was wrong on a host may still be.
+func (n *incidents) unseen(host string) bool { return n.unknown[host] || n.blind && !n.shown[host] }
 
 // What expires soon.
 const (
@@ -58,7 +64,7 @@ const mostIncidentText = 300
 
 // find finds what is wrong.
 func find(s Seen, now time.Time) *incidents {
-	f := &finder{Seen: s, out: &incidents{unknown: map[string]bool{}}, troubled: map[string]bool{}}
+	f := &finder{Seen: s, out: &incidents{unknown: map[string]bool{}, shown: map[string]bool{s.Status.Identity: true}}, troubled: map[string]bool{}}
 	f.own(now)
 	f.tree()
 	f.expiring(now)
@@ -88,8 +94,8 @@ func (f *finder) own(now time.Time) {
 	if c := s.Repository.Condition; c == agent.NotAnswering || c == agent.BranchMissing {
 		f.add(failed, me, "repository", "", strconv.FormatInt(now.Unix(), 10), "the repository does not answer: %s", diag.FirstLine(s.Repository.Error))
 	}
+	f.out.unknown[me], f.out.blind = s.Unseen(), s.Unseen()
 	if s.Last == nil {
-		f.out.unknown[me] = true // its first pass has not ended
 		return
 	}
 	round := f.round(wire.ReportNode{})
@@ -102,17 +108,13 @@ func (f *finder) own(now time.Time) {
 	}
 	switch l := s.Last; l.Outcome {
 	case engine.Failed, engine.Partly:
-		f.out.unknown[me] = len(s.Nodes) == 0
 		if !nodeFailed {
 			f.add(failed, me, at, "", round, "the pass on commit %s: %s", model.Commit{ID: l.Commit}.Short(), diag.FirstLine(l.Error))
 		}
 	case engine.Refused, engine.Invalid:
-		f.out.unknown[me] = len(s.Nodes) == 0
 		if s.Refused == nil {
 			f.add(refused, me, at, "", round, "commit %s is in force, but %s", model.Commit{ID: l.Commit}.Short(), first(l.Findings))
 		}
-	case engine.Interrupted:
-		f.out.unknown[me] = len(s.Nodes) == 0
 	default:
 	}
 	if d := s.RecentDrift(); d != nil {
@@ -163,6 +165,10 @@ func (f *finder) tree() {
 		}
 	}
 	for _, n := range f.Tree.Nodes {
+		if n.Type == model.PVEType {
+			f.out.shown[n.Name] = true
+			f.out.blind = f.out.blind || n.Unseen || n.Error == wire.NotReported
+		}
 		switch {
 		case n.Phase == wire.PhaseDestroy:
 		case f.out.unknown[n.Parent] && n.Parent != f.Status.Identity:
@@ -178,6 +184,7 @@ func (f *finder) tree() {
 // host finds what is wrong with a host below. What is below one that does not report is unknown.
 func (f *finder) host(n wire.ReportNode) {
 	at := hostAddress(n.Name)
+	f.out.unknown[n.Name] = n.Unseen
 	switch {
 	case n.Stale:
 		f.out.unknown[n.Name] = true
@@ -188,8 +195,8 @@ func (f *finder) host(n wire.ReportNode) {
 		return
 	case n.Refused != "":
 		f.add(refused, n.Name, at, n.Refused, f.round(n), "commit %s: %s", model.Commit{ID: n.Refused}.Short(), n.Error)
-	case !n.Ready && !f.troubled[n.Name]:
-		f.add(failed, n.Name, at, "", f.round(n), "%s", n.Error)
+	case !n.Ready && !f.troubled[n.Name] && (n.Error != "" || !n.Unseen): // else its first pass has not ended
+		f.add(failed, n.Name, at, "", f.round(n), "%s", cmp.Or(n.Error, "it is not ready"))
 	}
 	if n.Drifted {
 		f.add(drifted, n.Name, at, "", f.round(n), "it was changed by hand; homestak-gitops history there shows what")

@@ -13,7 +13,7 @@ import (
 // report is the agent's report to its parent about itself and the nodes that it manages.
 func report(s agent.Status) wire.Report {
 	r := wire.Report{
-		Version: wire.ReportVersion, Identity: s.Identity, Agent: s.Agent, At: s.At, Phase: wire.PhaseCreate, Ready: s.Healthy,
+		Version: wire.ReportVersion, Identity: s.Identity, Agent: s.Agent, At: s.At, Phase: wire.PhaseCreate, Ready: s.Healthy, Unseen: s.Unseen(),
 		Findings: diag.List{}, Nodes: []wire.ReportNode{},
 	}
 	if s.InForce != nil {

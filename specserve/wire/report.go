@@ -54,6 +54,8 @@ type Report struct {
 	// Refused is the commit that the child refuses, and Drifted says that its last pass found the host changed by hand.
 	Refused string `json:"refused,omitempty"`
 	Drifted bool   `json:"drifted,omitempty"`
+	// Unseen says that no pass of the child saw its host since it started: Nodes lacks what is on it.
+	Unseen bool `json:"unseen,omitempty"`
 	// Empty says that the child manages nothing any more, as Commit has it. A parent waits for
 	// that before it destroys the child.
 	Empty    bool         `json:"empty"`
@@ -80,7 +82,8 @@ type ReportNode struct {
 	Stale    bool      `json:"stale,omitempty"`  // that was too long ago: the state since then is unknown
 	Commit   string    `json:"commit,omitempty"` // that a child works from
 	Refused  string    `json:"refused,omitempty"`
-	Drifted  bool      `json:"drifted,omitempty"` // as of Report
+	Drifted  bool      `json:"drifted,omitempty"` // as of Report, as is Unseen
+	Unseen   bool      `json:"unseen,omitempty"`
 }
 
 // Phase is the progress of a node.
