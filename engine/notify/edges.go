@@ -9,7 +9,8 @@ import (
 )
 
 // What a notifier is told of incidents follows from the set of now, and from those that it was told of before. Incidents that
-// begin together are one message, and end by one, when the last of them is over.
+// begin together are one message, and end by one, when the last of them is over. One that is back before that, but was away for
+// longer than what flaps, is another incident.
 
 // told is what a notifier was told: incidents that began together.
 type told struct {
@@ -19,7 +20,8 @@ type told struct {
 	Flaps   bool       `json:"flaps,omitempty"` // it was back soon after its end
 	Members []incident `json:"members"`
 
-	gone time.Time // when the last of them was over; zero: one is there
+	gone    time.Time  // when the last of them was over; zero: one is there
+	present []incident // those that are there, since the last step
 }
 
 // pending is an incident that is not told yet.
@@ -38,15 +40,16 @@ type edge struct {
 
 // step compares the incidents of now with those that were told, and appends the messages that follow to the queue.
 func (s *notifierState) step(e edge, now *incidents, at time.Time) {
-	there := map[string]incident{}
+	all, there := map[string]incident{}, map[string]incident{}
 	for _, i := range now.list {
+		all[i.key()] = i
 		if e.rule.Tells(string(i.Condition)) && e.rule.Covers(i.Host) {
 			there[i.key()] = i
 		}
 	}
 	known := map[string]bool{}
 	for n := range s.Open {
-		s.last(&s.Open[n], there, known, e, now, at)
+		s.last(&s.Open[n], all, known, e, now, at)
 	}
 	s.Open = slices.DeleteFunc(s.Open, func(t told) bool {
 		over := !t.gone.IsZero() && (!t.Flaps || past(at, t.gone, e.rule.Flap))
@@ -75,18 +78,31 @@ func (s *notifierState) step(e edge, now *incidents, at time.Time) {
 
 // last notes which incidents of a message are there still, and reminds of them. What is on a host that is not seen is there
 // as far as anyone knows; so is one that the notifier does not want any more, until it is over.
-func (s *notifierState) last(t *told, there map[string]incident, known map[string]bool, e edge, now *incidents, at time.Time) {
+func (s *notifierState) last(t *told, all map[string]incident, known map[string]bool, e edge, now *incidents, at time.Time) {
 	var present []incident
-	for _, m := range t.Members {
-		i, is := there[m.key()]
+	again := map[string]bool{}
+	t.Members = slices.Clone(t.Members)
+	for n := range t.Members {
+		m := &t.Members[n]
+		i, is := all[m.key()]
 		switch {
+		case is && !m.gone.IsZero() && past(at, m.gone, e.rule.Flap):
+			again[m.key()] = true
 		case is:
 			known[m.key()] = true
+			m.gone = time.Time{}
 			present = append(present, i)
+		case !m.gone.IsZero():
 		case now.unseen(m.Host):
-			present = append(present, m)
+			present = append(present, *m)
+		default:
+			m.gone = at
 		}
 	}
+	if len(present) > 0 {
+		t.Members = slices.DeleteFunc(t.Members, func(m incident) bool { return again[m.key()] })
+	}
+	t.present = present
 	switch {
 	case len(present) > 0:
 		t.gone = time.Time{}
@@ -170,11 +186,9 @@ func (s *notifierState) begin(there map[string]incident, e edge, at time.Time) {
 func (s *notifierState) lasting(at time.Time) Message {
 	m := Message{Kind: kindFiring, At: at.UTC()}
 	for _, t := range s.Open {
-		if t.gone.IsZero() {
-			for _, i := range t.Members {
-				i.since = t.Since
-				m.Members = append(m.Members, i)
-			}
+		for _, i := range t.present {
+			i.since = t.Since
+			m.Members = append(m.Members, i)
 		}
 	}
 	return m

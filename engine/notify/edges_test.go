@@ -116,6 +116,31 @@ func TestIncidentsThatBeginTogetherAreFolded(t *testing.T) {
 	require.Len(t, w.looks(5), 2)
 }
 
+// What is back after it was away for long is told again, also while another one that began with it lasts.
+func TestAnIncidentIsBackWhileAnotherLasts(t *testing.T) {
+	w := newWorld(t, model.Notify{})
+	w.on("failed father vm.a", "failed father vm.b")
+	require.Equal(t, []string{"firing failed father/vm.a father/vm.b"}, w.looks(5))
+	w.off()
+	w.on("failed father vm.a")
+	require.Empty(t, w.looks(60))
+	require.Equal(t, "vm.a", w.state.lasting(w.now).Members[0].Address)
+	require.Len(t, w.state.lasting(w.now).Members, 1, "Alertmanager hears of what is there")
+	w.on("failed father vm.b")
+	require.Equal(t, []string{"firing failed father/vm.b"}, w.looks(60))
+	w.off()
+	require.Equal(t, []string{"resolved failed father/vm.a", "resolved failed father/vm.b"}, w.looks(5))
+
+	// What was told stays so when the file asks for less; it ends when it is over.
+	require.Empty(t, w.looks(30))
+	w.on("failed father vm.a")
+	require.Equal(t, []string{"firing failed father/vm.a"}, w.looks(30))
+	w.rule.On, w.rule.Hosts = []string{"drift", "recovered"}, []string{"mother"}
+	require.Empty(t, w.looks(30))
+	w.off()
+	require.Equal(t, []string{"resolved failed father/vm.a"}, w.looks(5))
+}
+
 // Hosts that refuse the same commit later than others are no further message.
 func TestOneRefusedCommitIsOneIncident(t *testing.T) {
 	w := newWorld(t, model.Notify{})

@@ -36,6 +36,7 @@ type incident struct {
 	Cause     string    `json:"cause,omitempty"` // incidents with the same one are told together: a refused commit
 
 	round string    // the pass, or the report, that it is from
+	gone  time.Time // when it was over, in a message of several; zero: it is there. Not stored, as what is counted is not
 	since time.Time // when it was told, where that is not the time of its message
 }
 
