@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -21,8 +22,8 @@ const seal = "# exported by homestak-gitops policy export, sha256:"
 // Export writes the shipped rules and their tests to a folder, which it creates if necessary, for
 // editors and for the real `opa test`. A file there that is not an unchanged export is not
 // overwritten: then nothing is written, and the error names all of them. In a site's folder policy/
-// unchanged exports are ignored, as they are shipped anyway. The folder schema in it has the schemas of the inputs.
-func Export(dir string, kinds model.Kinds) error {
+// unchanged exports are ignored, as they are shipped anyway.
+func Export(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("create the folder for policies: %w", err)
 	}
@@ -52,14 +53,14 @@ func Export(dir string, kinds model.Kinds) error {
 			return fmt.Errorf("export policies: %w", err)
 		}
 	}
-	return exportSchemas(root, kinds)
+	return nil
 }
 
-// exportSchemas writes the JSON Schemas of the two inputs, which opa check --schema reads. They are replaced: they follow from the
-// program.
-func exportSchemas(root *os.Root, kinds model.Kinds) error {
-	if err := root.Mkdir("schema", 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("export policies: %w", err)
+// ExportSchemas writes the JSON Schemas of the two inputs to a folder of their own, which opa check --schema reads. It replaces
+// them: they follow from the program.
+func ExportSchemas(dir string, kinds model.Kinds) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("create the folder for schemas: %w", err)
 	}
 	s := shapesOf(kinds)
 	for name, input := range map[string]*shape{"pass": s.pass, "auth": s.auth} {
@@ -67,10 +68,10 @@ func exportSchemas(root *os.Root, kinds model.Kinds) error {
 		schema["$schema"] = "http://json-schema.org/draft-07/schema#"
 		text, err := json.MarshalIndent(schema, "", "  ")
 		if err == nil {
-			err = root.WriteFile("schema/"+name+".json", append(text, '\n'), 0o644)
+			err = os.WriteFile(filepath.Join(dir, name+".json"), append(text, '\n'), 0o644)
 		}
 		if err != nil {
-			return fmt.Errorf("export policies: %w", err)
+			return fmt.Errorf("export the schemas: %w", err)
 		}
 	}
 	return nil

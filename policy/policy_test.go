@@ -271,7 +271,7 @@ func TestTestsAreLimited(t *testing.T) {
 
 func TestExport(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "deep", "policies")
-	require.NoError(t, policy.Export(dir, kinds()))
+	require.NoError(t, policy.Export(dir))
 	names := func() []string {
 		entries, err := os.ReadDir(dir)
 		require.NoError(t, err)
@@ -281,9 +281,9 @@ func TestExport(t *testing.T) {
 		}
 		return out
 	}
-	require.Subset(t, names(), []string{"auth.rego", "auth_test.rego", "guard.rego", "guard_test.rego", "plan.rego", "plan_test.rego", "schema", "site.rego", "site_test.rego"})
-	require.Len(t, names(), 24)
-	require.NoError(t, policy.Export(dir, kinds()), "once more is fine")
+	require.Subset(t, names(), []string{"auth.rego", "auth_test.rego", "guard.rego", "guard_test.rego", "plan.rego", "plan_test.rego", "site.rego", "site_test.rego"})
+	require.Len(t, names(), 23)
+	require.NoError(t, policy.Export(dir), "once more is fine")
 
 	guard := filepath.Join(dir, "guard.rego")
 	exported, err := os.ReadFile(guard)
@@ -293,7 +293,7 @@ func TestExport(t *testing.T) {
 	edited := append([]byte("# mine\n"), exported...)
 	require.NoError(t, os.WriteFile(guard, edited, 0o644))
 	require.NoError(t, os.Remove(filepath.Join(dir, "site.rego")))
-	err = policy.Export(dir, kinds())
+	err = policy.Export(dir)
 	require.ErrorContains(t, err, "nothing is written: "+guard+" already exists, and is not an unchanged export")
 	after, err := os.ReadFile(guard)
 	require.NoError(t, err)
@@ -306,18 +306,18 @@ func TestExportStaysInItsFolder(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "precious")
 	require.NoError(t, os.WriteFile(outside, []byte("mine"), 0o644))
 	require.NoError(t, os.Symlink(outside, filepath.Join(dir, "guard.rego")))
-	require.Error(t, policy.Export(dir, kinds()))
+	require.Error(t, policy.Export(dir))
 	b, err := os.ReadFile(outside)
 	require.NoError(t, err)
 	require.Equal(t, "mine", string(b))
-	require.Error(t, policy.Export(outside, kinds()))
+	require.Error(t, policy.Export(outside))
 }
 
 // Who exports into the site's own folder has the rules twice. That changes nothing, as
 // long as nobody edits them.
 func TestExportedRulesInASite(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, policy.Export(filepath.Join(dir, "policy"), kinds()))
+	require.NoError(t, policy.Export(filepath.Join(dir, "policy")))
 	_, found := policy.Compile(t.Context(), policy.Options{Site: os.DirFS(dir)})
 	require.Empty(t, found)
 
@@ -1074,7 +1074,7 @@ func TestOPAAgrees(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			site, shipped := t.TempDir(), filepath.Join(t.TempDir(), "shipped")
-			require.NoError(t, policy.Export(shipped, kinds()))
+			require.NoError(t, policy.Export(shipped))
 			c.copy(t, site)
 			folders := []string{shipped}
 			if own := filepath.Join(site, "policy"); exists(own) {

@@ -76,20 +76,25 @@ func runPolicyInput(ctx context.Context, a *app, f *inputFlags) error {
 }
 
 func policyExportVerb(a *app) *cobra.Command {
-	return &cobra.Command{
+	schema := ""
+	c := &cobra.Command{
 		Use:   "export DIR",
 		Short: "Write the shipped rules and their tests to a folder",
 		Long: `Writes the shipped rules and their tests to a folder: to read, for editors, and to test
 the rules of a site with opa:
 
     homestak-gitops policy export shipped && opa test policy/ shipped/
-    opa check --schema shipped/schema policy/ shipped/
 
 It does not overwrite edited files. In the policy folder of a site, an unchanged export
-is ignored.`,
+is ignored. With --schema, also the JSON Schemas of the inputs, schema.pass and
+schema.auth: opa check --schema SCHEMAS policy/ shipped/`,
 		Args: ui.TakesArgs(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := policy.Export(args[0], drivers.Kinds()); err != nil {
+			err := policy.Export(args[0])
+			if err == nil && schema != "" {
+				err = policy.ExportSchemas(schema, drivers.Kinds())
+			}
+			if err != nil {
 				return err
 			}
 			a.ui.Printf("%s are in %s; with the real opa: opa test policy/ %s\n", diag.Count(len(policy.Shipped()), "file"), args[0], args[0])
@@ -97,6 +102,9 @@ is ignored.`,
 		},
 		ValidArgsFunction: completeDirectory,
 	}
+	c.Flags().StringVar(&schema, "schema", "", "write the JSON Schemas of the inputs to `FOLDER`")
+	ui.Must(c.MarkFlagDirname("schema"))
+	return c
 }
 
 // completeDirectory completes one argument with the names of folders.

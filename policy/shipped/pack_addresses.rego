@@ -1,6 +1,6 @@
 # METADATA
 # title: Addresses of nodes
-# description: Addresses are in the subnets of the site, and each is used once.
+# description: Addresses are in the subnets of the site. That each is used once, the language itself checks.
 # scope: package
 # schemas:
 #   - input: schema.pass
@@ -28,22 +28,6 @@ deny contains {
 }
 
 # METADATA
-# title: An address belongs to one node
-# scope: rule
-deny contains {
-	"rule": "address-once",
-	"message": sprintf("%s and %s both have the address %s", [other, name, ip]),
-	"address": packs.address(name),
-	"fix": "Give one of them another address.",
-} if {
-	packs.settings.addresses
-	some name, ips in static
-	some ip in ips
-	some other in owners[ip]
-	other < name
-}
-
-# METADATA
 # title: No network card asks for its address
 # scope: rule
 deny contains {
@@ -63,11 +47,6 @@ static[name] contains split(card.ip, "/")[0] if {
 	some name, node in input.site.nodes
 	some card in node.attributes.nic
 	contains(card.ip, "/")
-}
-
-owners[ip] contains name if {
-	some name, ips in static
-	some ip in ips
 }
 
 covered(ip, subnets) if {

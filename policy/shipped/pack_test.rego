@@ -66,7 +66,6 @@ cases := {
 		"elsewhere": {"doc": on("addresses", {"subnets": "198.51.100.0/24"}, node), "want": {"address-subnet"}},
 		"dhcp": {"doc": on("addresses", {"dhcp": "no"}, with_value("/attributes/nic/lan/ip", "dhcp")), "want": {"address-dhcp"}},
 		"dhcp is allowed": {"doc": on("addresses", {}, with_value("/attributes/nic/lan/ip", "dhcp")), "want": set()},
-		"twice": {"doc": doc("addresses", {}, {"web-1": node, "web-2": node}), "want": {"address-once"}},
 	},
 	"sizes": {
 		"good": {"doc": on("sizes", {"cores": "2", "memory": "2048", "disk": "20"}, node), "want": set()},
