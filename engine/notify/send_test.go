@@ -87,6 +87,18 @@ func TestWords(t *testing.T) {
 	require.Equal(t, string(want), text.String())
 }
 
+// Each receiver takes a message about many incidents with long texts: ntfy takes 4,096 bytes, Discord 2,000 characters.
+func TestLengthOfATextIsBounded(t *testing.T) {
+	m := Message{Kind: kindReminder, Flaps: true, Since: noon, More: 900}
+	for n := range 100 {
+		host := fmt.Sprintf("host-%02d-%s", n, strings.Repeat("x", 50))
+		m.Members = append(m.Members, incident{Condition: failed, Host: host, Address: "vm." + strings.Repeat("y", 60), Text: strings.Repeat("z", mostIncidentText)})
+	}
+	title, text := words(m)
+	require.Less(t, len(slackText(title, text)), 2000)
+	require.Regexp(t, `(?s)^vm\.y+ on host-00-x+: z+\n.*\nand 997 more\n`, text)
+}
+
 // received is a request that a receiver got.
 type received struct {
 	*http.Request

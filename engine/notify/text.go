@@ -12,6 +12,10 @@ import (
 // mostLines is the number of incidents in the text of a message.
 const mostLines = 20
 
+// mostText is the length of these lines, in bytes. Discord takes 2,000 characters with title and end, ntfy 4,096 bytes; they reject
+// what is longer.
+const mostText = 1500
+
 // words puts a message into words: a title of one line, and a text.
 func words(m Message) (title, text string) {
 	if m.Kind == kindTest {
@@ -26,10 +30,16 @@ func words(m Message) (title, text string) {
 	default:
 	}
 	var b strings.Builder
+	named := 0
 	for _, i := range m.Members[:min(len(m.Members), mostLines)] {
-		fmt.Fprintf(&b, "%s: %s\n", place(i), i.Text)
+		line := place(i) + ": " + i.Text + "\n"
+		if named > 0 && b.Len()+len(line) > mostText {
+			break
+		}
+		b.WriteString(line)
+		named++
 	}
-	if more := len(m.Members) + m.More - mostLines; more > 0 {
+	if more := len(m.Members) + m.More - named; more > 0 {
 		fmt.Fprintf(&b, "and %d more\n", more)
 	}
 	switch since := m.Since.Format("2006-01-02 15:04 UTC"); m.Kind {
