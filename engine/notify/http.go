@@ -181,7 +181,9 @@ func callOf(n *model.Notify, m Message) (call, error) {
 		return call{method: http.MethodPost, url: n.To, body: map[string]string{"text": slackText(title, text)}}, nil
 	case model.NotifyMatrix:
 		at := strings.TrimRight(n.Server, "/") + "/_matrix/client/v3/rooms/" + url.PathEscape(n.To) + "/send/m.room.message/" + url.PathEscape(m.ID)
-		return call{method: http.MethodPut, url: at, token: n.Secret, body: map[string]string{"msgtype": "m.text", "body": strings.TrimSpace(title + "\n" + text)}}, nil
+		return call{method: http.MethodPut, url: at, token: n.Secret, body: map[string]any{
+			"msgtype": "m.text", "body": strings.TrimSpace(title + "\n" + text), "m.mentions": struct{}{}, // "@room" in a text mentions the room otherwise
+		}}, nil
 	case model.NotifyAlertmanager:
 		return call{method: http.MethodPost, url: to + "/api/v2/alerts", token: n.Secret, body: alerts(m, time.Now())}, nil
 	default:

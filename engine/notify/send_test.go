@@ -180,7 +180,7 @@ func TestMatrix(t *testing.T) {
 		r := <-got
 		require.Equal(t, "PUT /_matrix/client/v3/rooms/%21ab%2Fc:example.org/send/m.room.message/ID7", r.Method+" "+r.RequestURI)
 		require.Equal(t, "Bearer syt", r.Header.Get("Authorization"))
-		require.Equal(t, map[string]any{"msgtype": "m.text", "body": "vm.web on father: failed\nvm.web on father: <!channel> `x` & more"}, r.json(t))
+		require.Equal(t, map[string]any{"msgtype": "m.text", "body": "vm.web on father: failed\nvm.web on father: <!channel> `x` & more", "m.mentions": map[string]any{}}, r.json(t))
 	}
 	url, _ = receiver(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusTooManyRequests)
