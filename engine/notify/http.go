@@ -121,7 +121,7 @@ func refusal(n *model.Notify, answer *http.Response) error {
 	if n.Type == model.NotifyGitLab && answer.StatusCode == http.StatusBadRequest && bytes.Contains(text, []byte("Cannot transition status")) {
 		return nil // it is in that state
 	}
-	f := &failure{err: fmt.Errorf("it answered %s: %s", answer.Status, diag.Line(string(text)))}
+	f := &failure{err: fmt.Errorf("it answered %s: %s", answer.Status, hidden(n.To, diag.Line(string(text))))}
 	switch answer.StatusCode {
 	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
 		f.final = true
@@ -142,6 +142,30 @@ func refusal(n *model.Notify, answer *http.Response) error {
 		}
 	}
 	return f
+}
+
+// hidden takes the parts of an address out of a text. Receivers repeat what they were asked for, and it may be a secret, of which
+// the mask of the site knows the whole only.
+func hidden(address, text string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return text
+	}
+	const (
+		leastWhole = 6
+		leastPart  = 16 // what is shorter is a word, such as "services"
+	)
+	for _, whole := range []string{u.RequestURI(), u.EscapedPath(), u.Path, u.RawQuery} {
+		if len(whole) >= leastWhole {
+			text = strings.ReplaceAll(text, whole, model.Sensitive)
+		}
+	}
+	for _, part := range strings.FieldsFunc(u.Path+"/"+u.RawQuery, func(r rune) bool { return strings.ContainsRune("/&=", r) }) {
+		if len(part) >= leastPart {
+			text = strings.ReplaceAll(text, part, model.Sensitive)
+		}
+	}
+	return text
 }
 
 // sign signs a body as our own server verifies generic push notifications; see docs/server.md.

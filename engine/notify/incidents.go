@@ -60,7 +60,7 @@ const (
 	certificateAhead = 14 * 24 * time.Hour
 )
 
-// mostIncidentText is the length of the text of an incident, in bytes.
+// mostIncidentText is the length of the text of an incident, and of an error of a receiver, in bytes.
 const mostIncidentText = 300
 
 // find finds what is wrong.
@@ -79,11 +79,16 @@ type finder struct {
 }
 
 func (f *finder) add(c Condition, host, address, cause, round, text string, args ...any) {
-	text = diag.Line(f.Mask(fmt.Sprintf(text, args...)))
+	f.out.list = append(f.out.list, incident{Condition: c, Host: host, Address: address, Text: oneLine(f.Mask(fmt.Sprintf(text, args...))), Cause: cause, round: round})
+}
+
+// oneLine makes a text from outside a line of bounded length.
+func oneLine(text string) string {
+	text = diag.Line(text)
 	if len(text) > mostIncidentText {
 		text = strings.ToValidUTF8(text[:mostIncidentText], "") + "…"
 	}
-	f.out.list = append(f.out.list, incident{Condition: c, Host: host, Address: address, Text: text, Cause: cause, round: round})
+	return text
 }
 
 func hostAddress(name string) string { return model.Address{Kind: model.HostKind, Name: name}.String() }

@@ -48,7 +48,7 @@ type Seen struct {
 // Options configure Notifiers.
 type Options struct {
 	File string            // where incidents and messages are kept
-	Look func() Seen       // called by one goroutine; must not block
+	Look func() Seen       // called by any goroutine; must not block
 	Log  *slog.Logger      // not nil
 	Pace time.Duration     // the longest pause; 0: as usual
 	Web  http.RoundTripper // takes the place of the network; may be nil
@@ -305,7 +305,7 @@ func (n *Notifiers) ended(r sent, mask func(string) string, now time.Time) {
 		return
 	}
 	f, _ := errors.AsType[*failure](r.err)
-	text := diag.Line(mask(r.err.Error()))
+	text := oneLine(mask(r.err.Error()))
 	if l.err == nil {
 		l.since, l.wait = now, firstWait
 	}
@@ -381,7 +381,7 @@ func (n *Notifiers) Test(ctx context.Context, name string) error {
 		m.Kind, m.Commit, m.Context, m.State = kindStatus, seen.Status.InForce.ID, "homestak/test", stateSuccess
 	}
 	if err := n.send(ctx, rule, m); err != nil {
-		return fmt.Errorf("send a test by notify %s: %s", name, diag.Line(seen.Mask(err.Error())))
+		return fmt.Errorf("send a test by notify %s: %s", name, oneLine(seen.Mask(err.Error())))
 	}
 	return nil
 }

@@ -300,6 +300,12 @@ func TestFaultsOfReceivers(t *testing.T) {
 			}
 		})
 	}
+	echo, _ := receiver(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, "Cannot POST "+r.RequestURI+" of services: no "+strings.TrimPrefix(r.URL.Path, "/services/T1/"), http.StatusNotFound)
+	})
+	n.To = echo + "/services/T1/abcdefghijklmnop?key=x"
+	err := post(t.Context(), n, one(kindFiring))
+	require.EqualError(t, err, "it answered 404 Not Found: Cannot POST (sensitive) of services: no (sensitive)", "a part of the address may be a secret")
 	endless, _ := receiver(t, func(w http.ResponseWriter, r *http.Request) {
 		for r.Context().Err() == nil {
 			if _, err := w.Write(bytes.Repeat([]byte("x"), 1<<16)); err != nil {
@@ -566,13 +572,14 @@ func TestAMessageThatIsRefusedForGood(t *testing.T) {
 	times := 0
 	running(t, model.Notify{Type: model.NotifyWebhook}, func(context.Context, Message) error {
 		times++
-		return &failure{err: errors.New("it answered 400"), final: true}
+		return &failure{err: errors.New("it answered 400" + strings.Repeat(" no", 1000)), final: true}
 	}, func(t *testing.T, n *Notifiers, set func(func(*Seen))) {
 		set(breaks("a"))
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		require.Equal(t, 1, times)
 		require.Equal(t, 1, n.Status()[0].Dropped)
+		require.Less(t, len(n.Status()[0].Error), 2*mostIncidentText)
 	})
 }
 
