@@ -151,7 +151,7 @@ func (a Access) guests() push.Config {
 
 // Proxmox is the configuration of the driver for Proxmox VE.
 func (a Access) Proxmox(site *model.Site, h *model.Host) proxmox.Config {
-	cfg := proxmox.Config{Host: h, Site: site.Name, Owner: a.Owner, Moved: site.Moved, Files: a.Files, Near: a.Near, Sent: a.Sent}
+	cfg := proxmox.Config{Host: h, Site: site.Name, VMIDs: site.VMIDRanges, Owner: a.Owner, Moved: site.Moved, Files: a.Files, Near: a.Near, Sent: a.Sent}
 	if cfg.Owner == "" {
 		cfg.Owner = h.Name
 	}

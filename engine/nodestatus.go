@@ -56,6 +56,7 @@ func update(before, some []NodeStatus) []NodeStatus {
 	out := slices.Clone(before)
 	for _, n := range some {
 		if i := slices.IndexFunc(out, func(old NodeStatus) bool { return old.Address == n.Address }); i >= 0 {
+			n.Backup = out[i].Backup // which is not observed then
 			out[i] = n
 		}
 	}
@@ -106,6 +107,7 @@ func (f *nodeFacts) status() (NodeStatus, bool) {
 	}
 	if have != nil && have.Guest != nil {
 		n.PVENode = have.Guest.Node
+		n.Backup = have.Guest.Backup
 	}
 	withheld := ""
 	if s == nil && n.Error == "" {
@@ -190,4 +192,6 @@ type NodeStatus struct {
 	Drift   int       `json:"drift"`                    // number of attributes that differ
 	Since   time.Time `json:"since"`                    // when ready last changed
 	Error   string    `json:"error"`
+
+	Backup *model.BackupState `json:"backup"` // null: the site does not say how old its backups may be, and not to verify them
 }

@@ -78,6 +78,9 @@ type Desired struct {
 	Harmful     bool        // its evaluation exceeded a limit, and would exceed it again
 	// AwaitsSecrets: it was loaded without secrets, since the parent that gives them has not done so yet.
 	AwaitsSecrets bool
+	// References searches for words by which guests are known, and returns where those of a guest are, or why that is unknown; no
+	// entry for a guest that nothing refers to. Nil: the site names no files to search.
+	References func(ctx context.Context, words map[model.Address][]string) map[model.Address]string
 }
 
 // Question is the input of a PolicyCheck.
@@ -179,7 +182,9 @@ type Memory struct {
 	SweepHints []string                     // from the observation of the last pass; see model.Want
 	Children   map[string]model.ChildReport // the reports of children; see plan.Input
 	History    History                      // may be nil
-	Converged  bool                         // the host was as the commit says before, so what differs was changed on the host
+	// Restored is what is remembered of verifications of backups; nil: the pass makes none. See model.Want.
+	Restored  map[model.Address]model.Restored
+	Converged bool // the host was as the commit says before, so what differs was changed on the host
 }
 
 // History knows the sites of earlier commits.
@@ -300,7 +305,7 @@ func (p *Pass) run(ctx context.Context) (c progress, err error) {
 		if errObserve != nil {
 			have = model.NotObserved(p.Host, errObserve)
 		}
-		want = withReconnect(want, have.Reconnect)
+		want = withFurther(want, have.Further)
 		c.want, c.have = want, have
 		c.have.ReadEdits = nil // the report keeps this observation
 		if err := plan.UnknownTarget(p.Targets, want.State, have.State); err != nil && errObserve == nil {
@@ -352,6 +357,9 @@ func (p *Pass) resolve(ctx context.Context, d Desired, found diag.List) (*model.
 	if len(p.SweepHints) > 0 {
 		own.SweepHints = p.SweepHints
 	}
+	if !p.Destroy {
+		own.Restored = p.Restored
+	}
 	if p.History != nil && !p.Destroy {
 		earlier := func(guest model.Address) (*model.Site, error) { return p.History.Earlier(ctx, guest) }
 		found = distinct(found, d.Site.Withdraw(&own, earlier))
@@ -393,8 +401,8 @@ func (p *Pass) observed(have model.Observed, err error) (model.Observed, error) 
 	return have, err
 }
 
-// withReconnect adds what is wanted inside of children that left the site.
-func withReconnect(w *model.Want, more []*model.Resource) *model.Want {
+// withFurther adds what is wanted of the host as it was observed.
+func withFurther(w *model.Want, more []*model.Resource) *model.Want {
 	if len(more) == 0 {
 		return w
 	}
@@ -413,7 +421,7 @@ func (p *Pass) plan(ctx context.Context, d Desired, w *model.Want, have model.Ob
 	in := plan.Input{
 		Site: d.Site.Name, Commit: d.Commit, Host: p.Host, Kinds: d.Site.Kinds, Want: w, Have: have,
 		Manifest: p.Manifest, Targets: p.Targets, Destroy: p.Destroy, Avoid: p.Avoid,
-		Children: p.Children, AllowOrphans: p.AllowOrphans,
+		Children: p.Children, AllowOrphans: p.AllowOrphans, Referenced: p.referenced(ctx, d, w, have), Failing: p.Failing,
 	}
 	made = plan.Make(in)
 	// A pass that applies a new commit does without names: there the files changed.
@@ -430,6 +438,23 @@ func (p *Pass) plan(ctx context.Context, d Desired, w *model.Want, have model.Ob
 	}
 	made.Findings = append(slices.DeleteFunc(slices.Clone(found), unchanged), made.Findings...).Sorted()
 	return made, omitted
+}
+
+// referenced returns what still refers to guests that are to be removed.
+func (p *Pass) referenced(ctx context.Context, d Desired, w *model.Want, have model.Observed) map[model.Address]string {
+	if d.References == nil {
+		return nil
+	}
+	words := map[model.Address][]string{}
+	for addr, r := range have.State {
+		if r.Guest != nil && (p.Destroy || w.State[addr] == nil) {
+			words[addr] = plan.Names(r, w)
+		}
+	}
+	if len(words) == 0 {
+		return nil
+	}
+	return d.References(ctx, words)
 }
 
 // omitSteps makes the steps of a plan deferred differences, and returns their number.
@@ -524,6 +549,8 @@ const (
 	// sharedTime limits a step that belongs to no manifest, such as the download of an image
 	// over a slow line.
 	sharedTime = time.Hour
+	// restoreTime limits the verification of a backup: its restore is that of a whole guest, mostly at night.
+	restoreTime = 6 * time.Hour
 )
 
 // options returns on_error and the timeouts of the manifests.
@@ -548,6 +575,9 @@ func limit(s *model.Site, w *model.Want, st plan.Step, by health.Prober, noWait 
 	}
 	if m := s.Manifests[st.Manifest]; m != nil && m.Settings != nil && m.Settings.Timeout > 0 {
 		return m.Settings.Timeout + checks
+	}
+	if st.Address.Kind == model.RestoreKind {
+		return restoreTime
 	}
 	if st.Manifest == "" {
 		return sharedTime

@@ -121,7 +121,7 @@ func (r *repeater) left(ctx context.Context, s plan.Step, since time.Time) (*pla
 	have := r.seen
 	have.Unknown = r.unknownTo(s)
 	made := plan.Make(plan.Input{
-		Site: r.desired.Site.Name, Commit: r.desired.Commit, Host: r.pass.Host, Kinds: r.desired.Site.Kinds, Want: withReconnect(r.wanted(s), have.Reconnect), Have: have,
+		Site: r.desired.Site.Name, Commit: r.desired.Commit, Host: r.pass.Host, Kinds: r.desired.Site.Kinds, Want: withFurther(r.wanted(s), have.Further), Have: have,
 		Manifest: r.pass.Manifest, Targets: r.pass.Targets, Destroy: r.pass.Destroy, Avoid: r.pass.Avoid,
 		Children: r.pass.Children, AllowOrphans: r.pass.AllowOrphans,
 	})

@@ -55,6 +55,7 @@ func (l *load) decodeManifests() {
 	for _, b := range l.Blocks["manifest"] {
 		m := &manifest{Manifest: &model.Manifest{At: lang.DiagRange(b.At)}, byDecl: map[string]*nodeDecl{}, byName: map[string]*nodeInfo{}}
 		m.ranges = l.decodeBlock(b, m.Manifest, false).Ranges
+		placeBackup(m.Backup, m.ranges)
 		l.site.Manifests[b.Name] = m.Manifest
 		l.manifests = append(l.manifests, m)
 		l.declare(b, m)
@@ -157,6 +158,7 @@ func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *lang.Scop
 	}
 	d.Finish()
 	r.Needs, r.Ranges, r.Sensitive, r.Missing, r.MissingToCreate = d.Needs, d.Ranges, d.Sensitive, d.Missing, d.MissingToCreate
+	placeBackup(n.Backup, r.Ranges)
 	if d.Kind != nil && d.Kind.Guest {
 		r.Guest = &model.Guest{VMID: n.VMID, Choose: l.ranges(n)}
 	}

@@ -37,6 +37,7 @@ func (rs *rules) check() {
 	checkUpgrade(rs)
 	checkJobs(rs)
 	checkNotify(rs)
+	checkBackups(rs)
 	rs.checkVMIDs()
 	rs.checkRoom()
 	rs.checkPlaces()

@@ -24,7 +24,7 @@ func (l *load) decodeSite() {
 	l.site = site
 	for _, b := range l.Blocks["site"] {
 		site.At = lang.DiagRange(b.At)
-		l.decodeBlock(b, site, false)
+		placeBackup(site.Backup, l.decodeBlock(b, site, false).Ranges)
 		l.checkSite(b, site)
 	}
 	if len(l.Blocks["site"]) == 0 && l.Complete {

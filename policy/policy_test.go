@@ -599,7 +599,7 @@ deny contains "n" if not renamed with input.site.name as "there"
 renamed if {
 	input.site.name == "there"
 	input.site.nodes["web-1"].vmid == 10001
-	count(object.union(input.site.nodes["web-1"], {"x": 1})) == 29
+	count(object.union(input.site.nodes["web-1"], {"x": 1})) == 30
 }
 deny contains "k" if {
 	doc := {"mine": 1, "site": input.site}

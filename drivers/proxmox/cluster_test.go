@@ -107,7 +107,7 @@ func TestClusterPlacesGuests(t *testing.T) {
 			}
 			return n
 		}
-		require.Equal(t, 20, requests(spread), "%v", spread)
+		require.Equal(t, 21, requests(spread), "%v", spread)
 		require.Equal(t, requests(spread), requests(moved), "%v\n%v", spread, moved)
 
 		w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*objects.Image).Checksum = "sha256:" + strings.Repeat("ab", 32)

@@ -36,6 +36,7 @@ type Config struct {
 	Host        *model.Host
 	Site        string            // name of the site, in ownership tags
 	Owner       string            // the owner in ownership tags: the host's name, for its agent and for the command line
+	VMIDs       []model.VMIDRange // that the site may use
 	Token       string            // user@realm!name=secret; Host.APIToken if empty
 	Transport   http.RoundTripper // nil: TLS to Host.API; a simulator in process otherwise
 	Files       fs.FS             // the site's files, for images that are uploaded; may be nil
@@ -72,7 +73,7 @@ func Open(cfg Config) (*Driver, error) {
 		return nil, err
 	}
 	id := owner.Identity{Site: cfg.Site, Owner: cfg.Owner, Host: cfg.Host.Name, Keys: cfg.Keys, KeyMissing: cfg.KeyMissing, Believes: cfg.Believes, Moved: cfg.Moved}
-	return &Driver{&kind.Host{API: c, Model: cfg.Host, ID: id, Width: c.Width, Files: cfg.Files, Near: cfg.Near, Parent: cfg.Parent, Delivers: cfg.Delivers}}, nil
+	return &Driver{&kind.Host{API: c, Model: cfg.Host, ID: id, VMIDs: cfg.VMIDs, Width: c.Width, Files: cfg.Files, Near: cfg.Near, Parent: cfg.Parent, Delivers: cfg.Delivers}}, nil
 }
 
 // Client is the client of the host's API, for packages that only read.
@@ -112,6 +113,11 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 		return all, fmt.Errorf("observing host %s: %w", d.host.Model.Name, err)
 	}
 	all = model.Together(slices.Insert(parts, 0, all)...)
+	aged, err := inventory.Backups(ctx, obs, all.State)
+	if err != nil {
+		return all, fmt.Errorf("observing host %s: %w", d.host.Model.Name, err)
+	}
+	all = model.Together(all, aged)
 	all.Places = inventory.Places(obs, all.State)
 	problems, err := inventory.Preflight(ctx, kindsByName(), obs, all)
 	if err != nil {

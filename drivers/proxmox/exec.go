@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
 )
 
@@ -47,6 +48,18 @@ func (g *machine) Run(ctx context.Context, c guest.Command) (guest.Output, error
 		return g.exec(ctx, c.Args[0], p)
 	}
 	return g.runWithFiles(ctx, c)
+}
+
+// runInside runs a shell script in a guest, as before_destroy does. Its error ends with what the script wrote.
+func runInside(ctx context.Context, m guest.Machine, script string) error {
+	out, err := m.Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", script}})
+	switch text := strings.TrimSpace(out.Err + out.Out); {
+	case err != nil:
+		return err
+	case out.Code != 0 || out.Signal != 0:
+		return fmt.Errorf("exit code %d: %s", out.Code, diag.Line(text[max(0, len(text)-1000):]))
+	}
+	return nil
 }
 
 // execParams are those of agent/exec. PVE takes each letter for a byte, of the command

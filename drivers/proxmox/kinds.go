@@ -3,6 +3,7 @@ package proxmox
 import (
 	"context"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/inventory"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
@@ -23,7 +24,9 @@ func table() []kind.Kind {
 		&templateKind,
 		&objects.PoolKind,
 		&objects.IPSetKind,
+		&objects.BackupKind,
 		&lifecycle.SeedKind,
+		&lifecycle.RestoreKind,
 	}
 }
 
@@ -68,8 +71,12 @@ func guestKindOf[S any](schema model.Kind) kind.Of[S] {
 			return provision.Update(ctx, h, s)
 		},
 		Adopt: provision.Adopt, Forget: provision.Forget,
-		Before:     provision.AwaitOwnTasks,
-		Remove:     lifecycle.Destroy,
+		Before: provision.AwaitOwnTasks,
+		Remove: func(ctx context.Context, h *kind.Host, s plan.Step) error {
+			return lifecycle.Destroy(ctx, h, s, func(ctx context.Context, at api.GuestRef, script string) error {
+				return runInside(ctx, openGuest(h, s.Address, at, nil), script)
+			})
+		},
 		Privileges: func(_ *S, n *kind.Needs) { guest.Needs(guest.TargetOf(n.From), n) },
 		More:       guest.NeedsMore,
 	}

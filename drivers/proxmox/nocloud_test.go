@@ -366,7 +366,7 @@ func TestWhereNothingIsSeededNothingIsAsked(t *testing.T) {
 			w.seeded("web-3", nil)
 			w.Apply()
 			require.Equal(t, plain+more, requests(w), "the guest's configuration, and the list of images")
-			require.LessOrEqual(t, plain+more, 3+3*1+5)
+			require.LessOrEqual(t, plain+more, 3+3*1+6)
 		})
 	}
 }

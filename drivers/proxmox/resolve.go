@@ -31,6 +31,7 @@ func resolveGuest(kind string) func(*model.Resource, model.Scope) []model.Proble
 		case guest.VMTarget:
 			g.bare = adopted && want.Image == "" && want.Template == "" && !want.Blank()
 			(&vmResolver{want, g}).complete()
+			g.checkAgent(want.Agent)
 		case guest.CTTarget:
 			g.bare = adopted && want.Template == ""
 			(&ctResolver{want, g}).complete()
@@ -272,4 +273,18 @@ func (r *resolver) tags(declared []string) []string {
 	}
 	slices.Sort(tags)
 	return slices.Compact(tags)
+}
+
+// checkAgent reports what a VM declares for its backups and its removal that needs the guest agent.
+func (g *resolver) checkAgent(has bool) {
+	n := g.in.Node
+	if n == nil || has {
+		return
+	}
+	if n.Decomm != nil && len(n.Decomm.Before) > 0 {
+		g.errorf("decommission.before_destroy", "before_destroy needs the guest agent", "Write agent = true in the node, and install the agent in its image.")
+	}
+	if b, _ := model.BackupOf(g.in.Site, n); b != nil && b.Verify != "" || n.Decomm != nil && n.Decomm.Verify != "" {
+		g.errorf("agent", "a restored backup of this VM cannot show that it booted", "Write agent = true in the node, and install the agent in its image; or declare a backup block without verify.")
+	}
 }

@@ -46,6 +46,6 @@ func addReconnect(have *model.Observed, r *model.Resource, seen model.Observed) 
 		want := *r
 		want.Spec = reconnected(at.Spec.(*Agent), r.Node)
 		have.State[r.Addr] = at
-		have.Reconnect = append(have.Reconnect, &want)
+		have.Further = append(have.Further, &want)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -117,6 +118,9 @@ func (m *memory) setIdentityUnknown(id string) {
 // this commit says before, but for what was suspended then.
 func (m *memory) drifted(id string, p *plan.Plan) bool {
 	return p != nil && m.Converged.ID == id && slices.ContainsFunc(p.Steps, func(s plan.Step) bool {
+		if s.Address.Kind == model.RestoreKind {
+			return false // it differs from nothing
+		}
 		return s.Manifest == "" || !slices.Contains(m.Aside, s.Manifest)
 	})
 }
@@ -233,6 +237,52 @@ func (m *memory) noteUnusable(r *engine.Report) {
 func (m *memory) noteSweepHints(r *engine.Report) {
 	if r.Want != nil && !r.Have.NothingSeen() && !slices.Equal(m.SweepHints, r.Have.SweepHints) {
 		m.SweepHints = r.Have.SweepHints
+		m.persist()
+	}
+}
+
+// restored is what passes need of the verifications of backups.
+func (m *memory) restored() map[model.Address]model.Restored {
+	out := make(map[model.Address]model.Restored, len(m.Restores))
+	for text, r := range m.Restores {
+		if addr, err := model.ParseAddress(text); err == nil {
+			out[addr] = model.Restored{Tried: r.Tried, Proved: r.Proved, Archive: r.Archive, Error: r.Error}
+		}
+	}
+	return out
+}
+
+// noteRestores keeps which backups a pass verified, and forgets those of guests that are not backed up any more.
+func (m *memory) noteRestores(r *engine.Report) {
+	if r.Want == nil || r.Have.Only {
+		return
+	}
+	after := maps.Clone(m.Restores)
+	maps.DeleteFunc(after, func(guest string, _ ledger.Restore) bool {
+		addr, err := model.ParseAddress(guest)
+		return err != nil || r.Want.Backups[addr] == nil && r.Want.State[addr] != nil
+	})
+	for _, res := range r.Results {
+		if res.Step.Want == nil || res.Status != apply.Done && res.Status != apply.Failed {
+			continue
+		}
+		test, ok := res.Step.Want.Spec.(*model.RestoreTest)
+		if !ok {
+			continue
+		}
+		if after == nil {
+			after = map[string]ledger.Restore{}
+		}
+		now := ledger.Restore{Tried: time.Now().UTC(), Proved: after[test.Of.String()].Proved, Archive: test.Archive}
+		if res.Err != nil {
+			now.Error = res.Err.Error()
+		} else {
+			now.Proved = now.Tried
+		}
+		after[test.Of.String()] = now
+	}
+	if !maps.Equal(m.Restores, after) {
+		m.Restores = after
 		m.persist()
 	}
 }

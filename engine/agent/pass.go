@@ -60,7 +60,7 @@ func (l *loop) newPass(ctx context.Context, c model.Commit) *pass {
 		},
 		Memory: engine.Memory{
 			Failing: l.memory.failing(), Avoid: l.memory.UnusableVMIDs, SweepHints: l.memory.SweepHints, Children: childrenFor(ctx, l, c), History: p,
-			Converged: c.ID == l.memory.Converged.ID,
+			Converged: c.ID == l.memory.Converged.ID, Restored: l.memory.restored(),
 		},
 		Load: p.load, Open: l.o.Open,
 	}

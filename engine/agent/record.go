@@ -82,6 +82,7 @@ func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspen
 	m := &l.memory
 	m.noteFailing(&r)
 	m.noteUnusable(&r)
+	m.noteRestores(&r)
 	if !r.Have.Only {
 		m.noteSweepHints(&r)
 		m.noteWithdrawn(&r, c.ID)

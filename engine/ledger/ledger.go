@@ -151,6 +151,8 @@ type State struct {
 	SweepHints []string `json:"recall,omitempty"` // where to look for things to remove, from the last observation of the host; a hint
 	// Harmful are the commits whose evaluation was ended because it takes too much, the newest at the end.
 	Harmful []Harmful `json:"harmful,omitempty"`
+	// Restores are the verifications of backups, by the guest's address. Losing them repeats verifications.
+	Restores map[string]Restore `json:"restores,omitempty"`
 	// FailingChecks are the checks that failed between passes. Losing them repeats events.
 	FailingChecks []FailingCheck `json:"failing_checks,omitempty"`
 }
@@ -162,6 +164,14 @@ type FailingCheck struct {
 	Check   string    `json:"check"`
 	Since   time.Time `json:"since"`
 	Error   string    `json:"error"`
+}
+
+// Restore is the verification of a guest's backups by restore.
+type Restore struct {
+	Tried   time.Time `json:"tried"`
+	Proved  time.Time `json:"proved"`  // the last one that succeeded; zero for none
+	Archive string    `json:"archive"` // of the last attempt
+	Error   string    `json:"error"`   // of the last attempt
 }
 
 // HostBelow is a host that has or had an agent as its parent.

@@ -24,6 +24,7 @@ type Manifest struct {
 	Stacks      []string   `hcl:"stacks,optional" doc:"Stacks of its nodes, unless they have a list of their own."`
 	ReviewBy    string     `hcl:"review_by,optional" doc:"Date of the next review of its nodes, unless they have another."`
 	StorageTier string     `hcl:"storage_tier,optional" doc:"Storage tier of its nodes, unless they have another."`
+	Backup      *Backup    `hcl:"backup,block" doc:"Backups of its nodes that declare none."`
 
 	At    diag.Range
 	Nodes []*Node // all instances, in the order of the files
@@ -59,6 +60,7 @@ type Node struct {
 	Together  string     `hcl:"together,optional" doc:"A word. Guests with the same one are created on one PVE node."`
 	Execution *nodeMode  `hcl:"execution,block" doc:"Overrides the manifest's mode."`
 	Decomm    *Decomm    `hcl:"decommission,block" doc:"What happens before it is destroyed."`
+	Backup    *Backup    `hcl:"backup,block" doc:"Its backups, in place of those that the manifest or the site declares."`
 	Orphan    string     `hcl:"orphan,optional" doc:"refuse, destroy or abandon its children when it leaves."`
 	Drift     string     `hcl:"drift,optional" doc:"revert or report changes made by hand."`
 	Planned   bool       `hcl:"planned,optional" doc:"Nothing is created. Its VMID, address and name are reserved: no other node may have them."`
@@ -130,7 +132,9 @@ func (n *Node) TakesCommands() bool { return cmp.Or(n.Commands, n.Mode) == ModeP
 
 // Decomm is the condition for destroying a node.
 type Decomm struct {
-	Policy string `hcl:"policy,optional" doc:"allow_immediate_destroy, requires_final_backup or requires_migration_first."`
+	Policy string   `hcl:"policy,optional" doc:"allow_immediate_destroy, requires_final_backup or requires_migration_first."`
+	Verify string   `hcl:"verify,optional" doc:"restore: the final backup is restored and booted before the guest is destroyed. Needs policy requires_final_backup."`
+	Before []string `hcl:"before_destroy,optional" doc:"Shell scripts that the guest agent runs as root before the guest is stopped, in this order; one that fails keeps the guest. They may run again. A VM that is off runs none."`
 }
 
 // HyperDecl declares what the children of a pve node find there.

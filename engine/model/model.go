@@ -104,26 +104,28 @@ type Resource struct {
 
 // Guest has what a VM or container has in addition to the attributes of its kind.
 type Guest struct {
-	VMID        int         // 0 in a wanted guest: to be chosen
-	Choose      []VMIDRange // where VMID may be chosen from, in order; empty: anywhere PVE allows
-	Node        string      // the PVE node it lives, or shall live, on; of a wanted guest with Nodes the plan chooses it
-	Nodes       []string    // the PVE nodes where it may live; wanted guests of a cluster only
-	Running     bool        // observed
-	Starting    bool        // observed: it runs since minutes at most, and need not answer yet
-	Pulls       bool        // observed: it was created in mode pull, so its first boot leads it to its parent
-	Digest      string      // observed: of the configuration that was read
-	Lock        string      // observed: PVE's lock on the configuration, "" if free
-	LockLeft    bool        // observed: it is locked, and no task works on it that would end that
-	Locked      string      // observed: why nothing can be done to it now, and what clears that; "" if something can
-	Hibernated  string      // observed: that it is hibernated, and what wakes it; nothing can be done to it but that. "" if it is not
-	Unproven    Unproven    // observed: that its ownership is not proved; zero if it is
-	Renumbered  Renumbered  // observed: that it did not get its VMID from us; zero if it did
-	Adoptable   bool        // observed: it has no owner, and is the one that adopt of its node names: it may be adopted, and nothing else
-	Adopted     bool        // observed: it was made elsewhere and adopted; it goes only if the site orders that
-	NoOrigin    bool        // wanted: it was made elsewhere, and the files do not say what to create it from
-	HA          string      // observed: what the HA manager makes of it (started, error, …), "" if it does not manage it
-	Orphan      string      // observed: what happens to nodes of the site that live on it when it goes; "" for a guest that holds none
-	RemovalNote string      // observed: what else goes with it or comes before, for the reason of a removal: "after a final backup to local"
+	VMID        int          // 0 in a wanted guest: to be chosen
+	Choose      []VMIDRange  // where VMID may be chosen from, in order; empty: anywhere PVE allows
+	Node        string       // the PVE node it lives, or shall live, on; of a wanted guest with Nodes the plan chooses it
+	Nodes       []string     // the PVE nodes where it may live; wanted guests of a cluster only
+	Running     bool         // observed
+	Starting    bool         // observed: it runs since minutes at most, and need not answer yet
+	Pulls       bool         // observed: it was created in mode pull, so its first boot leads it to its parent
+	Digest      string       // observed: of the configuration that was read
+	Lock        string       // observed: PVE's lock on the configuration, "" if free
+	LockLeft    bool         // observed: it is locked, and no task works on it that would end that
+	Locked      string       // observed: why nothing can be done to it now, and what clears that; "" if something can
+	Hibernated  string       // observed: that it is hibernated, and what wakes it; nothing can be done to it but that. "" if it is not
+	Unproven    Unproven     // observed: that its ownership is not proved; zero if it is
+	Renumbered  Renumbered   // observed: that it did not get its VMID from us; zero if it did
+	Adoptable   bool         // observed: it has no owner, and is the one that adopt of its node names: it may be adopted, and nothing else
+	Adopted     bool         // observed: it was made elsewhere and adopted; it goes only if the site orders that
+	NoOrigin    bool         // wanted: it was made elsewhere, and the files do not say what to create it from
+	HA          string       // observed: what the HA manager makes of it (started, error, …), "" if it does not manage it
+	Orphan      string       // observed: what happens to nodes of the site that live on it when it goes; "" for a guest that holds none
+	Backup      *BackupState // observed: of its backups; nil if no one asks how old they are
+	Services    []string     // observed: that have to be on another ready node before it goes
+	RemovalNote string       // observed: what else goes with it or comes before, for the reason of a removal: "after a final backup to local"
 }
 
 // MayDraw reports whether a VMID may be chosen for the guest.

@@ -37,9 +37,10 @@ type Observed struct {
 	// Preflight lists what about the host would make a step fail.
 	Preflight []PreflightProblem
 
-	// Reconnect is the desired state inside children that left the site, which shows only when the host is observed: that they can
+	// Further is desired state that shows only when the host is observed: verifications of backups that are due, and inside
+	// children that left the site that they can
 	// still report to their parent. State has what is there.
-	Reconnect []*Resource
+	Further []*Resource
 
 	// SweepHints go into the next Want.SweepHints: where to look for things to remove that nothing else may lead to
 	// by then. They are in words of the driver's own, and may get lost.
@@ -70,7 +71,7 @@ func Together(parts ...Observed) Observed {
 		}
 		all.Places = append(all.Places, p.Places...)
 		all.SweepHints = append(all.SweepHints, p.SweepHints...)
-		all.Reconnect = append(all.Reconnect, p.Reconnect...)
+		all.Further = append(all.Further, p.Further...)
 		all.Only = all.Only || p.Only
 	}
 	return all

@@ -30,6 +30,8 @@ type Site struct {
 	Packs       []Pack      `hcl:"pack,block" doc:"A shipped pack of rules that this site follows."`
 	Waivers     []Waiver    `hcl:"waiver,block" doc:"Permits what a rule denies, for one node and until a day."`
 	Upgrade     *Upgrade    `hcl:"upgrade,block" doc:"When children get the program of their parent. Without it, all get it at once."`
+	References  *References `hcl:"references,block" doc:"Files that are searched before a guest is removed. While one of them has its name, address or VMID as a whole word, or cannot be read, the guest stays."`
+	Backup      *Backup     `hcl:"backup,block" doc:"Backups of all nodes, unless a node or its manifest declares others."`
 	Owner       string      `hcl:"owner,optional" doc:"Owner of nodes that name none, as their manifests do."`
 	Purpose     string      `hcl:"purpose,optional" doc:"Purpose of nodes that have none."`
 	Services    []string    `hcl:"services,optional" doc:"Services of nodes that have no list."`
@@ -56,6 +58,11 @@ type Site struct {
 	Resolved   map[string]*Want   // what the hosts and children shall hold, where that was worked out while loading; only read
 	Located    map[Address]string // where each deployed node is, likewise; see Want.Elsewhere
 	SourceHash string             // over all files that were read; changes with any byte of them
+}
+
+// References names files beside the site that may refer to guests.
+type References struct {
+	Paths []string `hcl:"paths" doc:"Files and folders: relative ones are of the site, absolute ones of the machine that makes the pass, such as a checkout of another repository."`
 }
 
 // Removed says what happens to a guest whose node left the site.

@@ -76,7 +76,7 @@ func (s *Site) KeepsProgram(parent, child, version, sum string, runs func(child 
 			return fmt.Sprintf("%s is upgraded before it, and runs %s", c, has)
 		}
 	}
-	if !u.opens(now, s.Timezone) {
+	if !opens(u.Window, s.Timezone, now) {
 		return fmt.Sprintf("upgrades begin in the window %s", u.Window)
 	}
 	return ""
@@ -85,16 +85,16 @@ func (s *Site) KeepsProgram(parent, child, version, sum string, runs func(child 
 // plainVersion is a version without the v of Go.
 func plainVersion(v string) string { return strings.TrimPrefix(v, "v") }
 
-// opens reports whether a time is in the window.
-func (u *Upgrade) opens(now time.Time, zone string) bool {
-	if u.Window == "" {
+// opens reports whether a time is in a window by the clock of a time zone. Without a window all times are.
+func opens(window, zone string, now time.Time) bool {
+	if window == "" {
 		return true
 	}
 	location, err := time.LoadLocation(zone)
 	if err != nil {
 		location = time.UTC // such as host
 	}
-	return InWindow(u.Window, now.In(location).Format("15:04"))
+	return InWindow(window, now.In(location).Format("15:04"))
 }
 
 // InWindow reports whether a time of day, such as 04:30, is in a window, such as 03:00-05:00. A window may include midnight;

@@ -20,6 +20,7 @@ type Want struct {
 	Nodes      map[Address]*Node
 	Planned    State               // nodes with planned = true: they have no place in State, and what exists of them stays as it is
 	Specs      map[Address]bool    // guests inside of which a spec is applied (true), or an earlier one withdrawn (false)
+	Backups    map[Address]*Backup // of guests that are backed up, with their storages
 	Elsewhere  map[Address]string  // nodes of the site: where they are declared, in a few words, for what this host does not hold any more
 	Removed    Removals            // what happens to guests whose nodes left the site, where a block says it
 	Moved      map[Address]Address // former addresses of guests → those of the nodes that have them now
@@ -30,6 +31,8 @@ type Want struct {
 	// StartFirst limits the pass to stopped guests that should run, if there are any: see Observed.Only. Slow
 	// observations wait until they are started.
 	StartFirst bool
+	// Restored is what is remembered of verifications by restore. Nil: this pass makes none.
+	Restored map[Address]Restored
 }
 
 // Deferred is something the site declares that this pass does not do.
@@ -107,7 +110,7 @@ func (s *Site) Want(identity string) (*Want, diag.List) {
 	for _, why := range slices.Sorted(maps.Keys(left)) {
 		w.Deferred = append(w.Deferred, Deferred{Address: "spec", Why: fmt.Sprintf("of %s: %s", diag.Count(left[why], "node"), why)})
 	}
-	found = append(found, s.addObjects(w)...)
+	found = append(append(found, s.addObjects(w)...), addBackups(s, w)...)
 	for _, r := range w.State {
 		r.Needs = slices.DeleteFunc(slices.Clone(r.Needs), func(a Address) bool { return w.State[a] == nil })
 	}
@@ -405,11 +408,11 @@ func (s *Site) Bind(manifest, host string) (*Site, error) {
 		return nil, fmt.Errorf("unknown host %q: %s", host, diag.DidYouMean(host, slices.Collect(maps.Keys(s.Hosts))))
 	}
 	c, b := *s, *m
-	b.Host, b.Suspend = host, false
+	b.Host, b.Suspend, b.Backup, c.Backup = host, false, nil, nil // a test makes no backups
 	b.Nodes = make([]*Node, len(m.Nodes))
 	for i, n := range m.Nodes {
 		nn := *n
-		nn.Manifest = &b
+		nn.Manifest, nn.Backup = &b, nil
 		b.Nodes[i] = &nn
 	}
 	c.Manifests, c.Suspended, c.Resolved, c.Located = map[string]*Manifest{manifest: &b}, nil, nil, nil

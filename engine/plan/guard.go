@@ -55,6 +55,8 @@ func (g *guard) check() {
 	}
 	g.guardAdoptedElsewhere()
 	g.each(g.guardRemoved)
+	g.each(func(s *Step) { guardReferenced(g, s) })
+	g.each(func(s *Step) { guardServices(g, s) })
 	g.each(func(s *Step) { g.guardIdentity(s, claims[s.Address]) })
 	g.each(g.guardAdoption)
 	g.checkPreflight()

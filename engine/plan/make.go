@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +25,7 @@ func Make(in Input) *Plan {
 		d.place()
 		p.compare()
 		p.compareInside()
+		p.compareJobs()
 		if len(d.steps) > 0 {
 			g := newGuard(d, ids)
 			g.check()
@@ -108,6 +110,9 @@ func (d *draft) remark() {
 		have := d.have[addr]
 		if have == nil {
 			continue
+		}
+		if have.Guest != nil && have.Guest.Backup != nil {
+			d.plan.Backups = append(d.plan.Backups, Backup{addr, have.Guest.Backup})
 		}
 		k := d.kinds[addr.Kind]
 		if k == nil || k.Remarks == nil {
@@ -224,6 +229,34 @@ func (p *proposal) compareInside() {
 		}
 		s.Reason = fmt.Sprintf("%s is off: what is inside is compared and changed once it runs", want.Inside)
 		s.Brief += fmt.Sprintf(", entered once %s runs, which is off", want.Inside)
+	}
+}
+
+// compareJobs adds guests that are replaced to their backup jobs again: Proxmox VE takes a guest that it destroys out of them.
+func (p *proposal) compareJobs() {
+	for _, addr := range p.addrs {
+		want, have := p.want[addr], p.have[addr]
+		if want == nil || have == nil || p.steps[addr] != nil || !p.within(addr) || p.in.Destroy {
+			continue
+		}
+		job, ok := want.Spec.(*model.BackupJob)
+		if !ok {
+			continue
+		}
+		left, why := job.VMIDs, ""
+		for _, guest := range job.Guests {
+			if of := p.steps[guest]; of != nil && of.Action == Replace {
+				left = slices.DeleteFunc(slices.Clone(left), func(id string) bool { return id == strconv.Itoa(of.VMID) })
+				why = cmp.Or(why, fmt.Sprintf("%s is replaced, which takes it out of the job", guest))
+			}
+		}
+		if why != "" {
+			s := stepOf(want, Update, why)
+			s.Want, s.Have, s.Class = want, have, model.ClassNone
+			s.Changes = []Change{{Path: "vmid", Before: left, After: job.VMIDs, Class: model.ClassNone}}
+			p.steps[addr] = s
+			p.plan.Summary.Unchanged--
+		}
 	}
 }
 

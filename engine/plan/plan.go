@@ -191,12 +191,19 @@ type Plan struct {
 	Deferred      []model.Deferred  `json:"deferred"`   // declared, but not done by this kind of pass
 	Planned       []Reservation     `json:"planned"`    // nodes with planned = true, for which nothing is created
 	Places        []Place           `json:"places"`     // PVE nodes, by name, with what is left of them; none if they were not looked at
+	Backups       []Backup          `json:"backups"`    // of guests whose nodes say how old they may be, or that they are verified
 	Findings      diag.List         `json:"findings"`
 	Summary       Summary           `json:"summary"`
 
 	Differing []model.Address `json:"-"` // what is there and not as wanted, in order, whether a step follows or not
 	Drift     []model.Address `json:"-"` // of these, what is only reported, since drift = "report"
 	Rules     *Rules          `json:"-"` // set by the policy check; nil: not checked
+}
+
+// Backup is what is known of the backups of a guest.
+type Backup struct {
+	Address model.Address `json:"address"`
+	*model.BackupState
 }
 
 // Input has everything that a plan depends on. Make only reads it.
@@ -218,6 +225,9 @@ type Input struct {
 	// names those that may be removed with their nodes.
 	Children     map[string]model.ChildReport
 	AllowOrphans []string
+	// Referenced says of guests what still refers to them, so that they are not removed. Failing lists guests whose checks failed.
+	Referenced map[model.Address]string
+	Failing    []model.Address
 	// Destroy plans the removal of every guest of Manifest instead, wanted or not, suspended or not.
 	Destroy bool
 }

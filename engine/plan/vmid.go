@@ -67,7 +67,31 @@ func (d *draft) chooseVMIDs() vmids {
 		chosen[addr] = r
 	}
 	d.want = chosen
+	for addr, r := range chosen {
+		if job, ok := r.Spec.(*model.BackupJob); ok {
+			c, spec := *r, *job
+			spec.Number(func(guest model.Address) int { return vmidOf(d.want[guest], d.have[guest]) })
+			c.Spec = &spec
+			chosen[addr] = &c
+			if len(spec.VMIDs) == 0 { // all of its nodes are planned, or have no VMID: a job of none would be one of all guests
+				delete(chosen, addr)
+				if d.have[addr] == nil {
+					d.addrs = slices.DeleteFunc(d.addrs, func(a model.Address) bool { return a == addr })
+				}
+			}
+		}
+	}
 	return ids
+}
+
+// vmidOf is the VMID of a guest, wanted or observed; 0 if neither has one.
+func vmidOf(want, have *model.Resource) int {
+	for _, r := range []*model.Resource{want, have} {
+		if r != nil && r.Guest != nil && r.Guest.VMID != 0 {
+			return r.Guest.VMID
+		}
+	}
+	return 0
 }
 
 // numbered copies a guest with a VMID; the spec is shared.

@@ -140,6 +140,7 @@ func figures(add adder, s agent.Status) {
 		failing("watch", s.Watch.Error != "")
 	}
 	checks(add, &s)
+	backups(add, &s)
 	if s.Last != nil {
 		lastPass(add, s.Last)
 	}
@@ -154,6 +155,24 @@ func checks(add adder, s *agent.Status) {
 	for _, c := range s.Checks[:min(len(s.Checks), mostChecks)] {
 		if c.State != agent.CheckUnknown && c.Idle == "" {
 			add("homestak_agent_check_failing", "Whether a check of a node fails, as it ran between passes.", one(c.State == agent.CheckFailing), "address", c.Address, "check", c.Check)
+		}
+	}
+}
+
+// backups adds how old the backups of nodes are.
+func backups(add adder, s *agent.Status) {
+	for _, n := range s.Nodes[:min(len(s.Nodes), mostChecks)] {
+		b := n.Backup
+		if b == nil {
+			continue
+		}
+		add("homestak_agent_backup_stale", "Whether the newest backup of a node is older than the site allows.", one(b.Stale != ""), "address", n.Address)
+		add("homestak_agent_backup_verify_failing", "Whether the last restore of a backup of a node failed.", one(b.Failed != ""), "address", n.Address)
+		if b.Newest != nil {
+			add("homestak_agent_backup_time_seconds", "When the newest backup of a node was made.", float64(b.Newest.Unix()), "address", n.Address)
+		}
+		if b.Proved != nil {
+			add("homestak_agent_backup_proved_time_seconds", "When a restore of a backup of a node booted last.", float64(b.Proved.Unix()), "address", n.Address)
 		}
 	}
 }

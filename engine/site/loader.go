@@ -115,6 +115,9 @@ func (l *Loader) Load(ctx context.Context, tree fs.FS, in Input) engine.Desired 
 	}
 	got := l.load(ctx, tree, in)
 	d = engine.Desired{Site: withMode(got.site, in.Mode), Commit: in.Commit.ID}
+	if got.site != nil && got.site.References != nil {
+		d.References = references{tree, got.site.References.Paths}.find
+	}
 	d.Findings = slices.Concat(diag.List{}, in.Found, got.found, got.denied)
 	d = l.check(ctx, tree, d, in, known)
 	if got.site != nil && in.Local != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -170,6 +171,24 @@ func standing(n engine.NodeStatus) string {
 		text += ": " + n.Error
 	}
 	return text
+}
+
+// backup describes the backups of a node.
+func backup(b *model.BackupState, now time.Time) string {
+	text := "none on " + b.Storage
+	if b.Newest != nil {
+		text = fmt.Sprintf("%s old: %s", ago(now, *b.Newest), b.Archive)
+	}
+	if b.Stale != "" {
+		text += "; stale: " + b.Stale
+	}
+	if b.Proved != nil {
+		text += fmt.Sprintf("; a restore booted %s ago", ago(now, *b.Proved))
+	}
+	if b.Failed != "" {
+		text += "; the last restore failed: " + b.Failed
+	}
+	return oneLine(text)
 }
 
 // Beginning reports whether an agent is in its first pass, without problems so far.

@@ -3,6 +3,7 @@ package view
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -65,6 +66,9 @@ func Explain(r control.Reasons) Explained {
 	}
 	if r.Node != nil {
 		row("is", "%s", standing(*r.Node))
+		if b := r.Node.Backup; b != nil {
+			row("backup", "%s", backup(b, time.Now()))
+		}
 	}
 	for _, c := range r.Checks {
 		text := fmt.Sprintf("%s %s since %s", c.Check, c.State, When(c.Since))

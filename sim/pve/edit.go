@@ -190,6 +190,23 @@ func (e *Edit) Fill(storage string, full bool) {
 	}
 }
 
+// Spoil damages a backup: torn, it cannot be unpacked; else its disks have no system that boots.
+func (e *Edit) Spoil(volid string, torn bool) {
+	storage, name, _ := core.VolumeID(volid)
+	for key, v := range e.w.Stores[storage].Volumes {
+		if key.Name != name {
+			continue
+		}
+		v.Broken = torn
+		if v.Backup != nil && !torn {
+			for disk, saved := range v.Backup.Disks {
+				saved.System = false
+				v.Backup.Disks[disk] = saved
+			}
+		}
+	}
+}
+
 // RemoveVolume deletes a volume from all nodes, even one in use.
 func (e *Edit) RemoveVolume(volid string) {
 	storage, name, _ := core.VolumeID(volid)

@@ -64,7 +64,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "sim/pve/simtest", may: []string{"sim/machine", "sim/pve"}},     // serves a simulated host in a test
 	{pkg: "drivers/proxmox/owner", may: []string{"drivers/proxmox/api", "engine/diag", "engine/model"}},
 	{pkg: "drivers/proxmox/kind", may: []string{"drivers/proxmox/api", "drivers/proxmox/owner", "engine/diag", "engine/images", "engine/model", "engine/plan"}}, // what a kind is made of
-	{pkg: "drivers/proxmox/objects", may: []string{"drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/owner", "engine/diag", "engine/images", "engine/model", "engine/plan"}, tests: []string{"drivers/proxmox", "drivers/proxmox/guest", "drivers/proxmox/proxmoxtest", "sim/pve"}},
+	{pkg: "drivers/proxmox/objects", may: []string{"drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/owner", "drivers/proxmox/pveapi", "engine/diag", "engine/images", "engine/model", "engine/plan"}, tests: []string{"drivers/proxmox", "drivers/proxmox/guest", "drivers/proxmox/proxmoxtest", "sim/pve"}},
 	{pkg: "drivers/proxmox/lifecycle", may: []string{"drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/owner", "engine/model", "engine/plan"}, tests: []string{"drivers/proxmox/objects"}},
 	{pkg: "drivers/proxmox/api", may: []string{"engine/model"}}, // requests, tasks and errors; what they are for is the driver's; what a host holds
 	{pkg: "drivers/proxmox/guest", may: []string{"drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/lifecycle", "drivers/proxmox/objects", "drivers/proxmox/owner", "drivers/proxmox/pveapi", "engine/diag", "engine/images", "engine/model"}}, // an attribute of a guest is declared once
@@ -141,7 +141,7 @@ var libraries = []library{
 	{path: "golang.org/x/net/html", tests: true, why: "for tests: reads pages as a browser does"},
 	{path: "github.com/coreos/go-systemd/v22", owners: []string{"engine/service", "specserve/daemon"}, why: "only the agent and the server are services"},
 	{path: "github.com/agext/levenshtein", owners: []string{"engine/diag"}, why: "one place says what a nearly right name is"},
-	{path: "github.com/google/uuid", owners: []string{"drivers/proxmox/provision"}, why: "identities are given to guests, and nowhere else"},
+	{path: "github.com/google/uuid", owners: []string{"drivers/proxmox/lifecycle", "drivers/proxmox/provision"}, why: "identities are given to guests, and nowhere else"},
 	{path: "github.com/go-json-experiment/json", owners: []string{"drivers/proxmox/api"}, why: "the long lists of a host are read token by token; what is short goes through encoding/json"},
 	{path: "golang.org/x/sync", owners: []string{"drivers/proxmox", "drivers/proxmox/inventory", "drivers/proxmox/kind", "drivers/proxmox/api", "hcl/lang"}, tests: true, why: "groups of requests, or of files to parse; steps are run by engine/apply, which has an owner goroutine instead"},
 	{path: "golang.org/x/text/unicode/norm", owners: []string{"drivers/proxmox/guest"}, why: "notes that were typed on a host are compared with files, whose strings the loader normalises"},

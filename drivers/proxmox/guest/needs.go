@@ -1,11 +1,11 @@
 package guest
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -22,8 +22,15 @@ func NodeNeeds(n *kind.Needs, d *model.Node) {
 		}
 		specNeeds(n, v, d)
 	}
+	if b, _ := model.BackupOf(n.Site, d); b != nil && (b.MaxAge != 0 || b.Verify != "") {
+		path := "/storage/" + cmp.Or(b.Storage, n.Host.BackupStorage())
+		n.Add(kind.Need{Grant: kind.Grant{Path: path, Priv: "Datastore.Audit"}, Role: kind.RoleBackupJobs, For: "seeing how old backups are"}, "")
+		if v, ok := n.From.Spec.(*VM); ok && b.Verify != "" && v.Agent {
+			agentNeeds(n, "", "asking a restored guest whether it booted", false)
+		}
+	}
 	if d.Decomm != nil && d.Decomm.Policy == owner.RemoveBackedUp {
-		storage := lifecycle.BackupStorage(n.Host)
+		storage := n.Host.BackupStorage()
 		path, what := "/storage/"+storage, "its final backup"
 		n.Uses = append(n.Uses, kind.StorageUse{Storage: storage, Content: "backup", GiB: 0, By: n.From, Attr: ""})
 		n.Guest("VM.Backup", "", what)

@@ -11,7 +11,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -31,6 +30,7 @@ type classifier struct {
 	have     map[string][]api.GuestRef // all that were read, by their identities
 	names    map[string]bool           // of guests with an ownership tag of this site: their present names, and those in the tags
 
+	scratch   []*model.Resource // guests that verifications of backups left
 	unmanaged []model.Unmanaged
 	unknown   []model.Unknown
 	findings  diag.List
@@ -73,6 +73,13 @@ func (c *classifier) add(g api.ListedGuest, cfg api.GuestConfig) {
 	if name == "" {
 		name = g.Name
 	}
+	if verification, ours := c.id.Scratch(cfg, g.Ref()); ours {
+		c.scratch = append(c.scratch, &model.Resource{
+			Addr: model.Address{Kind: model.RestoreKind, Name: verification},
+			Spec: &model.RestoreTest{Left: g.Ref().String(), At: model.Guest{Node: g.Node, VMID: g.VMID}},
+		})
+		return
+	}
 	is := c.id.Check(cfg, g.Ref())
 	m, found, claims := is.Tag, is.Found, is.Claims
 	if found && m.Site == c.id.Site {
@@ -111,7 +118,7 @@ func (c *classifier) add(g api.ListedGuest, cfg api.GuestConfig) {
 		r.Guest.Unproven = unproven
 		r.Guest.RemovalNote = removalNote(c.want.Host, m, cfg)
 		r.Guest.Renumbered = renumbered(g.Ref(), m)
-		r.Guest.Orphan = m.OrphanPolicy()
+		r.Guest.Orphan, r.Guest.Services = m.OrphanPolicy(), m.Services()
 		c.verified[m.Addr()] = append(c.verified[m.Addr()], r)
 		return
 	}
@@ -184,6 +191,9 @@ func (c *classifier) unreadDuplicate(r *model.Resource) string {
 // an identity are unmanaged, with a finding.
 func (c *classifier) result() model.Observed {
 	out := model.Observed{State: model.State{}}
+	for _, r := range c.scratch { // one of two has to wait for the next pass
+		out.State[r.Addr] = r
+	}
 	for _, addr := range slices.SortedFunc(maps.Keys(c.verified), model.Address.Compare) {
 		rs := c.onlyProven(c.verified[addr])
 		if duplicate := c.unreadDuplicate(rs[0]); duplicate != "" && len(rs) == 1 { // else the original might be started beside a restored backup
@@ -271,7 +281,11 @@ func convertedByHand(g api.ListedGuest, name string, addr model.Address) model.U
 func removalNote(h *model.Host, m owner.Tag, cfg api.GuestConfig) string {
 	var out []string
 	if m.RemovalPolicy() == owner.RemoveBackedUp {
-		out = append(out, "after a final backup to "+lifecycle.BackupStorage(h))
+		text := "after a final backup to " + h.BackupStorage()
+		if m.VerifiesBackup() {
+			text += ", verified by a restore"
+		}
+		out = append(out, text)
 	}
 	named := map[string]bool{}
 	for _, slot := range m.Slots {

@@ -34,6 +34,13 @@ func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) 
 	if err != nil {
 		return found, err
 	}
+	scratch := model.State{} // guests that verifications of backups left: nothing that is done with the others is for them
+	for addr, r := range found.State {
+		if addr.Kind == model.RestoreKind {
+			scratch[addr] = r
+			delete(found.State, addr)
+		}
+	}
 	found = model.Together(listed, found)
 	if found.State, err = d.withClones(ctx, obs, found.State); err != nil {
 		return found, err
@@ -56,7 +63,7 @@ func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) 
 	found.Unmanaged = slices.DeleteFunc(found.Unmanaged, func(f model.Unmanaged) bool { return f.Unfinished })
 	found = model.Together(found, hidden, unfinished)
 	left, err := d.readLeftVolumes(ctx, obs, found)
-	out := model.Together(found, seeds, left)
+	out := model.Together(found, seeds, left, model.Observed{State: scratch})
 	slices.Sort(out.SweepHints)
 	return out, err
 }

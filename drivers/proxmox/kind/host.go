@@ -17,10 +17,11 @@ import (
 type Host struct {
 	API   *api.Client
 	Model *model.Host
-	ID    owner.Identity // who we are, in ownership tags
-	Width int            // how many requests of one sort are sent side by side
-	Files fs.FS          // the site's files, for images that are uploaded; may be nil
-	Near  *images.Near   // what downloads that do not run on the host come from; nil: the network alone
+	ID    owner.Identity    // who we are, in ownership tags
+	VMIDs []model.VMIDRange // that the site may use; none: it names none
+	Width int               // how many requests of one sort are sent side by side
+	Files fs.FS             // the site's files, for images that are uploaded; may be nil
+	Near  *images.Near      // what downloads that do not run on the host come from; nil: the network alone
 
 	Parent   Parent                     // of nodes in mode pull; nil without a server
 	Delivers func(context.Context) bool // whether containers get to know it; nil: they do not

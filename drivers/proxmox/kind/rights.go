@@ -45,8 +45,11 @@ const (
 	RoleStartup   = "HomestakStartup"
 	RoleCluster   = "HomestakCluster"
 	RoleBackups   = "HomestakBackups"
-	RoleMappings  = "HomestakMappings"
-	RoleHA        = "HomestakHA"
+
+	RoleBackupJobs = "HomestakBackupJobs"
+
+	RoleMappings = "HomestakMappings"
+	RoleHA       = "HomestakHA"
 )
 
 // Needs collects what the resources of a site need.

@@ -58,14 +58,6 @@ func notBackedUp(next map[string]string) string {
 	return strings.Join(out, ", ")
 }
 
-// BackupStorage is the storage for final backups of a host.
-func BackupStorage(h *model.Host) string {
-	if h != nil && h.Storage != nil && h.Storage.Backups != "" {
-		return h.Storage.Backups
-	}
-	return "local"
-}
-
 // replication is a job that copies a guest to another node.
 type replication struct {
 	ID    string          `json:"id"`
@@ -117,7 +109,7 @@ type finalBackup struct {
 // newFinalBackup checks whether a backup can be made and seen, before the guest is shut
 // down for it: rights that are missing, a storage that is away or keeps no backups.
 func (r target) newFinalBackup(ctx context.Context, m owner.Tag) (*finalBackup, error) {
-	f := &finalBackup{target: r, storage: BackupStorage(r.host.Model), notes: fmt.Sprintf("homestak-gitops final backup of %s (%s)", m.Addr(), m.UUID)}
+	f := &finalBackup{target: r, storage: r.host.Model.BackupStorage(), notes: fmt.Sprintf("homestak-gitops final backup of %s (%s)", m.Addr(), m.UUID)}
 	for _, need := range []struct {
 		path  string
 		privs []string

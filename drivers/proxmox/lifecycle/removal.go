@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
@@ -19,8 +20,11 @@ import (
 
 // Destroy destroys a guest after verifying once more that it is ours, and after
 // what its ownership tag demands. In this order, so that nothing is shut down for nothing:
-// wait for our own tasks, verify, refuse, shut down, back up, verify again, destroy.
-func Destroy(ctx context.Context, h *kind.Host, s plan.Step) error {
+// wait for our own tasks, verify, refuse, run the scripts of before_destroy, shut down, back up, verify again, destroy. Each part reads
+// first, so that an interrupted removal goes on where it was.
+//
+// run runs a script in the guest; nil where none can be.
+func Destroy(ctx context.Context, h *kind.Host, s plan.Step, run func(ctx context.Context, at api.GuestRef, script string) error) error {
 	at := api.GuestRef{VMID: s.VMID, LXC: s.Address.Kind == "ct"}
 	for _, of := range []*model.Resource{s.Want, s.Have} {
 		if of != nil && of.Guest != nil {
@@ -52,7 +56,11 @@ func Destroy(ctx context.Context, h *kind.Host, s plan.Step) error {
 	if undo {
 		policy = owner.RemoveAtOnce // it never was what the policy is to keep
 	}
-	if err := r.takeLeave(ctx, is.Tag, policy, cfg); err != nil {
+	leave := func(ctx context.Context) error { return r.runBefore(ctx, is.Tag, run) }
+	if undo {
+		leave = func(context.Context) error { return nil }
+	}
+	if err := r.takeLeave(ctx, is.Tag, policy, cfg, leave); err != nil {
 		return fmt.Errorf("removing %s: %w", at, err)
 	}
 	cfg, is, err = r.departing(ctx, s.Address, undo)
@@ -113,9 +121,12 @@ func (r target) departing(ctx context.Context, addr model.Address, undo bool) (a
 // takeLeave does what the policy demands and shuts the guest down. A backup is made of the stopped guest, so that
 // it is complete. On failure the guest stays stopped, since the files want it gone and the next pass would stop it
 // again.
-func (r target) takeLeave(ctx context.Context, m owner.Tag, policy string, cfg api.GuestConfig) error {
+func (r target) takeLeave(ctx context.Context, m owner.Tag, policy string, cfg api.GuestConfig, leave func(context.Context) error) error {
 	switch policy {
 	case owner.RemoveAtOnce:
+		if err := leave(ctx); err != nil {
+			return err
+		}
 		return r.stopForGood(ctx, m)
 	case owner.RemoveUnused:
 		if err := r.mustBeUnused(ctx); err != nil {
@@ -144,8 +155,11 @@ func (r target) takeLeave(ctx context.Context, m owner.Tag, policy string, cfg a
 		}
 		if volid != "" {
 			model.RecordTask(ctx, volid)
-			return nil
+			return r.verifyFinal(ctx, m, volid, cfg)
 		}
+	}
+	if err := leave(ctx); err != nil {
+		return err
 	}
 	if err := r.stopForGood(ctx, m); err != nil {
 		return err
@@ -155,7 +169,73 @@ func (r target) takeLeave(ctx context.Context, m owner.Tag, policy string, cfg a
 		return fmt.Errorf("its final backup to %s failed, so it is kept, stopped: %w", f.storage, err)
 	}
 	model.RecordTask(ctx, volid)
+	return r.verifyFinal(ctx, m, volid, cfg)
+}
+
+// beforePatience limits one script of before_destroy.
+const beforePatience = 5 * time.Minute
+
+// runBefore runs the scripts of before_destroy in a guest that runs.
+func (r target) runBefore(ctx context.Context, m owner.Tag, run func(context.Context, api.GuestRef, string) error) error {
+	if len(m.BeforeDestroy()) == 0 {
+		return nil
+	}
+	now, err := r.power().State(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("checking whether it runs: %w", err)
+	case !now.Running:
+		return nil // an earlier attempt ran them, or there is nothing to stop
+	case run == nil || r.at.LXC:
+		return errors.New("before_destroy needs a guest agent, which containers do not have: take it out of the node, and apply that first")
+	}
+	for _, script := range m.BeforeDestroy() {
+		limited, cancel := context.WithTimeout(ctx, beforePatience)
+		err := run(limited, r.at, script)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("before_destroy %q failed, so it is kept as it is: %w", script, err)
+		}
+	}
 	return nil
+}
+
+// verifyFinal verifies the final backup where the tag says so.
+func (r target) verifyFinal(ctx context.Context, m owner.Tag, volid string, cfg api.GuestConfig) error {
+	if !m.VerifiesBackup() {
+		return nil
+	}
+	if !r.host.ID.HasKey() {
+		return errors.New("its final backup cannot be verified: the site has no ownership key")
+	}
+	vmid, err := r.freeVMID(ctx)
+	if err == nil {
+		at := api.GuestRef{Node: r.at.Node, VMID: vmid, LXC: r.at.LXC}
+		err = verifyArchive(ctx, r.host, at, model.RestoreName(m.Addr()), volid, api.StorageOf(cfg.Now["rootfs"]))
+	}
+	if err != nil {
+		return fmt.Errorf("its final backup is not proved, so it is kept, stopped: %w", err)
+	}
+	return nil
+}
+
+// freeVMID finds the highest free VMID of the site: plans draw the lowest ones.
+func (r target) freeVMID(ctx context.Context) (int, error) {
+	view, err := api.ReadView(ctx, r.host.API, r.host.Model)
+	if err != nil {
+		return 0, err
+	}
+	for _, ids := range r.host.VMIDs {
+		for id := ids.To; id >= ids.From; id-- {
+			if _, used := view.Guests[id]; used {
+				continue
+			}
+			if taken, err := api.IsTaken(ctx, r.host.API, id); err != nil || !taken {
+				return id, err
+			}
+		}
+	}
+	return 0, errors.New("no VMID of the site is free for it: widen a vmid_range")
 }
 
 // stopForGood stops a guest that shall go. If the HA manager cannot, the guest is

@@ -67,6 +67,11 @@ type destroy struct {
 	Policy string `json:"policy,omitempty"`
 	Orphan string `json:"orphan,omitempty"`
 	Down   int    `json:"down,omitempty"` // seconds to shut down cleanly
+
+	Before []string `json:"before,omitempty"` // scripts to run in it before it is stopped
+	Verify string   `json:"verify,omitempty"` // restore: its final backup has to boot
+
+	Services []string `json:"services,omitempty"` // that have to be on another node first
 }
 
 // Readable reports whether this program understands the tag. A newer version may
@@ -92,11 +97,14 @@ func Of(in model.Scope, kind, from string, down int) Tag {
 	d := destroy{Down: down}
 	if n := in.Node; n != nil {
 		if n.Decomm != nil {
-			d.Policy = n.Decomm.Policy
+			d.Policy, d.Before, d.Verify = n.Decomm.Policy, n.Decomm.Before, n.Decomm.Verify
+			if d.Policy == RemoveUnused {
+				d.Services = slices.Clone(n.Services)
+			}
 		}
 		d.Orphan = n.Orphan
 	}
-	if d != (destroy{}) {
+	if d.Policy != "" || d.Orphan != "" || d.Down != 0 || len(d.Before) > 0 || d.Verify != "" {
 		t.Destroy = &d
 	}
 	slices.SortFunc(t.Needs, model.Address.Compare)
@@ -134,6 +142,15 @@ func (t Tag) Terms() string {
 		}
 		if d.Orphan != "" {
 			parts = append(parts, "orphan "+d.Orphan)
+		}
+		if len(d.Services) > 0 {
+			parts = append(parts, "services "+strings.Join(d.Services, " "))
+		}
+		if d.Verify != "" {
+			parts = append(parts, "final backup verified by "+d.Verify)
+		}
+		for _, script := range d.Before {
+			parts = append(parts, "before "+script)
 		}
 		if d.Down != 0 {
 			parts = append(parts, fmt.Sprintf("down %d s", d.Down))
@@ -226,8 +243,19 @@ func (t Tag) matches(cfg api.GuestConfig) (ok bool, what string) {
 	return false, "MAC address"
 }
 
-// TemplateType is the type in the tag of a template.
-const TemplateType = "template"
+// TemplateType is the type in the tag of a template, and ScratchType that of a guest that was restored to verify a backup.
+const (
+	TemplateType = "template"
+	ScratchType  = "restore"
+)
+
+// Scratch reports whether a guest was restored by us to verify a backup, and the name of that verification. A site without a key
+// has none: such a guest is destroyed on the word of its tag alone.
+func (id Identity) Scratch(cfg api.GuestConfig, at api.GuestRef) (name string, ours bool) {
+	_, m, found := ParseDescription(cfg.Description())
+	ours = found && m.Type == ScratchType && m.Site == id.Site && m.Owner == id.Host && id.trust(m, at, cfg) >= Begun
+	return m.Node, ours
+}
 
 // NocloudISO is the record of a machine's NoCloud ISO in its tag: where it is or was, and
 // sums of what can be published, so that an edit that comes too late shows.
@@ -270,6 +298,25 @@ func (t Tag) OrphanPolicy() string {
 	}
 	return t.Destroy.Orphan
 }
+
+// BeforeDestroy are the scripts that run in a guest before it is stopped for its removal.
+func (t Tag) BeforeDestroy() []string {
+	if t.Destroy == nil {
+		return nil
+	}
+	return t.Destroy.Before
+}
+
+// Services are those that have to be on another node before the guest goes.
+func (t Tag) Services() []string {
+	if t.RemovalPolicy() != RemoveUnused {
+		return nil
+	}
+	return t.Destroy.Services
+}
+
+// VerifiesBackup reports whether the final backup of a guest has to boot before the guest is destroyed.
+func (t Tag) VerifiesBackup() bool { return t.Destroy != nil && t.Destroy.Verify == "restore" }
 
 // The decommission policies.
 const (

@@ -132,6 +132,9 @@ func (id Identity) trust(m Tag, at api.GuestRef, cfg api.GuestConfig) Trust {
 	}
 }
 
+// Trust is the trust in the tag of an object that is not a guest, by its signature alone.
+func (id Identity) Trust(m Tag) Trust { return id.trust(m, api.GuestRef{}, api.GuestConfig{}) }
+
 // isFromCreation reports whether a guest was created when the creation that its tag was signed for began. A clone has the
 // creation time of its template, and a container has none.
 func (t Tag) isFromCreation(at api.GuestRef, cfg api.GuestConfig) bool {

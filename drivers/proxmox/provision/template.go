@@ -54,7 +54,7 @@ func RemoveTemplate(ctx context.Context, h *kind.Host, s plan.Step) error {
 		r = s.Want
 	}
 	if r.Guest != nil {
-		return lifecycle.Destroy(ctx, h, s)
+		return lifecycle.Destroy(ctx, h, s, nil)
 	}
 	return removeDownload(ctx, h, r.Spec.(*guest.Template))
 }

@@ -97,7 +97,7 @@ func (w *World) Reopen() {
 		}
 		return w.Host.RoundTrip(r)
 	})
-	d, err := proxmox.Open(proxmox.Config{Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: check, Parent: w.Parent, Keys: w.Keys, Moved: w.Site.Moved})
+	d, err := proxmox.Open(proxmox.Config{Host: w.Site.Hosts["father"], Site: "home", VMIDs: w.Site.VMIDRanges, Owner: "father", Token: w.Host.Token(), Transport: check, Parent: w.Parent, Keys: w.Keys, Moved: w.Site.Moved})
 	require.NoError(w.T, err)
 	w.Driver = d
 }

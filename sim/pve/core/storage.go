@@ -47,7 +47,7 @@ type Volume struct {
 	Sums      func() map[string]string // Of its file; nil where they are not known.
 	Backup    *Backup                  // The guest in an archive.
 	Root      *content.RootSystem      // The system in a template of containers, if its content is known.
-	Broken    bool                     // A template that tar cannot unpack.
+	Broken    bool                     // A template or a backup that cannot be unpacked.
 	Disc      []byte                   // Content of a small ISO image that was uploaded; immutable.
 }
 

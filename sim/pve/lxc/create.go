@@ -341,6 +341,11 @@ func unpackCT(w *core.World, vmid int, conf perl.Config, order ctOrder, archive 
 			t.Logf("extracting archive '%s'", file)
 			t.Logf("Total bytes read: 2017280 (2.0MiB, 126MiB/s)")
 		}
+	} else if archive.Broken {
+		storage, name, _ := core.VolumeID(order.template)
+		if err := unpackFails(w, vmid, w.Stores[storage].FilePath(name), order, t.Logf); err != nil {
+			return err
+		}
 	} else if root == nil { // A backup was detected before.
 		root = &content.RootSystem{Ostype: conf["ostype"], Arch: cmp.Or(conf["arch"], "amd64")}
 	}

@@ -47,7 +47,11 @@ func restoreVM(w *core.World, c *core.Call, node string, vmid int, r restoring) 
 	w.SetLock(g, "create")
 	unlock := func(*core.Task) { w.SetLock(g, "") }
 	return w.Fork(c, node, core.Job{Kind: "qmrestore", ID: fmt.Sprint(vmid), Guest: g, Abort: unlock, End: func(t *core.Task) error {
-		if err := restoreInto(w, g, v.Backup, r, t.Logf); err != nil {
+		err := torn(w, v, r)
+		if err == nil {
+			err = restoreInto(w, g, v.Backup, r, t.Logf)
+		}
+		if err != nil {
 			unlock(t)
 			t.Logf("error before or during data restore, some or all disks were not completely restored. VM %d state is NOT cleaned up.", vmid)
 			return err
@@ -61,6 +65,17 @@ func restoreVM(w *core.World, c *core.Call, node string, vmid int, r restoring) 
 		}
 		return nil
 	}}), nil
+}
+
+// torn is the error of an archive that ends too early or cannot be unpacked. PVE frees the disks that it made for it
+// (restore_vma_archive in PVE/QemuServer.pm).
+func torn(w *core.World, v *core.Volume, r restoring) error {
+	if !v.Broken {
+		return nil
+	}
+	storage, name, _ := core.VolumeID(r.archive)
+	file, pipe := w.Stores[storage].FilePath(name), fmt.Sprintf("/var/tmp/vzdumptmp%d", w.Pid())
+	return perl.Fail("command 'set -o pipefail && zstd -q -d -c %s | vma extract -v -r %s.fifo - %s' failed: exit code 1", file, pipe, pipe)
 }
 
 // restoreInto is the task of a restore. Only the task notices whether a

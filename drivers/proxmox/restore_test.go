@@ -1,0 +1,223 @@
+package proxmox_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
+)
+
+// proving is a world with a VM and a container that are backed up, and whose backups are to be verified at any time of day.
+func proving(w *world) {
+	w.T.Helper()
+	w.Node("db", func(vm *guest.VM) { vm.Agent = true })
+	w.Site.VMIDRanges = []model.VMIDRange{{Name: "all", From: 10000, To: 10099}}
+	w.Site.Backup = &model.Backup{Schedule: "02:30", MaxAge: 26 * time.Hour, Verify: "restore", Window: "00:00-00:00"}
+	w.Apply()
+	time.Sleep(time.Minute)
+	w.backUp(10000)
+}
+
+func (w *world) backUp(vmid int) {
+	w.T.Helper()
+	upid, err := w.Driver.Post(w.T.Context(), "/nodes/father/vzdump", map[string]any{"vmid": fmt.Sprint(vmid), "storage": "local", "compress": "zstd"})
+	require.NoError(w.T, err)
+	require.NoError(w.T, w.Driver.WaitTask(w.T.Context(), upid))
+}
+
+// due plans with what an agent remembers of verifications.
+func (w *world) due(was map[model.Address]model.Restored) *plan.Plan {
+	w.T.Helper()
+	want, found := w.Site.Want("father")
+	require.False(w.T, found.HasErrors(), "%v", found)
+	own := *want
+	own.Restored = was
+	have, err := w.Driver.Observe(w.T.Context(), &own)
+	require.NoError(w.T, err)
+	own.State = model.State{}
+	for addr, r := range want.State {
+		own.State[addr] = r
+	}
+	for _, r := range have.Further {
+		own.State[r.Addr] = r
+	}
+	return w.PlanFor(&own, have)
+}
+
+var none = map[model.Address]model.Restored{}
+
+// production is what must not change, byte for byte.
+func production(w *world) string {
+	s := w.Host.Snapshot()
+	var b strings.Builder
+	for _, g := range s.Guests {
+		if g.VMID == 10000 || g.VMID == 10001 {
+			fmt.Fprintf(&b, "%+v\n", g)
+		}
+	}
+	for _, name := range []string{"local", "local-lvm"} {
+		for _, v := range s.Volumes[name] {
+			fmt.Fprintf(&b, "%s %+v\n", name, v)
+		}
+	}
+	return b.String()
+}
+
+func TestABackupIsProvedByARestore(t *testing.T) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		proving(w)
+		before := production(w)
+		p := w.due(none)
+		require.Len(t, p.Steps, 1, "%v", p.Findings)
+		require.Equal(t, "restore.vm-db", p.Steps[0].Address.String())
+		require.Equal(t, 10001, p.Steps[0].VMID, "reserved like that of any guest")
+		require.Len(t, p.Backups, 1)
+		require.Empty(t, p.Backups[0].Stale)
+
+		started := false
+		w.Sees = func(r *http.Request) {
+			if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/qemu/10001/status/start") {
+				started = true
+				g := w.Guest(10001)
+				for key := range g.Config {
+					require.False(t, strings.HasPrefix(key, "net"), "it has %s at its first start", key)
+				}
+				require.NotEqual(t, w.Guest(10000).Config["smbios1"], g.Config["smbios1"])
+			}
+		}
+		require.NoError(t, w.Run(p)[p.Steps[0].Address])
+		require.True(t, started)
+		require.Equal(t, before, production(w))
+		require.Len(t, w.Host.Snapshot().Guests, 1)
+
+		now := time.Now()
+		proved := map[model.Address]model.Restored{dbAddr: {Tried: now, Proved: now}}
+		p = w.due(proved)
+		require.Empty(t, p.Steps)
+		require.Equal(t, now, *p.Backups[0].Proved)
+		time.Sleep(31 * 24 * time.Hour)
+		p = w.due(proved)
+		require.Len(t, p.Steps, 1)
+		require.Contains(t, p.Backups[0].Stale, "more than max_age 26h")
+		require.True(t, slices.ContainsFunc(p.Findings, func(f diag.Finding) bool {
+			return f.Address == "vm.db" && strings.Contains(f.Summary, "is stale") && strings.Contains(f.Detail, "the last backup task on node father succeeded")
+		}), "%v", p.Findings)
+		require.Empty(t, w.due(nil).Steps, "a pass by hand verifies nothing")
+		w.Site.Backup.Window = "03:00-03:01"
+		require.Empty(t, w.due(none).Steps)
+	})
+}
+
+// TestAFailedProofLeavesNothing: an archive that is torn, a guest that does not boot, a storage without room.
+func TestAFailedProofLeavesNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(e *pve.Edit, archive string)
+		says  string
+	}{
+		"a torn archive":                {func(e *pve.Edit, archive string) { e.Spoil(archive, true) }, "vma extract"},
+		"a system that does not boot":   {func(e *pve.Edit, archive string) { e.Spoil(archive, false) }, "its guest agent has not answered within 10m0s"},
+		"a full storage":                {func(e *pve.Edit, _ string) { e.Fill("local-lvm", true) }, "free space in thin pool"},
+		"an archive without the agent":  {func(e *pve.Edit, _ string) { e.Set(10000, "agent", "0") }, "no guest agent"},
+		"an archive that is gone since": {func(e *pve.Edit, archive string) { e.RemoveVolume(archive) }, "does not exist"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				proving(w)
+				if strings.Contains(c.says, "agent") && strings.Contains(c.says, "no guest") {
+					w.Host.Edit(func(e *pve.Edit) { c.spoil(e, "") })
+					time.Sleep(time.Minute)
+					w.backUp(10000)
+				}
+				p := w.due(none)
+				p.Steps = slices.DeleteFunc(p.Steps, func(s plan.Step) bool { return s.Address.Kind != "restore" })
+				archive := p.Backups[0].Archive
+				w.Host.Edit(func(e *pve.Edit) { c.spoil(e, archive) })
+				before := production(w)
+				err := w.Run(p)[model.Address{Kind: "restore", Name: "vm-db"}]
+				require.ErrorContains(t, err, c.says)
+				require.Equal(t, before, production(w))
+				require.Len(t, w.Host.Snapshot().Guests, 1)
+
+				tried := map[model.Address]model.Restored{dbAddr: {Tried: time.Now(), Error: err.Error()}}
+				p = w.due(tried)
+				require.False(t, slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return s.Address.Kind == "restore" }), "not again in the same window")
+				require.True(t, slices.ContainsFunc(p.Findings, func(f diag.Finding) bool { return strings.Contains(f.Summary, c.says) && f.Address == "vm.db" }), "%v", p.Findings)
+			})
+		})
+	}
+}
+
+// TestRestartedWhileABackupIsProved: the agent dies at any moment of a verification; the next one removes what is left, whether it
+// verifies again or not.
+func TestRestartedWhileABackupIsProved(t *testing.T) {
+	const tick = 700 * time.Millisecond
+	for at := tick; at < 16*time.Second; at += tick {
+		t.Run(at.String(), func(t *testing.T) {
+			inTime(t, pve.Config{TaskTime: 2 * time.Second}, func(t *testing.T, w *world) {
+				proving(w)
+				before := production(w)
+				dying, cancel := context.WithTimeout(t.Context(), at)
+				defer cancel()
+				w.RunUntil(dying, w.due(none))
+				w.Reopen()
+				if at%(2*tick) == 0 {
+					p := w.due(none)
+					require.NoError(t, w.Run(p)[model.Address{Kind: "restore", Name: "vm-db"}], "%v", p.Findings)
+				}
+				time.Sleep(5 * time.Second) // the task of the first has ended
+				w.Apply()
+				require.Equal(t, before, production(w))
+				require.Len(t, w.Host.Snapshot().Guests, 1)
+			})
+		})
+	}
+}
+
+// TestAContainersBackupIsProved: PVE cannot ask a container more than whether it runs.
+func TestAContainersBackupIsProved(t *testing.T) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.CT("mail", nil)
+		w.Site.Backup = &model.Backup{Schedule: "02:30", Verify: "restore", Window: "00:00-00:00"}
+		w.Apply()
+		w.backUp(10000)
+		before := production(w)
+		p := w.due(none)
+		require.Len(t, p.Steps, 1, "%v", p.Findings)
+		require.NoError(t, w.Run(p)[p.Steps[0].Address])
+		require.Equal(t, before, production(w))
+		archive := p.Backups[0].Archive
+		w.Host.Edit(func(e *pve.Edit) { e.Spoil(archive, true) })
+		require.ErrorContains(t, w.Run(w.due(none))[p.Steps[0].Address], "tar")
+		require.Len(t, w.Host.Snapshot().Guests, 1)
+	})
+}
+
+// TestTheFinalBackupIsProvedBeforeAGuestIsDestroyed, and scripts run in it before it is stopped.
+func TestTheFinalBackupIsProvedBeforeAGuestIsDestroyed(t *testing.T) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		n := w.Node("db", func(vm *guest.VM) { vm.Agent = true })
+		n.Decomm = &model.Decomm{Policy: "requires_final_backup", Verify: "restore", Before: []string{"echo bye"}}
+		w.Site.VMIDRanges = []model.VMIDRange{{Name: "all", From: 10000, To: 10099}}
+		w.Reopen()
+		w.Apply()
+		time.Sleep(time.Minute)
+		w.Drop("db")
+		p := w.Plan()
+		require.Contains(t, p.Steps[0].Reason, "after a final backup to local, verified by a restore")
+		require.NoError(t, w.Run(p)[dbAddr])
+		require.Empty(t, w.Host.Snapshot().Guests)
+		require.Len(t, backups(w), 1)
+		require.Equal(t, []string{"qmcreate", "qmrestore", "qmstart", "qmstop", "qmdestroy"}, tasksOf(w, 10099))
+	})
+}

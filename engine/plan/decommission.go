@@ -1,0 +1,73 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Names returns the words by which files know a guest: its name, its addresses and its VMID, without those that another wanted guest
+// takes over.
+func Names(have *model.Resource, w *model.Want) []string {
+	words := map[string]bool{have.Addr.Name: true, strconv.Itoa(have.Guest.VMID): true}
+	staticAddresses(have, func(ip string) { words[ip] = true })
+	for addr, r := range w.State {
+		if addr == have.Addr || r.Guest == nil {
+			continue
+		}
+		delete(words, addr.Name)
+		delete(words, strconv.Itoa(r.Guest.VMID))
+		staticAddresses(r, func(ip string) { delete(words, ip) })
+	}
+	out := make([]string, 0, len(words))
+	for word := range words {
+		out = append(out, word)
+	}
+	return out
+}
+
+// staticAddresses calls a function with each static address of a guest.
+func staticAddresses(r *model.Resource, found func(ip string)) {
+	for _, a := range model.Attrs(r.Spec) {
+		if !strings.HasPrefix(a.Path, "nic.") || !strings.HasSuffix(a.Path, ".ip") && !strings.HasSuffix(a.Path, ".ip6") {
+			continue
+		}
+		if text, ok := a.Value.(string); ok {
+			if p, err := netip.ParsePrefix(text); err == nil {
+				found(p.Addr().String())
+			}
+		}
+	}
+}
+
+// guardReferenced keeps guests that something still refers to.
+func guardReferenced(g *guard, s *Step) {
+	if why := g.in.Referenced[s.Address]; s.Action == Delete && why != "" {
+		g.refuse(s, diag.FromGuard, why, "remove the reference, or make the path readable, and apply again; references of the site names what is searched")
+	}
+}
+
+// guardServices keeps a guest whose services were to be migrated first, while one of them is on no other ready node.
+func guardServices(g *guard, s *Step) {
+	if s.Action != Delete && s.Action != Replace || s.Have.Guest == nil {
+		return
+	}
+	for _, service := range s.Have.Guest.Services {
+		ready := func(addr model.Address) bool {
+			n, is := g.in.Want.Nodes[addr], g.have[addr]
+			goes := g.steps[addr] != nil && (g.steps[addr].Action == Delete || g.steps[addr].Action == Replace)
+			return addr != s.Address && n != nil && slices.Contains(n.Services, service) && is != nil && is.Guest != nil && is.Guest.Running &&
+				!is.Guest.Starting && !goes && !slices.Contains(g.in.Failing, addr)
+		}
+		if !slices.ContainsFunc(g.addrs, ready) {
+			g.refuse(s, diag.FromGuard, fmt.Sprintf("its service %s is on no other node of this host that runs and whose checks hold", service),
+				"its decommission policy is requires_migration_first: declare the service on another node, apply that, and remove this one then")
+			return
+		}
+	}
+}
