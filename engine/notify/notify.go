@@ -271,16 +271,18 @@ func (n *Notifiers) store(next state) {
 	n.broken = err
 }
 
-// due gives the message that each notifier sends next: the first of its queue, or the announcement of what lasts.
+// due gives the message that each notifier sends next: the first of its queue that counts, or the announcement of what lasts.
 func (n *Notifiers) due(rules map[string]*model.Notify, now time.Time) map[string]Message {
 	out := map[string]Message{}
 	for name, rule := range rules {
 		l, of := n.lines[name], n.state.Notifiers[name]
 		switch {
 		case l == nil || of == nil || l.busy || now.Before(l.next) && l.next.Sub(now) <= mostWait:
-		case len(of.Queue) > 0 && !n.acked[of.Queue[0].ID]:
-			out[name] = of.Queue[0]
-		case rule.Type == model.NotifyAlertmanager && len(of.Queue) == 0 && len(of.Open) > 0 && past(now, l.fresh, n.pace(freshFor)):
+		case len(of.Queue) > 0:
+			if m := of.first(); !n.acked[m.ID] {
+				out[name] = m
+			}
+		case rule.Type == model.NotifyAlertmanager && len(of.Open) > 0 && past(now, l.fresh, n.pace(freshFor)):
 			out[name] = of.lasting(now)
 		}
 	}

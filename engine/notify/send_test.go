@@ -694,6 +694,35 @@ func TestStatusesOfACommit(t *testing.T) {
 	})
 }
 
+// A commit that the forge lost, since its branch was rewritten, does not delay the statuses of the next one.
+func TestACommitThatTheForgeLost(t *testing.T) {
+	var set []string
+	rule := model.Notify{Type: model.NotifyGitea, To: "https://git.example.org/o/r", Secret: "x"}
+	running(t, rule, func(_ context.Context, m Message) error {
+		if m.Commit == other {
+			return &failure{err: errors.New("it answered 500")}
+		}
+		set = append(set, fmt.Sprintf("%.3s %s %s", m.Commit, m.Context, m.State))
+		return nil
+	}, func(t *testing.T, n *Notifiers, change func(func(*Seen))) {
+		for _, id := range []string{other, head} {
+			change(func(s *Seen) {
+				s.Status.InForce = &agent.CommitStatus{ID: id}
+				s.Status.Last = &agent.PassStatus{Commit: id, Outcome: engine.Failed}
+			})
+			time.Sleep(time.Minute)
+			change(func(s *Seen) {
+				s.Status.Converged, s.Status.Last = s.Status.InForce, &agent.PassStatus{Commit: id, Outcome: engine.Done}
+			})
+			time.Sleep(time.Hour)
+		}
+		synctest.Wait()
+		require.Contains(t, set, "012 homestak/father success")
+		require.Contains(t, set, "012 homestak success")
+		require.Equal(t, 2, n.Status()[0].Queued, "each context of the other one once")
+	})
+}
+
 // A test says at once what is wrong.
 func TestTest(t *testing.T) {
 	var got []Message

@@ -44,11 +44,7 @@ func (s *notifierState) commits(rule *model.Notify, seen Seen, now time.Time) {
 			s.Set = map[string]string{}
 		}
 		s.Set[key] = h.state
-		for i := len(s.Queue) - 1; i > 0; i-- { // the first one may be on its way
-			if q := s.Queue[i]; q.Commit == commit && q.Context == h.host {
-				s.Queue = slices.Delete(s.Queue, i, i+1)
-			}
-		}
+		s.Queue = slices.DeleteFunc(s.Queue, func(q Message) bool { return q.Commit == commit && q.Context == h.host }) // one may be on its way
 		s.queue(Message{ID: newID(), Kind: kindStatus, At: now.UTC(), Commit: commit, Context: h.host, State: h.state, Text: diag.Line(seen.Mask(h.text))})
 	}
 	if r := st.Refused; r != nil && rule.Covers(st.Identity) {

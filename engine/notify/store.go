@@ -120,6 +120,13 @@ const mostQueued = 200
 // queue appends a message.
 func (s *notifierState) queue(m Message) { s.Queue = append(s.Queue, m) }
 
+// first is the message to send next. Statuses of the newest commit come first: a forge that lost an older one takes none of it, and
+// does not say so for certain.
+func (s *notifierState) first() Message {
+	newest := s.Queue[len(s.Queue)-1].Commit
+	return s.Queue[slices.IndexFunc(s.Queue, func(m Message) bool { return m.Commit == newest })]
+}
+
 // bound drops messages that nobody can want any more, the oldest ones of too many first.
 func (s state) bound(now time.Time) {
 	for _, of := range s.Notifiers {
