@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"maps"
 	"slices"
 	"sort"
 	"time"
@@ -68,8 +69,8 @@ func (s *notifierState) step(e edge, now *incidents, at time.Time) {
 			delete(e.pending, key)
 		}
 	}
-	for key, i := range there {
-		if !known[key] && !s.join(i) {
+	for _, key := range slices.Sorted(maps.Keys(there)) { // they join in this order
+		if i := there[key]; !known[key] && !s.join(i) {
 			e.count(key, i, at)
 		}
 	}
