@@ -51,14 +51,14 @@ func days() []day {
 		{
 			name: "machines", site: vm("web", brief) + clone("copy"), live: (*story).live, begin: beginGolden,
 			tries: func(r role) bool {
-				return !in("HomestakSeeds", "HomestakBackups", "VM.Backup", "VM.GuestAgent.Audit", "VM.GuestAgent.Unrestricted")(r)
+				return !in("HomestakSeeds", "HomestakBackups", "HomestakBackupJobs", "VM.Backup", "VM.GuestAgent.Audit", "VM.GuestAgent.Unrestricted")(r)
 			},
 			soft: []string{"Sys.Audit"},
 		},
 		{
 			name: "containers", site: ct("web", brief) + ctClone("copy"), live: (*story).liveCT, begin: beginGoldenCT,
 			tries: func(r role) bool {
-				return !in("HomestakSeeds", "HomestakBackups", "VM.Backup", "VM.GuestAgent.Audit", "VM.GuestAgent.Unrestricted")(r)
+				return !in("HomestakSeeds", "HomestakBackups", "HomestakBackupJobs", "VM.Backup", "VM.GuestAgent.Audit", "VM.GuestAgent.Unrestricted")(r)
 			},
 			soft: []string{"Sys.Audit", "Sys.Modify", "VM.Config.HWType", "VM.Config.Cloudinit", "VM.Config.CDROM"},
 		},
@@ -67,6 +67,9 @@ func days() []day {
 		},
 		{
 			name: "backups", site: precious, live: (*story).leave, begin: begin, tries: in("HomestakBackups", "VM.Backup"),
+		},
+		{
+			name: "jobs", site: kept, live: (*story).liveJobs, begin: begin, tries: in("HomestakBackupJobs"),
 		},
 		{
 			name: "user_data", site: seeded, live: (*story).boot, begin: begin, tries: in("HomestakSeeds", "VM.GuestAgent.Audit"),
@@ -85,6 +88,7 @@ func days() []day {
 
 var (
 	precious  = vm("precious", decommission("requires_final_backup"), brief)
+	kept      = vm("kept", "backup {\n      schedule = \"02:30\"\n      storage  = \"nightly\"\n      max_age  = \"26h\"\n    }", brief)
 	seeded    = vm("told", "agent = true", `user_data = "#cloud-config\nruncmd: [[\"true\"]]\n"`, brief)
 	checked   = vm("up", "agent = true", "check \"up\" {\n      agent    = true\n      interval = \"1s\"\n      timeout  = \"20s\"\n    }", brief)
 	commanded = vm("up", "agent = true", "check \"up\" {\n      command  = \"exit 0\"\n      interval = \"1s\"\n      timeout  = \"20s\"\n    }", brief)
@@ -95,6 +99,7 @@ var (
 func shelves() []pve.Storage {
 	return append(pve.DefaultStorages(),
 		pve.Storage{Name: "backups", Type: "dir", Content: []string{"backup"}},
+		pve.Storage{Name: "nightly", Type: "dir", Content: []string{"backup"}},
 		pve.Storage{Name: "isos", Type: "dir", Content: []string{"iso"}},
 	)
 }
@@ -153,6 +158,29 @@ func (s *story) liveSets() string {
 		}
 		if p := s.plan(); len(steps(p))+len(p.Unknown) > 0 {
 			return fmt.Sprintf("not in sync: %v %v", steps(p), p.Unknown)
+		}
+	}
+	return ""
+}
+
+// liveJobs makes a backup job, changes it and removes it.
+func (s *story) liveJobs() string {
+	s.t.Helper()
+	for _, step := range []struct{ what, text string }{
+		{"create", kept}, {"change", strings.Replace(kept, "02:30", "03:30", 1)}, {"remove", vm("kept", brief)},
+	} {
+		s.deploy("web", step.text)
+		if r := s.try(); !right(r) {
+			return step.what + ": " + describe(r)
+		}
+		p := s.plan()
+		if len(steps(p))+len(p.Unknown) > 0 {
+			return fmt.Sprintf("not in sync: %v %v", steps(p), p.Unknown)
+		}
+		for _, f := range p.Findings {
+			if strings.Contains(f.Summary, "stale") {
+				return f.Summary
+			}
 		}
 	}
 	return ""
