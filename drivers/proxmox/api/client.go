@@ -270,7 +270,7 @@ func Text(raw json.RawMessage) string {
 	case string(s) == "false":
 		return "0"
 	case s[0] == '"':
-		if inner := bytes.Trim(s, `"`); bytes.IndexByte(inner, '\\') < 0 && utf8.Valid(inner) {
+		if inner := s[1:max(len(s)-1, 1)]; bytes.IndexByte(inner, '\\') < 0 && utf8.Valid(inner) {
 			return string(inner) // nothing to translate, as in nearly all of the thousands that a pass reads
 		}
 		if text, err := jsontext.AppendUnquote(make([]byte, 0, len(s)), s); err == nil {

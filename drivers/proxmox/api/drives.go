@@ -12,6 +12,9 @@ import (
 
 // IsDrive reports whether a key is that of a drive of a VM, also of a disk that is attached nowhere.
 func IsDrive(key string) bool {
+	if key == "" || !isNumber(key[len(key)-1:]) { // as of nearly all keys
+		return false
+	}
 	for _, bus := range []string{"scsi", "virtio", "sata", "ide", "efidisk", "tpmstate", "unused"} {
 		if rest, ok := strings.CutPrefix(key, bus); ok && isNumber(rest) {
 			return true
