@@ -50,9 +50,17 @@ func TestReceiptsGoUp(t *testing.T) {
 	require.Equal(t, 10, intact(t, above).Intact)
 	require.Equal(t, [][]string{{}, {"middle"}, {"middle", "inner"}}, must(root.Chains()))
 
+	// A child that lost its data folder has another key and chain, which begins there.
+	lost := open(t, t.TempDir())
+	write(t, lost, took(50, 1), took(51, 1))
+	p = intact(t, sendTo(t, lost, parent, "inner"))
+	require.Equal(t, 12, p.Intact)
+	require.Len(t, p.Keys, 2)
+	broken(t, at, Expect{Keys: must(child.Keys())}, "ab50: it is signed with a foreign key")
+
 	// The end that the child lost is known by the copy.
 	require.NoError(t, os.Remove(child.file(must(child.Head()).ID)))
-	broken(t, child, Expect{Newest: must(at.Head()).ID}, "the end of the chain was cut off")
+	broken(t, child, Expect{Newest: must(above.Head()).ID}, "the end of the chain was cut off")
 }
 
 // Over the limit, a parent drops by its own record, and takes that of a child which dropped some before it sent them.

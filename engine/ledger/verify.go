@@ -131,6 +131,7 @@ type prover struct {
 	sound    bool   // before is intact
 	signed   bool   // one before it has a signature
 	original bool   // before is signed, and its signature holds
+	key      string // that signed before
 }
 
 func prove(links []link, gaps [][]byte, e Expect) Proof {
@@ -211,7 +212,7 @@ func (p *prover) link(k link, g *dropped) {
 		}
 	}
 	p.signed = p.signed || r.Signature != ""
-	p.before, p.hash, p.sound, p.original = k, digest(k.text), why == "", why == "" && r.Signature != ""
+	p.before, p.hash, p.sound, p.original, p.key = k, digest(k.text), why == "", why == "" && r.Signature != "", r.Key
 }
 
 // joins checks that a receipt recorded the one before it.
@@ -220,6 +221,7 @@ func (p *prover) joins(k link, r *Receipt, g *dropped) {
 	case g != nil && r.Previous == g.Hash && (p.before.id == "" || g.Previous == p.hash):
 	case p.before.id == "" && p.hash == "" && (r.Previous == "" || r.Signature == ""): // earlier versions removed the oldest without a record
 	case p.before.id != "" && r.Previous == p.hash:
+	case r.Previous == "" && r.Signature != "" && r.Key != p.key: // a new chain, after the data folder was lost: Keys show it
 	case p.before.id == "" && len(p.Broken) == 0 && p.Intact == 0:
 		p.broken(k.id, "the receipts before it are missing")
 	case p.before.id == "":

@@ -64,6 +64,9 @@ func receiptLine(r ledger.Receipt, address string) string {
 	if r.Drift {
 		text += " (drift reverted" + by(editors) + ")"
 	}
+	if r.Reverts != nil {
+		text += " (reverts " + Short(r.Reverts.Commit) + ")"
+	}
 	if r.Passes > 1 && r.First != nil {
 		text += fmt.Sprintf(" (the last of %d such passes since %s)", r.Passes, When(*r.First))
 	}
