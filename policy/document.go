@@ -165,6 +165,11 @@ func nodeDocuments(s *model.Site, w *model.Want) map[string]any {
 	specs := map[string]map[string]any{}
 	for m, n := range deployed(s) {
 		d := nodeDocument(m, n)
+		if d["backup"] = nil; n.Resource != nil {
+			if b, _ := model.BackupOf(s, n); b != nil { // also that of its manifest or the site
+				d["backup"] = describe(reflect.ValueOf(b).Elem(), "", open)
+			}
+		}
 		if spec := s.Specs[n.Spec]; spec != nil {
 			if specs[n.Spec] == nil {
 				specs[n.Spec] = specDocument(s, spec)

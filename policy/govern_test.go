@@ -164,6 +164,24 @@ func TestWaiversThatAreWrong(t *testing.T) {
 	require.Contains(t, found[0].Detail, "naming")
 }
 
+// The backup of a node is also that of its manifest, or of the site, unless it is off.
+func TestBackupsOfManifestsCount(t *testing.T) {
+	s, off := set(t), false
+	site := site()
+	site.Packs = pack("backups")
+	denied := func() int {
+		found, _ := s.Site(t.Context(), site, request())
+		return len(found)
+	}
+	require.Equal(t, 2, denied())
+	site.Backup = &model.Backup{Schedule: "02:30"}
+	require.Zero(t, denied())
+	site.Manifests["web"].Nodes[0].Backup = &model.Backup{Enabled: &off}
+	require.Equal(t, 1, denied())
+	site.Backup, site.Manifests["web"].Backup = nil, &model.Backup{Schedule: "02:30"}
+	require.Equal(t, 1, denied())
+}
+
 // A waiver that cannot count does not count: a protected guest stays.
 func TestAProtectedGuestIsNotWaived(t *testing.T) {
 	s := set(t)

@@ -1,6 +1,6 @@
 # METADATA
 # title: Backups of nodes
-# description: Every node has a backup declared, but those of named roles.
+# description: Every node has a backup, of its own or of its manifest or the site, but those of named roles.
 # scope: package
 # schemas:
 #   - input: schema.pass
@@ -24,5 +24,4 @@ deny contains {
 	some name, node in input.site.nodes
 	not packs.role(node) in packs.words(except)
 	object.get(node, "backup", null) == null
-	object.get(input.site, "backup", null) == null
 }

@@ -91,7 +91,6 @@ cases := {
 		"good": {"doc": on("backups", {}, node), "want": set()},
 		"none": {"doc": on("backups", {}, with_value("/backup", null)), "want": {"backup-declared"}},
 		"not needed": {"doc": on("backups", {"except": "dns"}, with_value("/backup", null)), "want": set()},
-		"of the site": {"doc": json.patch(on("backups", {}, with_value("/backup", null)), [{"op": "add", "path": "/site/backup", "value": {}}]), "want": set()},
 	},
 	"protection": {
 		"good": {"doc": on("protection", {"roles": "db dns"}, node), "want": set()},

@@ -185,7 +185,7 @@ func (r *Report) check(identity string, now time.Time) error {
 		switch {
 		case f.Severity != diag.Error && f.Severity != diag.Warning:
 			return invalid("finding %d has the severity %.80q", i+1, f.Severity)
-		case max(len(f.Summary), len(f.Detail), len(f.Address), len(f.Code), len(f.At.File), len(f.Source)) > maxText:
+		case max(len(f.Summary), len(f.Detail), len(f.Address), len(f.Code), len(f.At.File), len(f.Source), len(f.Rule), len(f.Waiver)) > maxText:
 			return &ReportTooLargeError{fmt.Sprintf("finding %d has a text of more than %d bytes", i+1, maxText)}
 		}
 	}

@@ -255,7 +255,7 @@ func (f *folding) below(top []ReportNode) {
 func bounded(all diag.List) diag.List {
 	out, room := diag.List{}, MaxReport/4
 	for _, f := range all {
-		for _, text := range []*string{&f.Summary, &f.Detail, &f.Address, &f.Code, &f.At.File} {
+		for _, text := range []*string{&f.Summary, &f.Detail, &f.Address, &f.Code, &f.At.File, &f.Rule, &f.Waiver} {
 			*text = ShortenText(*text)
 		}
 		if room -= size(f) + len(","); room < 0 || len(out) == maxReportFindings {
