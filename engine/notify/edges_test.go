@@ -408,14 +408,18 @@ func TestBoundedQueue(t *testing.T) {
 // A state that cannot be read or written keeps nothing from starting, and nothing is sent that could come twice.
 func TestStateThatCannotBeKept(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "notify.json")
-	for _, text := range []string{"{", `{"version":2}`} {
+	for _, text := range []string{"{", `{"version":2,"notifiers":{"ops":{"queue":[{"id":"x"}]}}}`, `{"version":1,"notifiers":{"ops":{},"x":7}}`} {
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		n, err := Open(Options{File: file, Log: slog.New(slog.DiscardHandler)})
 		require.ErrorContains(t, err, file)
 		require.Empty(t, n.state.Notifiers)
 	}
+	require.NoError(t, os.WriteFile(file, []byte(`{"version":1,"notifiers":{"ops":null}}`), 0o600))
+	n, err := Open(Options{File: file, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	n.look(seenOf(0, map[string]*model.Notify{"ops": {Type: model.NotifyWebhook, After: 1}}, nil), noon)
 	full := true
-	n, err := Open(Options{File: filepath.Join(t.TempDir(), "x"), Log: slog.New(slog.DiscardHandler), Replace: func(name string, content []byte) error {
+	n, err = Open(Options{File: filepath.Join(t.TempDir(), "x"), Log: slog.New(slog.DiscardHandler), Replace: func(name string, content []byte) error {
 		if full {
 			return errors.New("no space left on device")
 		}

@@ -72,7 +72,7 @@ func readState(file string) (state, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
-	was := s
+	var was state
 	if err == nil {
 		err = json.Unmarshal(text, &was)
 	}
@@ -82,6 +82,7 @@ func readState(file string) (state, error) {
 	if err != nil {
 		return s, fmt.Errorf("read the state of notifications in %s: %w", file, err)
 	}
+	maps.DeleteFunc(was.Notifiers, func(_ string, of *notifierState) bool { return of == nil })
 	return was, nil
 }
 
