@@ -3,6 +3,7 @@ package notify
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/base64"
@@ -341,9 +342,10 @@ func TestCertificateOfAReceiver(t *testing.T) {
 type mailbox struct {
 	net.Listener
 	cert     tls.Certificate
-	implicit bool // TLS from the start
-	starts   bool // it offers STARTTLS
-	reject   string
+	implicit bool   // TLS from the start
+	starts   bool   // it offers STARTTLS
+	reject   string // a verb, or "." for a letter
+	answer   string // to that; 550 no unless set
 	talk     string // sent without an end
 	letters  chan string
 }
@@ -382,7 +384,7 @@ func (b *mailbox) session(conn net.Conn) {
 		fmt.Fprintf(&log, "%t %s", secure, line)
 		switch verb := strings.ToUpper(strings.Fields(line)[0]); {
 		case b.reject != "" && strings.HasPrefix(line, b.reject):
-			say("550 no")
+			say(cmp.Or(b.answer, "550 no"))
 		case verb == "EHLO" && b.starts && !secure:
 			say("250-mail.example.org\r\n250 STARTTLS")
 		case verb == "EHLO":
@@ -404,6 +406,10 @@ func (b *mailbox) session(conn net.Conn) {
 					break
 				}
 				log.WriteString(line)
+			}
+			if b.reject == "." {
+				say(b.answer)
+				continue
 			}
 			say("250 taken")
 			b.letters <- log.String()
@@ -472,6 +478,8 @@ func TestFaultsOfMailServers(t *testing.T) {
 	}{
 		"wrong certificate": {mailbox{starts: true}, func(n *model.Notify) { n.CAPEM = nil }, "certificate"},
 		"rejected":          {mailbox{starts: true, reject: "RCPT"}, nil, "550 \"no\""},
+		"a bad letter":      {mailbox{starts: true, reject: ".", answer: "554 spam"}, nil, "554"},
+		"a full disk":       {mailbox{starts: true, reject: ".", answer: "452 no room"}, nil, "452"},
 		"wrong password":    {mailbox{implicit: true, reject: "AUTH"}, nil, "log in: 550 \"no\""},
 		"endless":           {mailbox{talk: "250-x\r\n"}, nil, "the mail server says too much"},
 	} {
@@ -483,6 +491,8 @@ func TestFaultsOfMailServers(t *testing.T) {
 			err := post(t.Context(), n, one(kindFiring))
 			require.ErrorContains(t, err, c.want)
 			require.NotContains(t, err.Error(), "pass")
+			f, final := errors.AsType[*failure](err)
+			require.Equal(t, c.box.reject == "." && c.want == "554", final && f.final, "only what is wrong with this letter is final")
 		})
 	}
 	n := mailServer(t, &mailbox{})

@@ -13,6 +13,7 @@ import (
 	netmail "net/mail"
 	"net/netip"
 	"net/smtp"
+	"net/textproto"
 	"net/url"
 	"time"
 
@@ -122,6 +123,10 @@ func deliver(c *smtp.Client, n *model.Notify, m Message) error {
 		return err
 	}
 	if err := w.Close(); err != nil {
+		said, ok := errors.AsType[*textproto.Error](err)
+		if ok && said.Code/100 == 5 {
+			return &failure{err: err, final: true} // it is about this letter
+		}
 		return err
 	}
 	_ = c.Quit() // it was taken
