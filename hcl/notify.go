@@ -114,11 +114,12 @@ func (l *load) checkDestination(b *lang.Block, n *model.Notify, sensitive []stri
 		}
 	}
 	u, err := url.Parse(server)
+	secret := b.Body.Attributes["secret"] != nil && n.Type != model.NotifyWebhook || name == "to" && slices.Contains(sensitive, "to")
 	switch {
 	case server == "": // it is not known here, or reported
 	case err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil:
 		check(name, server, "must be a URL that begins with https:// or http://, without a user")
-	case u.Scheme == "http" && b.Body.Attributes["secret"] != nil && n.Type != model.NotifyWebhook && !onLoopback(u.Hostname()):
+	case u.Scheme == "http" && secret && !onLoopback(u.Hostname()):
 		check(name, server, "must begin with https://, since the secret would cross the network in clear text")
 	}
 }
