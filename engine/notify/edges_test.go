@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -505,6 +506,17 @@ func TestIncidentsOfATree(t *testing.T) {
 	}, got)
 	require.True(t, f.unknown["dead"] && f.unknown["below"] && f.unknown["new"] && f.unknown["joins"])
 	require.False(t, f.unknown["father"] || f.unknown["inner"])
+
+	s.Tree.Nodes = []wire.ReportNode{
+		{Name: "inner", Type: "pve", Parent: "father", Phase: wire.PhaseRun, Error: "no storage", Failed: true},
+		{Name: "leaves", Type: "vm", Parent: "inner", Phase: wire.PhaseDestroy, Error: "waits"},
+		{Name: "waits", Type: "vm", Parent: "inner", Phase: wire.PhaseCreate},
+	}
+	last := find(s, noon).list
+	require.True(t, slices.ContainsFunc(last, func(i incident) bool { return i.key() == "failed inner host.inner" }), "no other incident says that")
+	s.Tree.Nodes[2].Error = "it broke"
+	last = find(s, noon).list
+	require.False(t, slices.ContainsFunc(last, func(i incident) bool { return i.key() == "failed inner host.inner" }), "that of the node does")
 
 	s.Status.Nodes, s.Status.Refused, s.Tree.Nodes, s.Status.Suspended, s.Status.Repository = nil, nil, nil, nil, agent.RepositoryStatus{}
 	s.PageEnds, s.Status.At = time.Time{}, noon.Add(time.Hour)

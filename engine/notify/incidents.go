@@ -65,7 +65,7 @@ const mostIncidentText = 300
 
 // find finds what is wrong.
 func find(s Seen, now time.Time) *incidents {
-	f := &finder{Seen: s, out: &incidents{unknown: map[string]bool{}, shown: map[string]bool{s.Status.Identity: true}}, troubled: map[string]bool{}}
+	f := &finder{Seen: s, out: &incidents{unknown: map[string]bool{}, shown: map[string]bool{s.Status.Identity: true}}, troubled: map[string]bool{}, told: map[string]bool{}}
 	f.own(now)
 	f.tree()
 	f.expiring(now)
@@ -76,6 +76,7 @@ type finder struct {
 	Seen
 	out      *incidents
 	troubled map[string]bool // hosts that are not ready because of something below them
+	told     map[string]bool // hosts with an incident of a node of theirs
 }
 
 func (f *finder) add(c Condition, host, address, cause, round, text string, args ...any) {
@@ -166,6 +167,9 @@ const driftSaid = "drift: "
 // tree finds what is wrong with nodes and with hosts below. Each has its parent before it.
 func (f *finder) tree() {
 	for _, n := range slices.Backward(f.Tree.Nodes) {
+		if n.Phase != wire.PhaseDestroy && n.Error != wire.NotReported && (!n.Ready && n.Error != "" || n.Failing != "") {
+			f.told[n.Parent] = true
+		}
 		if !n.Ready || n.Failing != "" || f.troubled[n.Name] {
 			f.troubled[n.Parent] = true
 		}
@@ -201,7 +205,8 @@ func (f *finder) host(n wire.ReportNode) {
 		return
 	case n.Refused != "":
 		f.add(refused, n.Name, at, n.Refused, f.round(n), "commit %s: %s", model.Commit{ID: n.Refused}.Short(), n.Error)
-	case !n.Ready && !f.troubled[n.Name] && (n.Error != "" || !n.Unseen): // else its first pass has not ended
+	case n.Failed && !f.told[n.Name],
+		!n.Ready && !f.troubled[n.Name] && (n.Error != "" || !n.Unseen): // else its first pass has not ended
 		f.add(failed, n.Name, at, "", f.round(n), "%s", cmp.Or(n.Error, "it is not ready"))
 	}
 	if n.Drifted {

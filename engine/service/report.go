@@ -23,7 +23,7 @@ func report(s agent.Status) wire.Report {
 		r.LastGood, r.Phase = s.Converged.ID, wire.PhaseRun
 	}
 	if s.Last != nil {
-		r.Drifted = s.RecentDrift() != nil
+		r.Drifted, r.Failed = s.RecentDrift() != nil, s.Last.Outcome == engine.Failed || s.Last.Outcome == engine.Partly
 		r.Findings = append(r.Findings, s.Last.Findings...)
 		if s.Last.Error != "" {
 			r.Findings = append(diag.List{{Severity: diag.Error, Summary: wire.ShortenText(s.Last.Error)}}, r.Findings...)

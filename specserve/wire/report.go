@@ -54,6 +54,8 @@ type Report struct {
 	// Refused is the commit that the child refuses, and Drifted says that its last pass found the host changed by hand.
 	Refused string `json:"refused,omitempty"`
 	Drifted bool   `json:"drifted,omitempty"`
+	// Failed says that a step of its last pass failed, or the pass.
+	Failed bool `json:"failed,omitempty"`
 	// Unseen says that no pass of the child saw its host since it started: Nodes lacks what is on it.
 	Unseen bool `json:"unseen,omitempty"`
 	// Empty says that the child manages nothing any more, as Commit has it. A parent waits for
@@ -82,7 +84,8 @@ type ReportNode struct {
 	Stale    bool      `json:"stale,omitempty"`  // that was too long ago: the state since then is unknown
 	Commit   string    `json:"commit,omitempty"` // that a child works from
 	Refused  string    `json:"refused,omitempty"`
-	Drifted  bool      `json:"drifted,omitempty"` // as of Report, as is Unseen
+	Drifted  bool      `json:"drifted,omitempty"` // as of Report, as are the next two
+	Failed   bool      `json:"failed,omitempty"`
 	Unseen   bool      `json:"unseen,omitempty"`
 }
 

@@ -296,7 +296,7 @@ func withReport(n ReportNode, c ReceivedReport, reported bool, every time.Durati
 			n.Error = c.Problem()
 		}
 	}
-	n.Reported, n.Commit, n.Refused, n.Drifted, n.Unseen = c.ReceivedAt, c.Commit, c.Refused, c.Drifted, c.Unseen
+	n.Reported, n.Commit, n.Refused, n.Drifted, n.Failed, n.Unseen = c.ReceivedAt, c.Commit, c.Refused, c.Drifted, c.Failed, c.Unseen
 	return n
 }
 
