@@ -243,6 +243,10 @@ func TestARestartEndsNothing(t *testing.T) {
 	require.Empty(t, sees(started, host("leaf", "inner", wire.NotReported)), "the one below started")
 	require.Empty(t, sees(started))
 	require.Empty(t, sees(broken...))
+	s.Tree.Cut = 1
+	require.Empty(t, sees(host("inner", "father", "")), "a large tree had no room for the others")
+	require.Equal(t, statePending, folded([]hostState{{state: stateSuccess}}, 1).state)
+	s.Tree.Cut = 0
 	require.Equal(t, []string{"resolved failed inner/vm.a leaf/vm.b"}, sees(host("inner", "father", ""), vm("a", "inner", "")), "a host that left the site has no incidents")
 	require.Equal(t, []string{"firing failed inner/host.inner"}, sees(func() wire.ReportNode { n := started; n.Error = "no storage"; return n }()), "its first pass failed")
 }

@@ -189,6 +189,12 @@ func (f *finder) tree() {
 			f.node(n.Parent, n)
 		}
 	}
+	if f.Tree.Cut > 0 { // what has no room in the tree may still be
+		f.out.blind = true
+		for host := range f.out.shown {
+			f.out.unknown[host] = f.out.unknown[host] || host != f.Status.Identity
+		}
+	}
 }
 
 // host finds what is wrong with a host below. What is below one that does not report is unknown.

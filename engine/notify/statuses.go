@@ -62,7 +62,7 @@ func (s *notifierState) commits(rule *model.Notify, seen Seen, now time.Time) {
 			}
 		}
 		if len(hosts) > 0 {
-			set(c.ID, folded(hosts))
+			set(c.ID, folded(hosts, seen.Tree.Cut))
 		}
 	}
 	for key := range s.Set {
@@ -102,8 +102,9 @@ func hostStates(seen Seen, commit string) []hostState {
 	return out
 }
 
-// folded is the state of a commit on all hosts: a failure anywhere, or else what waits.
-func folded(hosts []hostState) hostState {
+// folded is the state of a commit on all hosts: a failure anywhere, or else what waits. Cut is the number of lines that the tree had no
+// room for.
+func folded(hosts []hostState, cut int) hostState {
 	applied, broken := 0, []hostState{}
 	for _, h := range hosts {
 		switch h.state {
@@ -120,7 +121,7 @@ func folded(hosts []hostState) hostState {
 		if len(broken) > 1 {
 			out.text = fmt.Sprintf("failed on %d of %s, first on %s", len(broken), diag.Count(len(hosts), "host"), out.text)
 		}
-	case applied == len(hosts):
+	case applied == len(hosts) && cut == 0:
 		out.state = stateSuccess
 	}
 	return out
