@@ -221,3 +221,52 @@ func TestTheFinalBackupIsProvedBeforeAGuestIsDestroyed(t *testing.T) {
 		require.Equal(t, []string{"qmcreate", "qmrestore", "qmstart", "qmstop", "qmdestroy"}, tasksOf(w, 10099))
 	})
 }
+
+// TestAFailingScriptKeepsTheGuest as it is: it runs on, and nothing was backed up.
+func TestAFailingScriptKeepsTheGuest(t *testing.T) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		n := w.Node("db", func(vm *guest.VM) { vm.Agent = true })
+		n.Decomm = &model.Decomm{Policy: "requires_final_backup", Before: []string{"true", "exit 3"}}
+		w.Apply()
+		time.Sleep(time.Minute)
+		n.Decomm.Before = nil // in the commit that removes it: what the guest's tag says counts
+		w.Drop("db")
+		before := production(w)
+		require.ErrorContains(t, w.Run(w.Plan())[dbAddr], `before_destroy "exit 3" failed, so it is kept as it is: exit code 3`)
+		require.Equal(t, before, production(w))
+		require.True(t, w.Guest(10000).Running)
+
+		w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) }) // there is nothing to stop in it any more
+		require.NoError(t, w.Run(w.Plan())[dbAddr])
+		require.Empty(t, w.Host.Snapshot().Guests)
+		require.Len(t, backups(w), 1)
+	})
+}
+
+// TestRestartedWhileAProvedGuestLeaves: the agent dies at any moment of a removal whose backup is verified; the next one goes on.
+func TestRestartedWhileAProvedGuestLeaves(t *testing.T) {
+	const tick = 1300 * time.Millisecond
+	for at := tick; at < 26*time.Second; at += tick {
+		t.Run(at.String(), func(t *testing.T) {
+			inTime(t, pve.Config{TaskTime: 2 * time.Second}, func(t *testing.T, w *world) {
+				n := w.Node("db", func(vm *guest.VM) { vm.Agent = true })
+				n.Decomm = &model.Decomm{Policy: "requires_final_backup", Verify: "restore", Before: []string{"true"}}
+				w.Site.VMIDRanges = []model.VMIDRange{{Name: "all", From: 10000, To: 10099}}
+				w.Reopen()
+				w.Apply()
+				time.Sleep(time.Minute)
+				w.Drop("db")
+				dying, cancel := context.WithTimeout(t.Context(), at)
+				defer cancel()
+				w.RunUntil(dying, w.Plan())
+				w.Reopen()
+				w.Apply()
+				time.Sleep(5 * time.Second)
+				w.Apply()
+				require.Empty(t, w.Host.Snapshot().Guests)
+				require.Len(t, backups(w), 1)
+				w.Converged()
+			})
+		})
+	}
+}
