@@ -450,6 +450,8 @@ func TestStateThatCannotBeKept(t *testing.T) {
 	full = true
 	n.ended(sent{name: "ops", id: m.ID}, same, now)
 	require.Empty(t, n.due(rules, now), "that it was sent is remembered")
+	n.looked = now
+	require.Equal(t, lookEvery, n.next(now, false), "and there is nothing to do before the next look")
 	full = false
 	n.look(seenOf(20, rules, map[string]bool{"a": true}), now.Add(time.Minute))
 	require.Empty(t, n.state.Notifiers["ops"].Queue)

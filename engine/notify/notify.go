@@ -212,7 +212,7 @@ func (n *Notifiers) pause(woken bool) time.Duration {
 func (n *Notifiers) next(now time.Time, woken bool) time.Duration {
 	wait := n.looked.Add(n.pause(woken)).Sub(now)
 	for name, l := range n.lines {
-		if of := n.state.Notifiers[name]; of != nil && len(of.Queue) > 0 && !l.busy {
+		if of := n.state.Notifiers[name]; of != nil && len(of.Queue) > 0 && !l.busy && !n.acked[of.first().ID] {
 			wait = min(wait, max(l.next.Sub(now), 0))
 		}
 	}
