@@ -41,6 +41,30 @@ func Replace(name string, content []byte) (err error) {
 	return sync(dir)
 }
 
+// ReplaceIn is Replace for a file below a folder, which no link in the name can leave, with a mode.
+func ReplaceIn(root *os.Root, name string, content []byte, mode fs.FileMode) error {
+	fresh := filepath.Join(filepath.Dir(name), Unfinished+filepath.Base(name))
+	f, err := root.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = errors.Join(f.Chmod(mode), f.Sync())
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = root.Rename(fresh, name)
+	}
+	if err != nil {
+		return errors.Join(err, root.Remove(fresh))
+	}
+	d, err := root.Open(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
 // sync syncs the names in a folder to disk.
 func sync(dir string) error {
 	d, err := os.Open(dir)

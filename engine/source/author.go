@@ -16,21 +16,25 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"path"
 	"strconv"
 	"time"
 
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/config"
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/format/packfile"
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/plumbing/revlist"
+	"github.com/go-git/go-git/v5/plumbing/storer"
 	"github.com/go-git/go-git/v5/plumbing/transport"
 	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
 	"github.com/go-git/go-git/v5/plumbing/transport/server"
 	gitssh "github.com/go-git/go-git/v5/plumbing/transport/ssh"
+	"github.com/go-git/go-git/v5/storage/memory"
 	"golang.org/x/crypto/ssh"
 )
 
@@ -71,30 +75,33 @@ func NewRemoteAuthor(url string, auth Auth, dir string, tree fs.FS) (*Author, er
 	if err != nil {
 		return nil, err
 	}
+	return newAuthor(from.shown, dir, tree, func() (transport.ReceivePackSession, error) { return receiver(from, auth) })
+}
+
+// receiver begins a push to an https or ssh URL.
+func receiver(from address, auth Auth) (transport.ReceivePackSession, error) {
 	auth.Username = cmp.Or(auth.Username, defaultUser)
-	return newAuthor(from.shown, dir, tree, func() (transport.ReceivePackSession, error) {
-		o := remoteOptions{Auth: auth, Timeout: defaultTimeout}
-		switch from.by {
-		case bySSH:
-			r := &sshRemote{o: o, from: from}
-			port, err := strconv.Atoi(from.port)
-			if err != nil {
-				return nil, err
-			}
-			return gitssh.DefaultClient.NewReceivePackSession(&transport.Endpoint{Protocol: bySSH, User: r.user(), Host: from.host, Port: port, Path: from.path}, sshLogin{r})
-		case byHTTP:
-			r := &httpRemote{o: o, from: from}
-			login, err := r.login()
-			if err == nil {
-				err = r.connect()
-			}
-			if err != nil {
-				return nil, err
-			}
-			return githttp.NewClient(&http.Client{Transport: r.base}).NewReceivePackSession(r.endpoint(), login)
+	o := remoteOptions{Auth: auth, Timeout: defaultTimeout}
+	switch from.by {
+	case bySSH:
+		r := &sshRemote{o: o, from: from}
+		port, err := strconv.Atoi(from.port)
+		if err != nil {
+			return nil, err
 		}
-		return nil, fmt.Errorf("%s is a folder: a push from here takes https or ssh", from)
-	})
+		return gitssh.DefaultClient.NewReceivePackSession(&transport.Endpoint{Protocol: bySSH, User: r.user(), Host: from.host, Port: port, Path: from.path}, sshLogin{r})
+	case byHTTP:
+		r := &httpRemote{o: o, from: from}
+		login, err := r.login()
+		if err == nil {
+			err = r.connect()
+		}
+		if err != nil {
+			return nil, err
+		}
+		return githttp.NewClient(&http.Client{Transport: r.base}).NewReceivePackSession(r.endpoint(), login)
+	}
+	return nil, fmt.Errorf("%s is a folder: a push from here takes https or ssh", from)
 }
 
 // sshLogin is how go-git logs in.
@@ -147,7 +154,16 @@ func (a *Author) commit(message string) (plumbing.Hash, error) {
 // push sends the missing objects of a commit, and moves the branch to it. Like git, it refuses if
 // the branch is not an ancestor of the commit.
 func (a *Author) push(ctx context.Context, id plumbing.Hash) error {
-	session, err := a.open()
+	return pushTo(ctx, a.open, AuthorBranch, func(old plumbing.Hash) (storer.EncodedObjectStorer, []plumbing.Hash, plumbing.Hash, error) {
+		missing, err := a.since(old, id)
+		return a.repo.Storer, missing, id, err
+	})
+}
+
+// pushTo moves a branch of a repository. Build gets the commit that it is at, zero for none, and returns where the objects
+// are, which of them the repository lacks, and the new commit.
+func pushTo(ctx context.Context, open func() (transport.ReceivePackSession, error), name string, build func(old plumbing.Hash) (storer.EncodedObjectStorer, []plumbing.Hash, plumbing.Hash, error)) error {
+	session, err := open()
 	if err != nil {
 		return err
 	}
@@ -156,12 +172,12 @@ func (a *Author) push(ctx context.Context, id plumbing.Hash) error {
 	if err != nil && !errors.Is(err, transport.ErrEmptyRemoteRepository) {
 		return err
 	}
-	branch := plumbing.NewBranchReferenceName(AuthorBranch)
+	branch := plumbing.NewBranchReferenceName(name)
 	var old plumbing.Hash
 	if there != nil {
 		old = there.References[branch.String()]
 	}
-	missing, err := a.since(old, id)
+	objects, missing, id, err := build(old)
 	if err != nil {
 		return err
 	}
@@ -170,7 +186,7 @@ func (a *Author) push(ctx context.Context, id plumbing.Hash) error {
 		return err
 	}
 	req.Commands = []*packp.Command{{Name: branch, Old: old, New: id}}
-	pack, done := a.pack(missing)
+	pack, done := packFrom(objects, missing)
 	req.Packfile = pack
 	status, err := session.ReceivePack(ctx, req)
 	_ = pack.Close() // ends the packer even if its output was not read to the end
@@ -181,6 +197,68 @@ func (a *Author) push(ctx context.Context, id plumbing.Hash) error {
 		err = status.Error()
 	}
 	return err
+}
+
+// File is a file that PushFile commits.
+type File struct {
+	Branch, Path, Text string
+	Message            string
+	Name, Email        string    // of its author
+	At                 time.Time // of the commit
+}
+
+// PushFile commits one file to a branch of a repository at an https or ssh URL, and replaces all that the branch had. The
+// commit follows the last one of the branch. Nothing is fetched.
+func PushFile(ctx context.Context, url string, auth Auth, f File) error {
+	from, err := parseAddress(url)
+	if err != nil {
+		return err
+	}
+	err = pushTo(ctx, func() (transport.ReceivePackSession, error) { return receiver(from, auth) }, f.Branch, f.build)
+	if err != nil {
+		return fmt.Errorf("push %s to branch %s of %s: %w", f.Path, f.Branch, from, err)
+	}
+	return nil
+}
+
+// build makes the objects of the commit.
+func (f File) build(old plumbing.Hash) (storer.EncodedObjectStorer, []plumbing.Hash, plumbing.Hash, error) {
+	objects := memory.NewStorage()
+	var all []plumbing.Hash
+	var failed error
+	keep := func(o interface {
+		Encode(o plumbing.EncodedObject) error
+	}) plumbing.Hash {
+		e := objects.NewEncodedObject()
+		err := o.Encode(e)
+		id, errSet := objects.SetEncodedObject(e)
+		failed = errors.Join(failed, err, errSet)
+		all = append(all, id)
+		return id
+	}
+	blob := objects.NewEncodedObject()
+	blob.SetType(plumbing.BlobObject)
+	w, err := blob.Writer()
+	if err == nil {
+		_, err = io.WriteString(w, f.Text)
+	}
+	id, errSet := objects.SetEncodedObject(blob)
+	if err = errors.Join(err, errSet); err != nil {
+		return nil, nil, id, err
+	}
+	all = append(all, id)
+	mode := filemode.Regular
+	for name := f.Path; name != "."; name = path.Dir(name) {
+		id = keep(&object.Tree{Entries: []object.TreeEntry{{Name: path.Base(name), Mode: mode, Hash: id}}})
+		mode = filemode.Dir
+	}
+	who := object.Signature{Name: f.Name, Email: f.Email, When: f.At}
+	commit := &object.Commit{Author: who, Committer: who, Message: f.Message, TreeHash: id}
+	if !old.IsZero() {
+		commit.ParentHashes = []plumbing.Hash{old}
+	}
+	id = keep(commit)
+	return objects, all, id, failed
 }
 
 // since lists the objects of a commit that one of its ancestors has not.
@@ -206,13 +284,13 @@ func (a *Author) since(old, id plumbing.Hash) ([]plumbing.Hash, error) {
 	return revlist.Objects(a.repo.Storer, []plumbing.Hash{id}, have)
 }
 
-// pack writes objects as one pack into a pipe. Closing it ends the writer, whose error
+// packFrom writes objects as one pack into a pipe. Closing it ends the writer, whose error
 // comes on the channel.
-func (a *Author) pack(ids []plumbing.Hash) (io.ReadCloser, <-chan error) {
+func packFrom(from storer.EncodedObjectStorer, ids []plumbing.Hash) (io.ReadCloser, <-chan error) {
 	r, w := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		_, err := packfile.NewEncoder(w, a.repo.Storer, false).Encode(ids, 0)
+		_, err := packfile.NewEncoder(w, from, false).Encode(ids, 0)
 		_ = w.CloseWithError(err)
 		if errors.Is(err, io.ErrClosedPipe) {
 			err = nil // the reader says why it went away
