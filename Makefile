@@ -1,6 +1,6 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: generate web package release reproducible quick hostile provider faults chaos policy-test sops-test help build demo test race lint fmt fuzz bench docs docs-check integration library real cover check clean install uninstall guest machines clients replay tofu tofu-tools side-by-side
+.PHONY: generate web package release reproducible quick hostile provider faults chaos policy-test sops-test help build demo test race lint fmt fuzz bench docs docs-check integration library real cover check clean install uninstall guest machines clients readers replay tofu tofu-tools side-by-side
 
 SHELL    := bash
 GO       ?= go
@@ -193,6 +193,9 @@ library: ## the own integration tests of go-proxmox, from the module cache, agai
 
 clients: ## other people's clients against the simulator (ansible, python3-proxmoxer, fence-agents)
 	HOMESTAK_CLIENTS=require $(GO) test -count=1 -run "TestAnsible|TestFence" ./test/sim
+
+readers: ## the outputs of the example site with the programs that read them (openssh-client, ansible-core, prometheus, bind9-utils)
+	HOMESTAK_READERS=require $(GO) test -count=1 -v -run TestReaders ./hcl
 
 # Both are built where the module cache has them, as the main modules that they are: tofu
 # replaces a library of its own, and go install takes no module that does.

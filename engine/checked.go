@@ -25,6 +25,7 @@ type checker struct {
 	want    *model.Want
 	have    model.State
 	steps   map[model.Address]bool // guests that this pass creates or changes
+	fresh   map[model.Address]bool // those that it creates or replaces
 	last    map[model.Address]bool // steps that are the last ones about their guest; the checks come after them
 	noWait  bool                   // a pass of an agent: it does not wait for guests that are not ready yet
 	failing []model.Address        // guests that failed in an earlier pass: one attempt is enough
@@ -34,17 +35,21 @@ type checker struct {
 
 	mu        sync.Mutex
 	found     map[model.Address]health.Report
-	verifying map[model.Address]chan struct{} // of length 1, full while the guest is checked
+	early     map[model.Address][]health.Result // what was seen before the first login, as evidence
+	verifying map[model.Address]chan struct{}   // of length 1, full while the guest is checked
 }
 
 func (p *Pass) checker(of progress, d Driver) *checker {
 	c := &checker{
 		prober: p.Health, driver: d, site: of.desired.Site, want: of.want, have: of.have.State, failing: p.Failing, noWait: p.Unattended, stop: p.Stop,
-		steps: map[model.Address]bool{}, last: map[model.Address]bool{}, found: map[model.Address]health.Report{}, verifying: map[model.Address]chan struct{}{},
+		early: map[model.Address][]health.Result{}, fresh: map[model.Address]bool{}, steps: map[model.Address]bool{}, last: map[model.Address]bool{}, found: map[model.Address]health.Report{}, verifying: map[model.Address]chan struct{}{},
 	}
 	for _, st := range slices.Backward(of.plan.Steps) { // a step comes after those that it waits for
 		c.last[st.Address] = !c.steps[guestOf(st)]
 		c.steps[guestOf(st)] = true
+		if st.Inside == nil && (st.Action == plan.Create || st.Action == plan.Replace) {
+			c.fresh[st.Address] = true
+		}
 	}
 	return c
 }
@@ -131,11 +136,45 @@ func (c *checker) login(ctx context.Context, s plan.Step) error {
 		}
 	}
 	back := apply.Yield(ctx)
-	r := p.Run(ctx, subject, []model.Check{{Name: "login", Agent: true, Timeout: bootTime}})
-	if failed, ok := errors.AsType[*health.Error](r.Err); ok {
+	checks := []model.Check{{Name: "login", Agent: true, Timeout: bootTime}}
+	if c.boots(subject.Address) {
+		checks = append(checks, cloudInit())
+	}
+	r := p.Run(ctx, subject, checks)
+	if failed, ok := errors.AsType[*health.Error](r.Err); ok && failed.Check == cloudInitCheck {
+		return fmt.Errorf("cloud-init of %s did not complete: %s", subject.Address, failed.Saw)
+	} else if ok {
 		return fmt.Errorf("no user can log in to %s: %s", subject.Address, failed.Saw)
 	}
+	if len(checks) > 1 {
+		c.mu.Lock()
+		c.early[subject.Address] = r.Results[1:]
+		c.mu.Unlock()
+	}
 	return back(ctx)
+}
+
+const (
+	cloudInitCheck = "cloud-init"
+	cloudInitTime  = 10 * time.Minute
+)
+
+// cloudInit is the check of a new VM that cloud-init is done. Exit code 2 is that of a run with warnings (cloud-init
+// status --help). An image without cloud-init passes.
+func cloudInit() model.Check {
+	return model.Check{
+		Name: cloudInitCheck, Timeout: cloudInitTime,
+		Command: "command -v cloud-init >/dev/null || exit 0; cloud-init status --wait; code=$?; [ $code -eq 2 ] || exit $code",
+	}
+}
+
+// isVM reports whether a guest is a VM, which cloud-init sets up at its first boot.
+func isVM(guest model.Address) bool { return guest.Kind == "vm" || guest.Kind == model.PVEType }
+
+// boots reports whether a guest is a VM that this pass creates, or an earlier one did without success, so that cloud-init may
+// be at work in it.
+func (c *checker) boots(addr model.Address) bool {
+	return isVM(addr) && (c.fresh[addr] || slices.Contains(c.failing, addr))
 }
 
 // checks returns the checks of a guest that should run, and none for anything else. A guest that is not adopted yet is
@@ -144,7 +183,11 @@ func (c *checker) checks(addr model.Address) []model.Check {
 	if have := c.have[addr]; have != nil && have.Guest != nil && have.Guest.Adoptable {
 		return nil
 	}
-	return checksOf(c.site, c.want, addr, c.prober, c.noWait)
+	list := checksOf(c.site, c.want, addr, c.prober, c.noWait)
+	if c.boots(addr) && slices.ContainsFunc(list, func(k model.Check) bool { return k.Inside() && !k.Report }) {
+		list = append([]model.Check{cloudInit()}, list...)
+	}
+	return list
 }
 
 // reportTime limits the wait for the first report of a node. In mode pull it boots, fetches the
@@ -409,6 +452,12 @@ func (c *checker) locate(ctx context.Context, list []model.Address) {
 func (c *checker) all() map[model.Address]health.Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for addr, results := range c.early {
+		r := c.found[addr]
+		r.Results = append(slices.Clone(results), r.Results...)
+		c.found[addr] = r
+	}
+	c.early = nil
 	return c.found
 }
 
@@ -449,6 +498,9 @@ func checkTime(s *model.Site, w *model.Want, st plan.Step, by health.Prober, noW
 		return 0
 	}
 	sum := health.Limit(checksOf(s, w, guestOf(st), by, noWait))
+	if isVM(guestOf(st)) && st.Action != plan.Update {
+		sum += cloudInitTime
+	}
 	for _, addr := range st.Want.Needs {
 		sum += health.Limit(checksOf(s, w, addr, by, noWait))
 	}

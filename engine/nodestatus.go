@@ -7,6 +7,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // The phases of a node.
@@ -35,8 +36,11 @@ func (r *Report) NodeStatus(before []NodeStatus, now time.Time) []NodeStatus {
 			continue
 		}
 		n.Since = now
-		if old := since[n.Address]; old != nil && old.Ready == n.Ready {
-			n.Since = old.Since
+		if old := since[n.Address]; old != nil {
+			if old.Ready == n.Ready {
+				n.Since = old.Since
+			}
+			n.IP = cmp.Or(n.IP, old.IP)
 		}
 		out = append(out, n)
 	}
@@ -45,7 +49,7 @@ func (r *Report) NodeStatus(before []NodeStatus, now time.Time) []NodeStatus {
 	}
 	for _, p := range r.Plan.Planned {
 		if r.Have.State[p.Address] == nil {
-			out = append(out, NodeStatus{Address: p.Address.String(), Node: p.Node, VMID: p.VMID, Phase: phasePlanned, Ready: true, Since: now})
+			out = append(out, NodeStatus{Address: p.Address.String(), Node: p.Node, VMID: p.VMID, IP: p.IP, Phase: phasePlanned, Life: plan.Planned, Ready: true, Since: now})
 		}
 	}
 	return out
@@ -133,8 +137,15 @@ func (f *nodeFacts) status() (NodeStatus, bool) {
 	for _, in := range f.inside {
 		n.setInside(in)
 	}
-	if node := f.report.Want.Nodes[f.addr]; node != nil && node.ReviewOverdue(f.report.Have.At) {
-		n.Overdue = node.ReviewBy
+	n.IP = cmp.Or(f.checks.IP, f.report.address(want, have))
+	n.Exists, n.Removing = have != nil, n.Phase == phaseDestroy
+	n.New = res != nil && res.Status == apply.Done && (res.Step.Action == plan.Create || res.Step.Action == plan.Replace)
+	n.Unwell = f.checks.Err != nil || f.stillFailing()
+	if node := f.report.Want.Nodes[f.addr]; node != nil {
+		n.Checked = !n.Unwell && (len(f.checks.Results) > 0 || len(f.report.desired.Site.Checks(node)) == 0)
+		if node.ReviewOverdue(f.report.Have.At) {
+			n.Overdue = node.ReviewBy
+		}
 	}
 	n.Ready = s == nil && n.Error == "" && n.Drift == 0 && n.Phase == phaseRun
 	return n, true
@@ -181,17 +192,23 @@ func (f *nodeFacts) stillFailing() bool {
 
 // NodeStatus is the status of a node of the subtree.
 type NodeStatus struct {
-	Address string `json:"address"`
-	Node    string `json:"name"`
-	VMID    int    `json:"vmid"`
-	PVENode string `json:"place"` // PVE node that it is on, or ""
-	Phase   string `json:"phase"` // create, run, destroy, planned
-
-	Overdue string    `json:"review_overdue,omitempty"` // the date by which it was to be reviewed, if that has passed
-	Ready   bool      `json:"ready"`                    // converged to the commit in force, and healthy
-	Drift   int       `json:"drift"`                    // number of attributes that differ
-	Since   time.Time `json:"since"`                    // when ready last changed
+	Address string    `json:"address"`
+	Node    string    `json:"name"`
+	VMID    int       `json:"vmid"`
+	PVENode string    `json:"place"` // PVE node that it is on, or ""
+	IP      string    `json:"ip"`    // where it was found, else its static address; "" if not known
+	Phase   string    `json:"phase"` // create, run, destroy, planned
+	Ready   bool      `json:"ready"` // converged to the commit in force, and healthy
+	Drift   int       `json:"drift"` // number of attributes that differ
+	Since   time.Time `json:"since"` // when ready last changed
 	Error   string    `json:"error"`
 
-	Backup *model.BackupState `json:"backup"` // null: the site does not say how old its backups may be, and not to verify them
+	Backup   *model.BackupState `json:"backup"`                   // null: the site does not say how old its backups may be, and not to verify them
+	Life     plan.Phase         `json:"life"`                     // derived from facts
+	Overdue  string             `json:"review_overdue,omitempty"` // the date by which it was to be reviewed, if that has passed
+	Unwell   bool               `json:"-"`                        // its checks failed when a pass ran them last
+	Removing bool               `json:"-"`                        // it left the site
+	Exists   bool               `json:"-"`                        // its guest is on the host
+	Checked  bool               `json:"-"`                        // its checks passed in this pass, or it has none
+	New      bool               `json:"-"`                        // its guest was created in this pass
 }

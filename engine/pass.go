@@ -75,7 +75,9 @@ type Desired struct {
 	Commit      string      // "" if the folder is not a checkout
 	Findings    diag.List   // with an error among them, it must not be applied
 	PolicyCheck PolicyCheck // checks plans against the policies of the commit; nil denies nothing
-	Harmful     bool        // its evaluation exceeded a limit, and would exceed it again
+	// Render renders the outputs of the site with the facts of model.OutputFacts, by their names. Nil: it has none.
+	Render  func(ctx context.Context, facts map[string]any) (map[string]model.Rendered, error)
+	Harmful bool // its evaluation exceeded a limit, and would exceed it again
 	// AwaitsSecrets: it was loaded without secrets, since the parent that gives them has not done so yet.
 	AwaitsSecrets bool
 	// References searches for words by which guests are known, and returns where those of a guest are, or why that is unknown; no
@@ -139,12 +141,20 @@ type Pass struct {
 	// the checks of the guest pass.
 	Health health.Prober
 
+	Written written // may be nil
+
 	Width    int      // number of steps that run at once; see apply.Options
 	Observer Observer // may be nil
 
 	// Stop ends the pass when it is closed: at once before the first step, and later as soon
 	// as the running steps are done. May be nil.
 	Stop <-chan struct{}
+}
+
+// written knows the outputs as they were written last.
+type written interface {
+	// Output returns the text of an output, and false if it is not known here.
+	Output(o *model.Output) (text string, known bool)
 }
 
 // Scope is the part of a host that a pass is about. The zero value is the whole host.
@@ -184,7 +194,9 @@ type Memory struct {
 	History    History                      // may be nil
 	// Restored is what is remembered of verifications of backups; nil: the pass makes none. See model.Want.
 	Restored  map[model.Address]model.Restored
-	Converged bool // the host was as the commit says before, so what differs was changed on the host
+	Converged bool                             // the host was as the commit says before, so what differs was changed on the host
+	Life      map[model.Address]plan.LifeFacts // of the nodes on the host; nil: only what this pass observes is known
+	Addresses map[string]string                // of guests, by the same, as they were found last
 }
 
 // History knows the sites of earlier commits.
@@ -315,6 +327,11 @@ func (p *Pass) run(ctx context.Context) (c progress, err error) {
 		if c.findings = c.plan.Findings; errObserve != nil {
 			return c, failed(causeOr(stoppable, errObserve))
 		}
+	}
+	p.phases(&c)
+	c.findings = distinct(c.findings, reviews(&c))
+	if !p.Unattended {
+		p.outputs(stoppable, &c)
 	}
 	c.verdicts = p.check(stoppable, c)
 	c.findings = distinct(c.findings, c.verdicts).Sorted()
@@ -538,6 +555,7 @@ func (p *Pass) apply(ctx, stoppable context.Context, driver Driver, c progress) 
 	if p.Locate {
 		checks.locate(stoppable, failing)
 	}
+	checks.locate(stoppable, p.unlocated(&c))
 	c.checks = checks.all()
 	c.probes = checks.probes(c)
 	return c

@@ -66,6 +66,7 @@ type Report struct {
 	Want     *model.Want   `json:"-"` // nil if the site did not load, or does not have the host
 
 	pass     *Pass
+	desired  Desired
 	kinds    model.Kinds
 	verdicts diag.List // findings of the policies, which are about the whole plan
 }
@@ -102,7 +103,7 @@ func (p *Pass) report(ctx context.Context, began time.Time, c progress, err erro
 		Verb: p.Verb, Commit: c.desired.Commit, Findings: c.findings, Host: p.Host,
 		Plan: c.plan, Have: c.have, Omitted: c.omitted, Results: c.results, Checks: c.checks, Probes: c.probes,
 		Unchecked: p.unchecked(c), Accepted: c.accepted, Began: began.Add(c.asked), About: p.Commit, Want: c.want,
-		pass: p, verdicts: c.verdicts,
+		pass: p, desired: c.desired, verdicts: c.verdicts,
 	}
 	if c.desired.Site != nil {
 		r.kinds = c.desired.Site.Kinds

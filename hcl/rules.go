@@ -42,6 +42,7 @@ func (rs *rules) check() {
 	rs.checkRoom()
 	rs.checkPlaces()
 	rs.resolveAll()
+	checkOutputs(rs)
 }
 
 // deployed are the manifests that have a host, suspended or not: their nodes exist.

@@ -46,6 +46,7 @@ func (l *load) decodeSite() {
 		v.Ranges, v.Sensitive, v.Missing = d.Ranges, d.Sensitive, d.Missing
 		flagSecretChecks(v)
 		l.readFiles(b, v)
+		l.checkMounts(b, v)
 		site.Specs[b.Name] = v
 	}
 	base := l.Base
@@ -55,6 +56,7 @@ func (l *load) decodeSite() {
 	}
 	l.decodeJobs()
 	l.decodeNotify()
+	l.decodeOutputs()
 	l.Base = base
 	for _, k := range l.opts.Kinds {
 		if k.Block == lang.NodeBlock {
@@ -198,6 +200,36 @@ func (l *load) readCA(b *lang.Block, name string) (certificates []byte) {
 		l.Errorf(at, "no certificate in "+lang.Quote(name), "The file must hold the CA certificate in PEM form, as /etc/pve/pve-root-ca.pem does.")
 	}
 	return certificates
+}
+
+// checkMounts checks that each mount names a disk, or a folder of another machine.
+func (l *load) checkMounts(b *lang.Block, spec *model.Spec) {
+	if spec.Config == nil {
+		return
+	}
+	for i := range spec.Config.Mounts {
+		m := &spec.Config.Mounts[i]
+		path := "config.mount." + m.Path
+		refuse := func(name, summary, detail string) {
+			b.Invalid = true
+			l.ErrorAt(spec.RangeOf(path+name), summary, "%s", detail)
+		}
+		secret := slices.Contains(spec.Sensitive, path+".source") || slices.Contains(spec.Sensitive, path+".disk")
+		switch {
+		case secret:
+			refuse(".source", "source and disk must not come from a secret", "They are shown in plans.")
+		case (m.Disk == "") == (m.Source == ""):
+			refuse("", "mount "+lang.Quote(m.Path)+" needs either disk or source", `Write disk = "NAME" for a disk block of the node, or source = "nas.example:/export" for a folder of another machine.`)
+		case m.Source != "" && m.NetworkType() == "":
+			refuse(".source", "source = "+lang.Quote(m.Source)+" is not valid", "Write it as nas.example:/export/media for NFS, or as //nas.example/media for CIFS, without spaces and commas.")
+		case m.Source != "" && m.FSType != "":
+			refuse(".fstype", "fstype on a mount with source", "It follows from source: remove it.")
+		case m.NetworkType() != "cifs" && (m.Credentials != "" || slices.Contains(spec.Sensitive, path+".credentials")):
+			refuse(".credentials", "credentials are for CIFS alone", "Remove them: NFS trusts the address of the machine.")
+		case m.Credentials != "" && !slices.Contains(spec.Sensitive, path+".credentials"):
+			refuse(".credentials", lang.PlaintextSecret+"credentials of mount "+lang.Quote(m.Path), lang.PlaintextDetail)
+		}
+	}
 }
 
 // readFiles reads the files of the site whose content a spec puts on machines.

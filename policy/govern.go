@@ -134,7 +134,7 @@ func (w *waivers) strict(label string) bool {
 func (w *waivers) problems(v *model.Waiver) diag.List {
 	name := "waiver " + diag.Line(v.Name)
 	_, err := time.Parse(time.DateOnly, v.Expires)
-	judges, elsewhere := false, false // rules of that name, of sites and of plans
+	judges, elsewhere := false, v.Rule == model.RuleSkipped // rules of that name, of sites and of plans
 	var labels []string
 	for _, r := range w.set.rules {
 		site := r.pkg == sitePackage || strings.HasPrefix(r.pkg, sitePacks)

@@ -143,6 +143,8 @@ func jsonShape(t reflect.Type, known map[reflect.Type]*shape) *shape {
 	switch t.Kind() {
 	case reflect.Slice:
 		return &shape{each: jsonShape(t.Elem(), known), list: true}
+	case reflect.Map:
+		return listOf(jsonShape(t.Elem(), known))
 	case reflect.Interface:
 		return nil
 	case reflect.Struct:

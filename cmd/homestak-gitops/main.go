@@ -104,7 +104,7 @@ a git repository. Start with "homestak-gitops demo" or "homestak-gitops init my-
 			root.AddCommand(v)
 		}
 	}
-	add("site", initVerb(a), importVerb(a), convertVerb(a), fmtVerb(a), validateVerb(a), policyVerb(a))
+	add("site", initVerb(a), importVerb(a), convertVerb(a), fmtVerb(a), validateVerb(a), policyVerb(a), outputVerb(a))
 	add("host", setupVerb(a), joinVerb(a), upgradeVerb(a), doctorVerb(a), observeVerb(a), planVerb(a), applyVerb(a), destroyVerb(a), testVerb(a), verifyNodesVerb(a))
 	add("agent", agentVerb(a), configVerb(a), serveVerb(a), tokenVerb(a), statusVerb(a), treeVerb(a), eventsVerb(a), historyVerb(a), whyVerb(a), webVerb(a), reconcileVerb(a), suspendVerb(a), resumeVerb(a), execVerb(a), jobsVerb(a), notifyVerb(a))
 	add("try", simVerb(a), demoVerb(a))

@@ -98,6 +98,9 @@ type Options struct {
 	// Children gives what is known of the children, by the last report of each; the caller may change the map. The
 	// agent itself finds out which of them are Gone. May be nil.
 	Children func() map[string]model.ChildReport
+	// Outputs writes the outputs of the site that this agent writes, with the state that a pass left, and removes those that it
+	// wrote and that left the site. Before is what it returned last. May be nil.
+	Outputs func(ctx context.Context, d engine.Desired, nodes []engine.NodeStatus, before []OutputStatus) []OutputStatus
 	// Observed is called with what an observation of the host saw; see engine.Pass.
 	Observed func(model.Observed)
 

@@ -498,6 +498,7 @@ func (t turnedChecks) serve(l *loop) {
 		l.o.Log.Warn("more checks fail or pass again", "number", more)
 	}
 	l.memory.FailingChecks = t.failing
+	relive(l, slices.Clone(l.status.Nodes))
 	l.memory.persist()
 	l.notify()
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 const (
@@ -58,7 +59,9 @@ type loop struct {
 	journal    journal
 
 	own     ownChanges
-	changed map[model.Address]model.Guest // that the pass under way is about; nil: all of the host
+	waivers []model.Waiver                   // of the site of the last pass
+	life    map[model.Address]plan.LifeFacts // of the nodes of the status; replaced, never written to
+	changed map[model.Address]model.Guest    // that the pass under way is about; nil: all of the host
 
 	startFirst bool // the pass under way may be about guests that are off alone
 	started    bool // the last one was: now all of the host is checked

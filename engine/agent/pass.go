@@ -60,7 +60,7 @@ func (l *loop) newPass(ctx context.Context, c model.Commit) *pass {
 		},
 		Memory: engine.Memory{
 			Failing: l.memory.failing(), Avoid: l.memory.UnusableVMIDs, SweepHints: l.memory.SweepHints, Children: childrenFor(ctx, l, c), History: p,
-			Converged: c.ID == l.memory.Converged.ID, Restored: l.memory.restored(),
+			Converged: c.ID == l.memory.Converged.ID, Restored: l.memory.restored(), Life: l.life, Addresses: addresses(l),
 		},
 		Load: p.load, Open: l.o.Open,
 	}
@@ -117,6 +117,7 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	if !p.active && r.Plan != nil {
 		l.withheld = len(r.Plan.Steps)
 	}
+	writeOutputs(ctx, l, p, &r)
 	l.recordPass(c, r, p.aside)
 	if r.Accepted && p.active {
 		noteHosts(ctx, l, p.desired.Site, c.ID)

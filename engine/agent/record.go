@@ -138,7 +138,9 @@ func (l *loop) recordEnd(c model.Commit, r engine.Report, drift bool) {
 		l.status.Drifted = last
 	}
 	if nodes := r.NodeStatus(l.status.Nodes, last.Ended); nodes != nil {
-		l.status.Nodes = nodes
+		relive(l, nodes)
+		last.Findings = append(last.Findings, skipped(l)...)
+		l.memory.persist()
 	}
 	l.journal.ended(c, r, last)
 	l.moved()

@@ -49,6 +49,8 @@ type Status struct {
 	Nodes     []engine.NodeStatus `json:"nodes"`     // of the subtree, after the last pass that could see
 	Checks    []CheckStatus       `json:"checks"`    // of these nodes, as they ran between passes
 
+	Outputs []OutputStatus `json:"outputs,omitempty"` // that the agent writes
+
 	Hosts  []HostBelow   `json:"hosts"`  // that have this agent as their parent, or had it until they left the site
 	Server *ServerStatus `json:"server"` // for nodes and children; null: there is none
 	Parent *ParentStatus `json:"parent"` // the agent above; null: there is none

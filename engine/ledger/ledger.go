@@ -153,8 +153,16 @@ type State struct {
 	Harmful []Harmful `json:"harmful,omitempty"`
 	// Restores are the verifications of backups, by the guest's address. Losing them repeats verifications.
 	Restores map[string]Restore `json:"restores,omitempty"`
+	// Validated are the nodes whose checks held once since their guests were created, by their addresses.
+	Validated map[string]Validation `json:"validated,omitempty"`
 	// FailingChecks are the checks that failed between passes. Losing them repeats events.
 	FailingChecks []FailingCheck `json:"failing_checks,omitempty"`
+}
+
+// Validation says when the checks of a node held first.
+type Validation struct {
+	VMID int       `json:"vmid"`
+	At   time.Time `json:"at"`
 }
 
 // FailingCheck is a check that fails since a time.

@@ -25,6 +25,7 @@ type AgentFile struct {
 	AgeKeyFile  string           `hcl:"age_key_file,optional" doc:"Age identities or an SSH key for secrets.sops.yaml of the site, re-read on each pass. Unless set: age-keys.txt of the unit's credentials, else /etc/homestak-gitops/age-keys.txt."`
 	Access      *AgentAccess     `hcl:"access,block" doc:"Keys of the server for people and programs. Missing files are created at the first start; by default they are in server of the data folder."`
 	Web         *AgentWeb        `hcl:"web,block" doc:"The page for browsers, on a listener of its own."`
+	Outputs     []string         `hcl:"output_folders,optional" doc:"Absolute folders in which outputs of the site may be written, such as /etc/prometheus/targets. Those of relative paths are below outputs of the data folder."`
 	DriftEvery  time.Duration    `hcl:"drift_every,optional" doc:"Time between two full checks of the host; at least 1s."`
 	Concurrency int              `hcl:"concurrency,optional" doc:"Steps at once."`
 	Log         *AgentLog        `hcl:"log,block" doc:"What is logged, on stderr."`

@@ -8,6 +8,9 @@ type Pack struct {
 	Settings map[string]string `hcl:"settings,optional" doc:"Values that its rules use; docs/policy.md lists them."`
 }
 
+// RuleSkipped is the rule of a node that left out a phase of its life. The agent reports it, and no policy.
+const RuleSkipped = "life/skipped"
+
 // Waiver permits what one rule denies, for one node and until a day.
 type Waiver struct {
 	Name    string `hcl:"name,label"`

@@ -48,6 +48,7 @@ type Site struct {
 	Objects    State // blocks that are kinds of their own, not yet bound to a host
 	Jobs       map[string]*Job
 	Notify     map[string]*Notify
+	Outputs    map[string]*Output
 	Removed    Removals            // what happens to guests whose nodes left the site, where a block says it
 	Moved      map[Address]Address // former addresses of guests → those of the nodes that have them now
 	Secrets    *Secrets
@@ -350,12 +351,30 @@ type PVEConfig struct {
 	Bridge                string `hcl:"bridge,optional" doc:"Bridge, such as vmbr0, that takes the addresses of the network card with the default route; none unless set."`
 }
 
-// Mount is the mount of a disk of the node.
+// Mount is the mount of a disk of the node, or of a folder of another machine.
 type Mount struct {
-	Path    string   `hcl:"path,label"`
-	Disk    string   `hcl:"disk" doc:"Name of a disk block of the node, and label of the file system."`
-	FSType  string   `hcl:"fstype,optional" doc:"File system that an empty disk gets: ext4 or xfs."`
-	Options []string `hcl:"options,optional" doc:"Options of mount, such as noatime; nofail is always added."`
+	Path        string   `hcl:"path,label"`
+	Disk        string   `hcl:"disk,optional" doc:"Name of a disk block of the node, and label of the file system; this or source is required."`
+	Source      string   `hcl:"source,optional" doc:"Folder of another machine: nas.example:/export/media by NFS, //nas.example/media by CIFS."`
+	FSType      string   `hcl:"fstype,optional" doc:"File system that an empty disk gets: ext4 unless set, or xfs."`
+	Options     []string `hcl:"options,optional" doc:"Options of mount, such as noatime; nofail is always added."`
+	Credentials string   `hcl:"credentials,optional" doc:"CIFS: lines such as username=media and password=…, from a secret. They are in a file that only root reads."`
+}
+
+// NetworkType is the type of the file system of a source; "" if it has neither form.
+func (m *Mount) NetworkType() string {
+	host, folder, nfs := strings.Cut(m.Source, ":/")
+	share, cifs := strings.CutPrefix(m.Source, "//")
+	switch server, name, _ := strings.Cut(share, "/"); {
+	case strings.ContainsAny(m.Source, " \t\n\\#,'\"\x00"):
+		return ""
+	case cifs && server != "" && name != "":
+		return "cifs"
+	case nfs && host != "" && !strings.Contains(host, "/") && !strings.Contains(folder, ".."):
+		return "nfs"
+	default:
+		return ""
+	}
 }
 
 // File is a file to write.

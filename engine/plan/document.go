@@ -19,6 +19,10 @@ func (p *Plan) listed() *Plan {
 	p.Steps, p.Unmanaged, p.Pending = list(p.Steps), list(p.Unmanaged), list(p.Pending)
 	p.Unknown, p.Deferred, p.Findings = list(p.Unknown), list(p.Deferred), list(p.Findings)
 	p.Undeclared, p.Places, p.Planned, p.Backups = list(p.Undeclared), list(p.Places), list(p.Planned), list(p.Backups)
+	p.Outputs = list(p.Outputs)
+	if p.Phases == nil {
+		p.Phases = map[model.Address]Phase{}
+	}
 	return p
 }
 

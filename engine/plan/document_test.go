@@ -32,7 +32,7 @@ func TestDocument(t *testing.T) {
 
 func TestDocumentOfNothing(t *testing.T) {
 	empty := `{"format_version":"","site":"","commit":"","host":"","observed_at":"0001-01-01T00:00:00Z","id":"",
-		"steps":[],"unmanaged":[],"undeclared":[],"planned":[],"places": [], "backups": [], "pending":[],"unknown":[],"deferred":[],"findings":[],
+		"steps":[],"unmanaged":[],"undeclared":[],"planned":[],"phases":{},"outputs":[],"places": [], "backups": [], "pending":[],"unknown":[],"deferred":[],"findings":[],
 		"summary":{"create":0,"update":0,"replace":0,"delete":0,"adopt":0,"forget":0,"unchanged":0,"unmanaged":0}}`
 	require.JSONEq(t, empty, string(document(t, &Plan{})))
 	step, err := json.Marshal(Step{Address: addr("pool.p"), Action: Delete})

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -76,6 +77,100 @@ func StaticAddress(kinds model.Kinds, r *model.Resource) string {
 		}
 	}
 	return ""
+}
+
+// Phase is where a node is in its life. It follows from facts, and is stored nowhere.
+type Phase string
+
+// The phases, in their order.
+const (
+	Planned         Phase = "planned"
+	Provisioned     Phase = "provisioned"
+	Registered      Phase = "registered"
+	Validated       Phase = "validated"
+	Operating       Phase = "operating"
+	Decommissioning Phase = "decommissioning"
+	Decommissioned  Phase = "decommissioned"
+)
+
+// Phases lists the phases that a node of a status may be in, in their order.
+func Phases() []Phase {
+	return []Phase{Planned, Provisioned, Registered, Validated, Operating, Decommissioning}
+}
+
+// LifeFacts are the facts that a phase follows from.
+type LifeFacts struct {
+	Exists     bool // its guest is there, and proved to be managed
+	Registered bool // every output that shows it was written with its present facts
+	Validated  bool // its checks held once since its guest was created
+	Healthy    bool // its checks hold now
+	Removing   bool // it left the site, and its removal is not complete
+	Removed    bool // it left the site, and is gone
+}
+
+// Phase is the phase that the facts show: the last one before which no fact is missing.
+func (f LifeFacts) Phase() Phase {
+	switch {
+	case f.Removed:
+		return Decommissioned
+	case f.Removing:
+		return Decommissioning
+	case !f.Exists:
+		return Planned
+	case !f.Registered:
+		return Provisioned
+	case !f.Validated:
+		return Registered
+	case !f.Healthy:
+		return Validated
+	default:
+		return Operating
+	}
+}
+
+// Skipped is the phase that a node left out: its fact is missing, and that of a later phase holds. "" for none.
+func (f LifeFacts) Skipped() Phase {
+	if f.Exists && !f.Removing && !f.Registered && f.Validated {
+		return Registered
+	}
+	return ""
+}
+
+// OutputChange is how a plan changes an output.
+type OutputChange struct {
+	Name  string   `json:"name"`
+	To    string   `json:"to"`    // "" if it is printed only
+	Lines []string `json:"lines"` // those that go, with "-" before them, and those that come, with "+"
+}
+
+// mostOutputLines bounds the lines of one output in a plan.
+const mostOutputLines = 500
+
+// ChangeOf compares two texts of an output line by line; nil if they are the same.
+func ChangeOf(name, to, before, after string) *OutputChange {
+	a, b := slices.Collect(strings.Lines(before)), slices.Collect(strings.Lines(after))
+	out := &OutputChange{Name: name, To: to}
+	add := func(sign string, lines ...string) {
+		for _, l := range lines {
+			if len(out.Lines) < mostOutputLines {
+				out.Lines = append(out.Lines, sign+strings.TrimSuffix(l, "\n"))
+			}
+		}
+	}
+	for len(a) > 0 {
+		if same := slices.Index(b, a[0]); same >= 0 {
+			add("+", b[:same]...)
+			b = b[same+1:]
+		} else {
+			add("-", a[0])
+		}
+		a = a[1:]
+	}
+	add("+", b...)
+	if len(out.Lines) == 0 {
+		return nil
+	}
+	return out
 }
 
 // text says what is reserved.

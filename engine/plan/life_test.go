@@ -2,6 +2,7 @@ package plan
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -93,4 +94,49 @@ func TestALimitedPlanShowsItsPlannedNodesOnly(t *testing.T) {
 	require.Empty(t, Make(in).Planned)
 	in.Manifest, in.Destroy = "web", true
 	require.Empty(t, Make(in).Planned)
+}
+
+// A phase is the last one before which no fact is missing, for all facts.
+func TestPhase(t *testing.T) {
+	for bits := range 1 << 6 {
+		f := LifeFacts{Exists: bits&1 > 0, Registered: bits&2 > 0, Validated: bits&4 > 0, Healthy: bits&8 > 0, Removing: bits&16 > 0, Removed: bits&32 > 0}
+		want := Operating
+		switch {
+		case f.Removed:
+			want = Decommissioned
+		case f.Removing:
+			want = Decommissioning
+		default:
+			for i, has := range []bool{f.Exists, f.Registered, f.Validated, f.Healthy} {
+				if !has {
+					want = Phases()[i]
+					break
+				}
+			}
+		}
+		require.Equal(t, want, f.Phase(), f)
+		require.Equal(t, f.Exists && !f.Removing && !f.Registered && f.Validated, f.Skipped() == Registered, f)
+	}
+}
+
+func TestChangeOfAnOutput(t *testing.T) {
+	for name, c := range map[string]struct{ before, after, want string }{
+		"none":      {"a\nb\n", "a\nb\n", ""},
+		"new":       {"", "a\nb\n", "+a +b"},
+		"one more":  {"a\nc\n", "a\nb\nc\n", "+b"},
+		"one less":  {"a\nb\nc\n", "a\nc\n", "-b"},
+		"other":     {"a\nb\n", "a\nx\n", "-b +x"},
+		"all of it": {"a\n", "", "-a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := ChangeOf("x", "to", c.before, c.after)
+			if c.want == "" {
+				require.Nil(t, got)
+				return
+			}
+			require.Equal(t, c.want, strings.Join(got.Lines, " "))
+		})
+	}
+	many := ChangeOf("x", "", "", strings.Repeat("line\n", mostOutputLines+5))
+	require.Len(t, many.Lines, mostOutputLines)
 }

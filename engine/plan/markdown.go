@@ -47,6 +47,12 @@ func (p *Plan) Markdown(w io.Writer) {
 	for _, r := range p.Planned {
 		rest = append(rest, code(r.Address.String())+" "+markdown(r.text()))
 	}
+	for i := range p.Outputs {
+		rest = append(rest, fmt.Sprintf("output %s: %s", code(p.Outputs[i].Name), markdown(p.Outputs[i].line().detail(0))))
+		for _, text := range p.Outputs[i].line().all {
+			rest = append(rest, "  - "+code(text))
+		}
+	}
 	for _, f := range p.Findings {
 		rest = append(rest, finding(f))
 	}

@@ -4,7 +4,7 @@
 // Read in this order: Input, Plan and Step (the document of `plan --json`), Make (from one to the other):
 //
 //	vmid.go   assigns VMIDs
-//	life.go   reserves what planned nodes will have
+//	life.go   reserves what planned nodes will have, and derives the phase of a node
 //	place.go  chooses the PVE nodes of new guests
 //	diff.go   finds differences, and their cost
 //	adopt.go  takes over guests that exist, and finds renames
@@ -177,23 +177,25 @@ func (r Rules) Plus(more Rules) Rules {
 // Plan is the plan document. Steps are in an order in which they can be carried
 // out one by one; peers, which may go side by side, by address.
 type Plan struct {
-	FormatVersion string            `json:"format_version"`
-	Site          string            `json:"site"`
-	Commit        string            `json:"commit"`
-	Host          string            `json:"host"`
-	ObservedAt    time.Time         `json:"observed_at"`
-	ID            string            `json:"id"` // hash of desired and observed, without times
-	Steps         []Step            `json:"steps"`
-	Unmanaged     []model.Unmanaged `json:"unmanaged"`
-	Pending       []model.Pending   `json:"pending"`    // what PVE holds already and applies at a restart
-	Undeclared    []model.Setting   `json:"undeclared"` // set by hand, and named in no file: no drift
-	Unknown       []model.Unknown   `json:"unknown"`    // what could not be seen, and what is withheld for it
-	Deferred      []model.Deferred  `json:"deferred"`   // declared, but not done by this kind of pass
-	Planned       []Reservation     `json:"planned"`    // nodes with planned = true, for which nothing is created
-	Places        []Place           `json:"places"`     // PVE nodes, by name, with what is left of them; none if they were not looked at
-	Backups       []Backup          `json:"backups"`    // of guests whose nodes say how old they may be, or that they are verified
-	Findings      diag.List         `json:"findings"`
-	Summary       Summary           `json:"summary"`
+	FormatVersion string                  `json:"format_version"`
+	Site          string                  `json:"site"`
+	Commit        string                  `json:"commit"`
+	Host          string                  `json:"host"`
+	ObservedAt    time.Time               `json:"observed_at"`
+	ID            string                  `json:"id"` // hash of desired and observed, without times
+	Steps         []Step                  `json:"steps"`
+	Unmanaged     []model.Unmanaged       `json:"unmanaged"`
+	Pending       []model.Pending         `json:"pending"`    // what PVE holds already and applies at a restart
+	Undeclared    []model.Setting         `json:"undeclared"` // set by hand, and named in no file: no drift
+	Unknown       []model.Unknown         `json:"unknown"`    // what could not be seen, and what is withheld for it
+	Deferred      []model.Deferred        `json:"deferred"`   // declared, but not done by this kind of pass
+	Planned       []Reservation           `json:"planned"`    // nodes with planned = true, for which nothing is created
+	Phases        map[model.Address]Phase `json:"phases"`     // of the nodes that do not operate, as far as facts are known
+	Outputs       []OutputChange          `json:"outputs"`    // that change with it
+	Places        []Place                 `json:"places"`     // PVE nodes, by name, with what is left of them; none if they were not looked at
+	Backups       []Backup                `json:"backups"`    // of guests whose nodes say how old they may be, or that they are verified
+	Findings      diag.List               `json:"findings"`
+	Summary       Summary                 `json:"summary"`
 
 	Differing []model.Address `json:"-"` // what is there and not as wanted, in order, whether a step follows or not
 	Drift     []model.Address `json:"-"` // of these, what is only reported, since drift = "report"

@@ -89,7 +89,7 @@ func (p *Plan) Lines() (title string, lines []Line, last string) {
 
 // silent reports whether the last line says it all.
 func (p *Plan) silent() bool {
-	return p.InSync() && len(p.Pending)+len(p.Deferred)+len(p.Planned) == 0
+	return p.InSync() && len(p.Pending)+len(p.Deferred)+len(p.Planned)+len(p.Outputs) == 0
 }
 
 func (p *Plan) title() string {
@@ -219,6 +219,9 @@ func (p *Plan) lines(all bool) []line {
 	for _, r := range p.Planned {
 		out = append(out, line{sign: '·', color: dim, thing: thing(r.Address.String()), address: r.Address.String(), detail: constant(r.text())})
 	}
+	for _, o := range p.Outputs {
+		out = append(out, o.line())
+	}
 	for _, d := range p.Deferred {
 		out = append(out, line{sign: '·', color: dim, thing: thing(d.Address), detail: constant(d.Why)})
 	}
@@ -235,6 +238,19 @@ func (p *Plan) lines(all bool) []line {
 		})
 	}
 	return out
+}
+
+// line counts the lines of an output that change; with TextOptions.All they are below it.
+func (o *OutputChange) line() line {
+	what := diag.Count(len(o.Lines), "line") + " change"
+	if len(o.Lines) == 1 {
+		what += "s"
+	}
+	l := line{sign: '·', color: dim, thing: "output " + o.Name, detail: constant(what), full: strings.Join(o.Lines, " ")}
+	for _, text := range o.Lines {
+		l.all = append(l.all, limited(diag.Escape(text), maxWide))
+	}
+	return l
 }
 
 // unknownOnce lists what could not be seen, without the steps that are withheld for one thing alone: its line names them.

@@ -9,6 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -115,10 +116,15 @@ func figures(add adder, s agent.Status) {
 	add("homestak_agent_nodes", "Nodes that the agent manages itself.", float64(len(s.Nodes)))
 	add("homestak_agent_nodes_not_ready", "Managed nodes that differ from the commit in force.", float64(waiting))
 	add("homestak_agent_drift_attributes", "Attributes of these nodes that differ from the commit in force.", float64(drift))
+	life := map[plan.Phase]int{}
 	for _, n := range s.Nodes {
+		life[n.Life]++
 		if n.Overdue != "" {
 			add("homestak_agent_node_review_overdue", "Nodes whose date of review has passed.", 1, "address", n.Address)
 		}
+	}
+	for _, p := range plan.Phases() {
+		add("homestak_agent_nodes_in_phase", "Nodes by where they are in their life.", float64(life[p]), "phase", string(p))
 	}
 	failing := func(what string, is bool) {
 		add("homestak_agent_failing", "Whether it is failing now; status has the reason.", one(is), "what", what)
@@ -138,6 +144,9 @@ func figures(add adder, s agent.Status) {
 	}
 	if s.Watch != nil {
 		failing("watch", s.Watch.Error != "")
+	}
+	if len(s.Outputs) > 0 {
+		failing("output", slices.ContainsFunc(s.Outputs, func(o agent.OutputStatus) bool { return o.Error != "" }))
 	}
 	checks(add, &s)
 	backups(add, &s)

@@ -7,6 +7,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -45,7 +46,10 @@ func report(s agent.Status) wire.Report {
 		seen[n.Node] = true
 		node := wire.ReportNode{
 			Name: n.Node, Type: "vm", Parent: s.Identity, Phase: wire.Phase(n.Phase), Ready: n.Ready, Drift: n.Drift, Since: n.Since, Error: wire.ShortenText(n.Error),
-			Failing: failingText(failing[n.Address]),
+			Failing: failingText(failing[n.Address]), Life: string(n.Life), VMID: n.VMID, IP: n.IP,
+		}
+		if n.Life == plan.Planned && n.Ready {
+			node.Phase = wire.PhaseCreate // older parents know no other
 		}
 		if n.Phase == "planned" {
 			node.Phase = wire.PhaseCreate // older parents know no other

@@ -185,7 +185,7 @@ func New(o Options) (*Service, error) {
 	})
 	options := agent.Options{
 		Identity: c.Identity, Program: o.Program, URL: repo.String(), Branch: r.Branch, Path: r.Path,
-		Source: copied, Load: way.load, Open: way.open, Ledger: s.Ledger, Observed: s.observed,
+		Source: copied, Load: way.load, Open: way.open, Ledger: s.Ledger, Observed: s.observed, Outputs: (&outputs{dir: c.DataDir, identity: c.Identity, folders: c.Outputs, tree: s.Tree, push: pushOutput}).write,
 		Poll: r.Poll, Drift: c.DriftEvery, Width: c.Concurrency, Log: o.Log,
 		Notify: func(st agent.Status) {
 			s.events.Record(st)

@@ -338,6 +338,12 @@ homestak_agent_last_pass_end_time_seconds 1.80000006e+09
 homestak_agent_last_pass_errors 1
 homestak_agent_last_pass_seconds 2.25
 homestak_agent_nodes 3
+homestak_agent_nodes_in_phase{phase="decommissioning"} 0
+homestak_agent_nodes_in_phase{phase="operating"} 0
+homestak_agent_nodes_in_phase{phase="planned"} 0
+homestak_agent_nodes_in_phase{phase="provisioned"} 0
+homestak_agent_nodes_in_phase{phase="registered"} 0
+homestak_agent_nodes_in_phase{phase="validated"} 0
 homestak_agent_nodes_not_ready 2
 homestak_agent_start_time_seconds 1.8e+09
 homestak_agent_suspensions 1
@@ -356,6 +362,12 @@ homestak_agent_failing{what="repository"} 0
 homestak_agent_healthy 1
 homestak_agent_info{identity="father",version="1.2.3"} 1
 homestak_agent_nodes 0
+homestak_agent_nodes_in_phase{phase="decommissioning"} 0
+homestak_agent_nodes_in_phase{phase="operating"} 0
+homestak_agent_nodes_in_phase{phase="planned"} 0
+homestak_agent_nodes_in_phase{phase="provisioned"} 0
+homestak_agent_nodes_in_phase{phase="registered"} 0
+homestak_agent_nodes_in_phase{phase="validated"} 0
 homestak_agent_nodes_not_ready 0
 homestak_agent_start_time_seconds 1
 homestak_agent_suspensions 0

@@ -217,6 +217,9 @@ func (l *Loader) check(ctx context.Context, tree fs.FS, d engine.Desired, in Inp
 	}
 	d.Findings = d.Findings.Sorted()
 	d.PolicyCheck = c.plans(tree, in.now)
+	if d.Site != nil && len(d.Site.Outputs) > 0 {
+		d.Render = renderer(l.Sandbox, d.Site)
+	}
 	return d
 }
 

@@ -150,28 +150,34 @@ func (s *Sandbox) try(ctx context.Context, tree fs.FS, in Input) (trial, error) 
 
 // Ask implements policy.Apart.
 func (s *Sandbox) Ask(ctx context.Context, q policy.Question) (policy.Answer, error) {
+	a, err := s.ask(ctx, request{Ask: &q})
+	return a.Answer, err
+}
+
+// ask has a request answered by the child that waits for questions.
+func (s *Sandbox) ask(ctx context.Context, r request) (reply, error) {
 	s.init()
 	select {
 	case s.rules.turn <- struct{}{}:
 		defer func() { <-s.rules.turn }()
 	case <-ctx.Done():
-		return policy.Answer{}, context.Cause(ctx)
+		return reply{}, context.Cause(ctx)
 	}
 	c := s.rules.child
 	if c == nil || !s.rules.idle.Stop() {
 		var err error
 		if c, err = s.start(); err != nil {
-			return policy.Answer{}, err
+			return reply{}, err
 		}
 	}
 	s.rules.child = nil
-	a, err := c.call(ctx, s.Limits, nil, request{Ask: &q})
+	a, err := c.call(ctx, s.Limits, nil, r)
 	if err != nil || a.Last {
 		c.end()
-		return a.Answer, err
+		return a, err
 	}
 	s.rules.child, s.rules.idle = c, time.AfterFunc(idleFor, c.end)
-	return a.Answer, nil
+	return a, nil
 }
 
 // Close ends a child that waits.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/policy"
 )
 
@@ -27,6 +28,7 @@ type request struct {
 	Rules  limits           // of one evaluation of rules
 	Load   *loadRequest     `json:",omitempty"`
 	Ask    *policy.Question `json:",omitempty"`
+	Render *renderRequest   `json:",omitempty"`
 }
 
 // message is a message of a child: one of these.
@@ -38,11 +40,12 @@ type message struct {
 }
 
 type reply struct {
-	Refused diag.List     // of a load: what is wrong; empty if the tree is good
-	Harmful bool          // an evaluation of its rules was stopped
-	Answer  policy.Answer // of a question, or what the rules say of the site that was loaded
-	Error   string        // why there is neither
-	Last    bool          // something in the child does not end, so it has to
+	Refused diag.List                 // of a load: what is wrong; empty if the tree is good
+	Harmful bool                      // an evaluation of its rules was stopped
+	Answer  policy.Answer             // of a question, or what the rules say of the site that was loaded
+	Error   string                    // why there is neither
+	Texts   map[string]model.Rendered `json:",omitempty"`
+	Last    bool                      // something in the child does not end, so it has to
 }
 
 func writeDocument(w io.Writer, doc any) error {

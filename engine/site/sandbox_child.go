@@ -150,6 +150,8 @@ func (c *childWork) serve(r request) reply {
 			return reply{Error: err.Error()}
 		}
 		return reply{Answer: a, Last: c.rules.Busy()}
+	case r.Render != nil:
+		return reply{Texts: hcl.Render(r.Render.Templates, r.Render.Facts)}
 	default:
 		return reply{Error: "the request asks for nothing"}
 	}

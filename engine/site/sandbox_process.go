@@ -74,8 +74,9 @@ func (c *child) callOn(ctx context.Context, l limits, tree fs.FS, r request) (an
 	w := &watch{pid: c.cmd.Process.Pid, limits: l, quit: make(chan struct{}), done: make(chan struct{})}
 	w.began, w.base = time.Now(), cpuOf(w.pid)
 	r.Rules = l.ofRules()
-	if r.Load == nil {
-		w.read, w.rules = int64(len(r.Ask.Input)), true
+	w.rules = r.Load == nil
+	if r.Ask != nil {
+		w.read = int64(len(r.Ask.Input))
 	}
 	_, r.Memory = l.aroundRules(w.read)
 	go w.run(ctx)

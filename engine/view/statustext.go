@@ -151,10 +151,13 @@ func NodeCells(n engine.NodeStatus, now time.Time) []string {
 func standing(n engine.NodeStatus) string {
 	var text string
 	switch {
-	case n.Phase == "planned":
-		text = "planned"
+	case n.Ready && n.Life == plan.Planned:
+		text = string(n.Life)
 	case n.Ready:
 		text = "ready"
+		if n.Life != "" && n.Life != plan.Operating {
+			text += ", " + string(n.Life)
+		}
 	case n.Drift > 0:
 		text = diag.Count(n.Drift, "difference")
 	case n.Phase == "create":
@@ -256,6 +259,7 @@ func StatusRows(s agent.Status, now time.Time) []Row {
 	}
 	checksText(row, s, now)
 	notifyText(&out, s, now)
+	outputsText(row, s)
 	return out
 }
 
@@ -280,6 +284,15 @@ func notifyText(out *rows, s agent.Status, now time.Time) {
 			text += "; " + diag.Count(n.Dropped, "message") + " dropped"
 		}
 		*out = append(*out, Row{Label: "notify", Text: text, Tone: tone})
+	}
+}
+
+// outputsText lists the outputs that are not as they should be.
+func outputsText(row func(label, format string, args ...any), s agent.Status) {
+	for _, o := range s.Outputs {
+		if o.Error != "" {
+			row("output", "%s (%s): %s", o.Name, o.To, o.Error)
+		}
 	}
 }
 

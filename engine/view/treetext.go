@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -73,6 +74,9 @@ type TreeNode struct {
 func TreeNodeOf(n wire.ReportNode, now time.Time) TreeNode {
 	t := TreeNode{Name: diag.Clean(n.Name), Type: n.Type, Phase: string(n.Phase), Error: diag.Clean(firstOf(n.Error))}
 	t.State, t.Tone = TreeState(n)
+	if n.Life != "" && n.Life != string(plan.Operating) {
+		t.Phase = diag.Clean(n.Life)
+	}
 	if n.Drift > 0 {
 		t.Drift = fmt.Sprintf("%d differ", n.Drift)
 	}

@@ -46,6 +46,7 @@ func BlockTypes(kinds model.Kinds) []BlockType {
 		row("manifest", "A deployment: nodes on a host.", model.Manifest{}),
 		row("job", "A command that nodes run on a schedule, or once.", model.Job{}),
 		row("notify", "Where messages about incidents are sent, or statuses of commits. The agent without a parent sends them.", model.Notify{}),
+		row("output", "A text for other programs, such as a hosts file, that is rendered from the site and from what is observed.", model.Output{}),
 		{Name: "locals", Doc: "Values with a name, used as local.NAME."},
 		{Name: "variable", Doc: "A value that --var NAME=VALUE can set, used as var.NAME.", labels: 1},
 	}

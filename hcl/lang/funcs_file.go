@@ -87,7 +87,7 @@ func (ev *Evaluator) renderFile(name string, values cty.Value) (cty.Value, error
 	}
 	expr, diags := hclsyntax.ParseTemplate([]byte(src), name, hclv2.InitialPos)
 	if diags.HasErrors() {
-		return cty.NilVal, templateError(diags)
+		return cty.NilVal, TemplateError(diags)
 	}
 	ctx := &hclv2.EvalContext{Variables: map[string]cty.Value{}, Functions: maps.Clone(ev.funcs)}
 	maps.Copy(ctx.Functions, ev.fileFunctions())
@@ -104,7 +104,7 @@ func (ev *Evaluator) renderFile(name string, values cty.Value) (cty.Value, error
 	}
 	v, diags := expr.Value(ctx)
 	if diags.HasErrors() {
-		return cty.NilVal, templateError(diags)
+		return cty.NilVal, TemplateError(diags)
 	}
 	if problem := tooBig(v); problem != "" {
 		return cty.NilVal, errors.New(problem)
@@ -118,8 +118,8 @@ func (ev *Evaluator) renderFile(name string, values cty.Value) (cty.Value, error
 	return v, nil
 }
 
-// templateError describes an error of a template in one line, with its position.
-func templateError(diags hclv2.Diagnostics) error {
+// TemplateError describes an error of a template in one line, with its position.
+func TemplateError(diags hclv2.Diagnostics) error {
 	d := diags.Errs()[0]
 	for _, one := range diags {
 		if one.Severity == hclv2.DiagError && one.Subject != nil {

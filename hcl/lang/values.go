@@ -116,7 +116,7 @@ var valueRules = map[string]valueRule{
 	"spec.config.file.group":            {check: userName},
 	"spec.config.file.restart":          {check: unitName},
 	"spec.config.mount.disk":            {check: name},
-	"spec.config.mount.fstype":          {oneOf: []string{"ext4", "xfs"}, def: "ext4"},
+	"spec.config.mount.fstype":          {oneOf: []string{"ext4", "xfs"}},
 	"spec.config.mount.options":         {check: mountOption},
 	"spec.config.pve.bridge":            {check: bridgeName},
 	"spec.config.pve.restart":           {check: window},
@@ -195,6 +195,7 @@ var valueRules = map[string]valueRule{
 
 	"agent.identity":            {check: name},
 	"agent.drift_every":         {least: time.Second, def: 5 * time.Minute},
+	"agent.output_folders":      {check: filePath},
 	"agent.concurrency":         {min: 1, max: 64, def: 8},
 	"agent.images_max":          {min: 1, max: 65536, def: 20},
 	"agent.repository.url":      {check: repositoryURL},

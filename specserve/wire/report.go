@@ -30,6 +30,7 @@ const (
 	maxNodes          = 20_000
 	maxReportFindings = 1_000
 	maxText           = 2_000 // bytes of one text
+	maxWord           = 64    // bytes of a phase or an address
 	maxFailing        = 200   // bytes of ReportNode.Failing
 )
 
@@ -87,6 +88,10 @@ type ReportNode struct {
 	Drifted  bool      `json:"drifted,omitempty"` // as of Report, as are the next two
 	Failed   bool      `json:"failed,omitempty"`
 	Unseen   bool      `json:"unseen,omitempty"`
+
+	Life string `json:"life,omitempty"` // where it is in its life, such as operating
+	VMID int    `json:"vmid,omitempty"` // of its guest, 0 for none
+	IP   string `json:"ip,omitempty"`   // where it was found
 }
 
 // Phase is the progress of a node.
@@ -214,6 +219,8 @@ func (r *Report) checkNodes() error {
 			return invalid("commit and refused of node %s are object names of git", n.Name)
 		case n.Drift < 0:
 			return invalid("node %s has a drift of %d", n.Name, n.Drift)
+		case len(n.Life) > maxWord || len(n.IP) > maxWord || n.VMID < 0:
+			return invalid("node %s has a phase, a VMID or an address that is not valid", n.Name)
 		case len(n.Error) > maxText:
 			return &ReportTooLargeError{fmt.Sprintf("the error of node %s has more than %d bytes", n.Name, maxText)}
 		case len(n.Failing) > maxFailing:

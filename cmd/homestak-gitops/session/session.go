@@ -38,6 +38,7 @@ type Session struct {
 
 	opener *Opener
 	ui     *ui.UI
+	data   string      // the data folder of an agent of this user, "" if it is not known
 	guests push.Config // how guests are entered: what is learned of one pass is known in the next
 }
 
@@ -85,7 +86,7 @@ func (o *Opener) OpenOn(ctx context.Context, f *Flags, net Network) (*Session, e
 	if err != nil {
 		return nil, err
 	}
-	o.opened = &Session{Folder: folder, Flags: f, Net: net, opener: o, ui: o.UI, guests: guests}
+	o.opened = &Session{Folder: folder, Flags: f, Net: net, opener: o, ui: o.UI, data: data, guests: guests}
 	return o.opened, nil
 }
 
@@ -216,6 +217,14 @@ func (o *Opener) Unplanned(host string, found diag.List) *plan.Plan {
 	return p
 }
 
+// dataDir is the data folder of an agent, which has the outputs that it wrote.
+type dataDir string
+
+// Output implements engine.Pass.
+func (d dataDir) Output(o *model.Output) (text string, known bool) {
+	return service.WrittenOutput(string(d), o)
+}
+
 // Access says how the hosts of the site are opened, for an owner of guests ("": the host).
 func (s *Session) Access(owner string) drivers.Access {
 	access := s.Net.Access(s.guests)
@@ -243,6 +252,9 @@ func (s *Session) Pass(h *model.Host, owner string) *engine.Pass {
 		return driver, err
 	})
 	p.Stop, p.Health.Simulated = s.opener.Stopping.Once, s.Net.Reaches
+	if !s.Flags.Sim {
+		p.Written = dataDir(s.data)
+	}
 	if s.Net.Specs != nil {
 		p.Health.Reported = s.Net.Specs.Reported
 	}

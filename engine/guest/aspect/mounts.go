@@ -21,10 +21,10 @@ var mounts = Of[mountsFound]{
 		if len(paths) == 0 {
 			return ":"
 		}
-		return guest.Lines(
+		return guest.Lines(append([]string{
 			probeDisks,
 			"if [ -f /etc/fstab ]; then row fstab </etc/fstab; fi",
-			"for _p in "+guest.QuoteWords(paths)+"; do",
+			"for _p in " + guest.QuoteWords(paths) + "; do",
 			`  _line=$(while read -r _a _b _c _d _e _f; do if [ "$_e" = "$_p" ]; then printf '%s\n' "$_a $_b $_c $_d $_e $_f"; fi; done </proc/self/mountinfo | tail -n 1)`,
 			`  if [ -n "$_line" ]; then`,
 			`    printf '%s' "$_line" | row mounted "$_p"`,
@@ -33,7 +33,8 @@ var mounts = Of[mountsFound]{
 			// Which of its folders a mount would have to make.
 			`  _made=; _d=$_p; while [ -n "$_d" ] && [ ! -e "$_d" ]; do _made=$_d; _d=${_d%/*}; done`,
 			`  printf '%s' "$_made" | row lacks "$_p"`,
-			"done")
+			"done",
+		}, probeLogins(paths, q.Want)...)...)
 	},
 	Parse: func(_ *Query, rows [][]string) (mountsFound, error) { return parseMounts(rows), nil },
 	Fill: func(q *Query, f mountsFound, have *spec.Spec) {
@@ -69,12 +70,13 @@ type mountsFound struct {
 	devices []blockDevice
 	fstab   []fstabLine
 	mounted map[string][]string // the line of mountinfo, by mount point
+	logins  map[string]string   // the sum of the file with credentials, by mount point
 	lacks   map[string]string   // the first folder that is missing, by mount point
 	blocks  map[string]int64    // bytes of mounted xfs file systems
 }
 
 func parseMounts(rows [][]string) mountsFound {
-	f := mountsFound{mounted: map[string][]string{}, lacks: map[string]string{}, blocks: map[string]int64{}}
+	f := mountsFound{mounted: map[string][]string{}, lacks: map[string]string{}, logins: map[string]string{}, blocks: map[string]int64{}}
 	for _, r := range rows {
 		switch {
 		case r[0] == "fstab":
@@ -82,6 +84,8 @@ func parseMounts(rows [][]string) mountsFound {
 		case len(r) != 3:
 		case r[0] == "disk":
 			f.devices = append(f.devices, readDevice(r[1], r[2]))
+		case r[0] == "login":
+			f.logins[r[1]], _, _ = strings.Cut(r[2], " ")
 		case r[0] == "lacks":
 			f.lacks[r[1]] = r[2]
 		case r[0] == "xfs":
@@ -126,7 +130,7 @@ func (f mountsFound) mount(path string, want *spec.Mount) (spec.Mount, bool) {
 		m.Disk, _ = strings.CutPrefix(line.fields[0], "LABEL=")
 		m.FSType = line.fields[2]
 		if len(line.fields) > 3 {
-			options = slices.DeleteFunc(strings.Split(line.fields[3], ","), func(o string) bool { return o == "nofail" || o == "defaults" })
+			options = spec.Declared(strings.Split(line.fields[3], ","))
 		}
 	}
 	if mounted {
@@ -139,7 +143,10 @@ func (f mountsFound) mount(path string, want *spec.Mount) (spec.Mount, bool) {
 		if want != nil && slices.Contains(want.Options, "ro") {
 			m.Size = spec.WholeDisk // it grows once it may be written
 		}
-		m.Disk, m.FSType = source, now[2]
+		m.Disk, m.FSType = source, strings.TrimSuffix(now[2], "4")
+		if now[2] == "ext4" {
+			m.FSType = now[2]
+		}
 		inForce := strings.Split(now[1], ",")
 		for flag := range flags {
 			switch {
@@ -162,8 +169,23 @@ func (f mountsFound) mount(path string, want *spec.Mount) (spec.Mount, bool) {
 			options = append(options, "otherwise in /etc/fstab")
 		}
 	}
+	if want != nil && want.Credentials != "" && f.logins[path] != spec.LoginSum(want.LoginText()) {
+		options = append(options, "other credentials")
+	}
 	m.Options = sorted(options)
 	return m, true
+}
+
+// probeLogins reads the sums of the files with credentials that are wanted.
+func probeLogins(paths []string, want *spec.Spec) []string {
+	var lines []string
+	for _, path := range paths {
+		if m := want.Mount(path); m != nil && m.Credentials != "" {
+			file := guest.Quote(spec.LoginFile(path))
+			lines = append(lines, "if [ -f "+file+" ]; then sha256sum <"+file+" | row login "+guest.Quote(path)+"; fi")
+		}
+	}
+	return lines
 }
 
 // size reports whether the file system fills its disk. The space that a file system reserves is below the
@@ -229,6 +251,9 @@ func (f mountsFound) find(want *spec.Mount) (d blockDevice, format bool, problem
 // mountDisk formats a disk that is empty, and mounts it.
 func mountDisk(want *spec.Mount, e *guest.RecordEntry, f mountsFound) Step {
 	s := Step{Stage: StagePackages, Text: "mount disk " + want.Disk + " at " + want.Path}
+	if want.IsNetwork() {
+		return mountNetwork(want, e, f)
+	}
 	d, format, problem := f.find(want)
 	if problem != "" {
 		s.Script = "die " + guest.Quote(want.Path+": "+problem) + "\n"
@@ -281,6 +306,32 @@ func mountDisk(want *spec.Mount, e *guest.RecordEntry, f mountsFound) Step {
 	return s
 }
 
+// mountNetwork mounts a folder of another machine.
+func mountNetwork(want *spec.Mount, e *guest.RecordEntry, f mountsFound) Step {
+	s := Step{Stage: StagePackages, Text: "mount " + want.Disk + " at " + want.Path, Needs: "command -v mount." + want.FSType + " >/dev/null"}
+	path := guest.Quote(want.Path)
+	entry := guest.RecordEntry{Aspect: "mounts", Item: want.Path, Identity: "label", Put: map[string]string{"disk": want.Disk, "made": f.lacks[want.Path]}}
+	if e != nil {
+		entry.Found, entry.Put["made"] = e.Found, e.Put["made"]
+	} else if found, there := lineOf(f.fstab, 1, want.Path); there {
+		entry.Found = map[string]string{"line": found.text}
+	}
+	s.Keep = []guest.RecordEntry{entry}
+	lines := []string{s.Needs + " || die " + guest.Quote("mount."+want.FSType+" is missing: its package could not be installed")}
+	if text := want.LoginText(); text != "" {
+		entry.Put["login"] = spec.LoginFile(want.Path)
+		lines = append(lines, guest.PutFile(spec.LoginFile(want.Path), text, "0600", "root", "root"))
+	}
+	if _, mounted := f.mounted[want.Path]; mounted { // options of the network cannot be changed on a mount
+		lines = append(lines, umount(want.Path))
+	}
+	s.Script = guest.Lines(append(lines,
+		setFstab(2, want.Path, strings.Join(want.Line(), " ")), "mkdir -p -- "+path,
+		`[ -z "$(ls -A -- `+path+`)" ] || die `+guest.Quote(want.Path+" is not empty, and a mount would hide what is in it: move that away"),
+		`_said=$(mount -- `+path+` 2>&1) || die `+guest.Quote(want.Disk+" cannot be mounted at "+want.Path+": ")+`"$_said"`)...)
+	return s
+}
+
 // unmount takes a mount away; the data stay on the disk. One that was there before us gets
 // its line back, and stays mounted.
 func unmount(e *guest.RecordEntry, f mountsFound) Step {
@@ -294,6 +345,9 @@ func unmount(e *guest.RecordEntry, f mountsFound) Step {
 	lines := []string{setFstab(2, path, "")}
 	if _, mounted := f.mounted[path]; mounted {
 		lines = slices.Insert(lines, 0, umount(path))
+	}
+	if login := e.Put["login"]; login != "" {
+		lines = append(lines, "rm -f -- "+guest.Quote(login))
 	}
 	if made := e.Put["made"]; made != "" { // rmdir removes empty folders only
 		lines = append(lines, "_d="+guest.Quote(path), `while rmdir -- "$_d" 2>/dev/null && [ "$_d" != `+guest.Quote(made)+` ]; do _d=${_d%/*}; done`)

@@ -12,6 +12,9 @@ import (
 // container is the type of nodes whose disks and swap their host mounts.
 const container = "ct"
 
+// clients are the packages that mount folders of other machines (Debian).
+var clients = map[string]string{"nfs": "nfs-common", "cifs": "cifs-utils"}
+
 // labels is the maximum length of the label of a file system (mke2fs(8), mkfs.xfs(8)).
 var labels = map[string]int{"ext4": 16, "xfs": 12}
 
@@ -27,8 +30,12 @@ func (r *resolver) disks(node *model.Node) {
 	known := declaredDisks(node)
 	taken := map[string]string{}
 	for _, m := range c.Mounts {
-		at, kind := "config.mount."+m.Path, cmp.Or(m.FSType, "ext4")
+		at, kind := "config.mount."+m.Path, cmp.Or(m.NetworkType(), m.FSType, "ext4")
 		switch {
+		case m.Source != "" && node.Type != container:
+			r.extra = append(r.extra, clients[kind])
+			r.out.Config.Mounts = append(r.out.Config.Mounts, Mount{Path: m.Path, Disk: m.Source, FSType: kind, Options: Declared(m.Options), Credentials: m.Credentials})
+			continue
 		case node.Type == container:
 			r.errorAt(at, fmt.Sprintf("node %s is a container, and mounts no disks", node.Name), "Its host mounts them: write path = %q in the disk block of the node in place of the mount.", m.Path)
 		case m.Disk == "root":
@@ -44,7 +51,7 @@ func (r *resolver) disks(node *model.Node) {
 		if kind == "xfs" {
 			r.extra = append(r.extra, "xfsprogs")
 		}
-		r.out.Config.Mounts = append(r.out.Config.Mounts, Mount{Path: m.Path, Disk: m.Disk, FSType: kind, Options: slices.DeleteFunc(slices.Clone(m.Options), func(o string) bool { return o == "nofail" || o == "defaults" })})
+		r.out.Config.Mounts = append(r.out.Config.Mounts, Mount{Path: m.Path, Disk: m.Disk, FSType: kind, Options: Declared(m.Options)})
 	}
 }
 

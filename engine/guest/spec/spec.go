@@ -416,6 +416,10 @@ func (s *Spec) Masked() *Spec {
 		config.Sysctl[name] = value
 	}
 	config.Files, config.Commands, config.Repositories = slices.Clone(config.Files), slices.Clone(config.Commands), slices.Clone(config.Repositories)
+	config.Mounts = slices.Clone(config.Mounts)
+	for i := range config.Mounts {
+		mask(&config.Mounts[i].Credentials, "config.mount."+config.Mounts[i].Path+".credentials")
+	}
 	for i := range config.Files {
 		mask(&config.Files[i].Content, "config.file."+config.Files[i].Path+".content")
 		if config.Files[i].Content == model.Sensitive {

@@ -5,6 +5,11 @@ manifest "web" {
   pattern     = "flat" # no node lives on another
   host        = host.father
 
+  # What its nodes are for. Policies can require these, and outputs show them.
+  owner     = "ops"
+  purpose   = "The shop"
+  review_by = "2030-12-31" # after it, status and doctor report the nodes
+
   node "db" {
     type   = "vm"
     spec   = spec.data
@@ -14,6 +19,9 @@ manifest "web" {
     tags   = ["db"]
     onboot = true  # start with the host
     agent  = false # Debian's image has no guest agent in it
+
+    services     = ["postgresql"]
+    storage_tier = "ssd"
 
     # Another disk. Disks are identified by name, so their order does not matter. So are nics,
     # but the first one gets the spec's address, unless it has one of its own.
@@ -31,6 +39,8 @@ manifest "web" {
     tags       = ["web"]
     agent      = false
     depends_on = [node.db] # created after it, destroyed before it
+    services   = ["http", "https"]
+    stacks     = ["shop"]
 
     description = "Web server ${count.index + 1}"
   }
