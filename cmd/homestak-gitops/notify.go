@@ -33,6 +33,7 @@ in force. Exits 0 if the receiver took it.`,
 		Args: ui.TakesArgs(1, 1),
 		RunE: a.soon(func(ctx context.Context, args []string) error { return runNotifyTest(ctx, a, f, args[0]) }),
 	}
+	c.ValidArgsFunction = f.CompleteNotify
 	f.Find(a.ui, c)
 	a.ui.JSONFlag(c)
 	return c

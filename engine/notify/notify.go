@@ -9,7 +9,7 @@
 //	store.go      open incidents, statuses and unsent messages, in one file
 //	notify.go     the goroutine that owns all of this: it looks, stores, and has messages sent
 //	text.go       a message in words
-//	send.go       how each type sends one: http.go, smtp.go, forge.go
+//	http.go       how each type sends one, with smtp.go and forge.go
 //
 // Messages are stored together with the incidents that they follow from, in one write, before they are sent. So a restart
 // loses none, and creates none again. A message keeps its ID when it is sent again.
@@ -147,8 +147,9 @@ func (n *Notifiers) Run(ctx context.Context) {
 	for woken := true; ; {
 		now := time.Now()
 		if since := now.Sub(n.looked); n.looked.IsZero() || since < 0 || since >= n.pause(woken) {
-			woken, seen = false, n.o.Look()
-			n.looked = now
+			if woken, seen = false, n.o.Look(); seen.Notifiers != nil {
+				n.looked = now
+			}
 			n.look(seen, now)
 		}
 		for name, m := range n.due(seen.Notifiers, now) {
@@ -210,7 +211,10 @@ func (n *Notifiers) pause(woken bool) time.Duration {
 
 // next is how long nothing is to be done, unless something happens.
 func (n *Notifiers) next(now time.Time, woken bool) time.Duration {
-	wait := n.looked.Add(n.pause(woken)).Sub(now)
+	wait := n.pause(woken)
+	if !n.looked.IsZero() {
+		wait = n.looked.Add(wait).Sub(now)
+	}
 	for name, l := range n.lines {
 		if of := n.state.Notifiers[name]; of != nil && len(of.Queue) > 0 && !l.busy && !n.acked[of.first().ID] {
 			wait = min(wait, max(l.next.Sub(now), 0))

@@ -159,6 +159,20 @@ func (f *AgentFlags) CompleteAddress(c *cobra.Command, args []string, _ string) 
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
+// CompleteNotify completes the name of a notifier, as CompleteAddress does.
+func (f *AgentFlags) CompleteNotify(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var out []string
+	if s, err := f.Status(c.Context()); err == nil {
+		for _, n := range s.Notify {
+			out = append(out, n.Name)
+		}
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
 // CompleteManifest completes the name of a manifest with those of the agent, as CompleteAddress does.
 func (f *AgentFlags) CompleteManifest(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	r, _, err := f.Client(c.Context())
