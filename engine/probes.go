@@ -81,8 +81,7 @@ func (c *checker) probes(of progress) []Probe {
 	return out
 }
 
-// ofHost returns the host's own machine, with those checks of its spec that are made over the network. It is not entered: that
-// would take the rights of root.
+// ofHost returns the host's own machine, with the checks of its spec.
 func (c *checker) ofHost(secrets []string) Probe {
 	h := c.want.Host
 	if h == nil || h.Spec == "" {
@@ -92,9 +91,9 @@ func (c *checker) ofHost(secrets []string) Probe {
 	if !slices.ContainsFunc(slices.Collect(maps.Values(c.want.State)), func(r *model.Resource) bool { return r.Inside == own.Resource.Addr }) {
 		return Probe{} // it is simulated
 	}
-	p := Probe{Node: h.Name, Subject: health.Subject{Address: own.Resource.Addr, Machine: hostMachine(h.API), Key: privateKey(h), Secrets: secrets}}
+	p := Probe{Node: h.Name, Subject: health.Subject{Address: own.Resource.Addr, Machine: hostMachine{c.driver.Machine(own.Resource.Addr, model.Guest{}, nil), h.API}, Key: privateKey(h), Secrets: secrets}}
 	for _, check := range c.site.Checks(own) {
-		if !check.Inside() {
+		if !check.Agent {
 			check.At = diag.Range{} // it has the text of the file
 			p.Checks = append(p.Checks, check)
 		}
@@ -102,12 +101,16 @@ func (c *checker) ofHost(secrets []string) Probe {
 	return p
 }
 
-// hostMachine is the URL of a host's API, whose machine is checked.
-type hostMachine string
+// hostMachine is the machine of a host, and the URL of its API.
+type hostMachine struct {
+	guest.Machine // runs commands; nil: none
+
+	api string
+}
 
 // Address returns the address of the API.
 func (m hostMachine) Address(ctx context.Context) (guest.Address, error) {
-	u, err := url.Parse(string(m))
+	u, err := url.Parse(m.api)
 	if err != nil {
 		return guest.Address{}, err
 	}
@@ -118,14 +121,12 @@ func (m hostMachine) Address(ctx context.Context) (guest.Address, error) {
 	return guest.Address{IP: found[0].Unmap(), Why: "that of the host's API"}, nil
 }
 
-var errNotEntered = errors.New("the host itself is not entered for checks")
-
-// Ping implements guest.Machine.
-func (hostMachine) Ping(context.Context) error { return errNotEntered }
-
 // Run implements guest.Machine.
-func (hostMachine) Run(context.Context, guest.Command) (guest.Output, error) {
-	return guest.Output{}, errNotEntered
+func (m hostMachine) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
+	if m.Machine == nil {
+		return guest.Output{}, errors.New("the host itself is not entered for checks")
+	}
+	return m.Machine.Run(ctx, c)
 }
 
 // left returns the guest that a pass leaves at an address, whether it runs, and whether the pass made it. A guest that is not

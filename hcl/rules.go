@@ -144,12 +144,12 @@ func (rs *rules) checkVMID(n *model.Node) {
 	}
 }
 
-// checkHostChecks warns of checks that are not made on a host itself.
+// checkHostChecks warns of checks that are not made on a host itself: it has no guest agent.
 func checkHostChecks(rs *rules) {
 	for _, name := range slices.Sorted(maps.Keys(rs.site.Hosts)) {
 		for _, c := range rs.site.Checks(rs.site.Hosts[name].Machine()) {
-			if c.Inside() {
-				rs.Add(diag.Warnf(c.At, fmt.Sprintf("check %s does not run on host %s itself", c.Name, name), "The host itself is checked over the network alone: by http, tcp or ssh."))
+			if c.Agent {
+				rs.Add(diag.Warnf(c.At, fmt.Sprintf("check %s does not run on host %s itself", c.Name, name), "The host itself has no guest agent: check it by command, http, tcp or ssh."))
 			}
 		}
 	}

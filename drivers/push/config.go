@@ -146,7 +146,10 @@ type Driver struct {
 
 // Machine is the way into a guest: for steps inside of it the one that its spec names.
 func (d *Driver) Machine(addr model.Address, at model.Guest, near []netip.Addr) guest.Machine {
-	if !isInside(addr) {
+	switch {
+	case addr.Kind == model.HostKind && !d.cfg.Direct:
+		return unprivileged{ownMachine{d: d}}
+	case !isInside(addr):
 		return d.Driver.Machine(addr, at, near)
 	}
 	w := d.wayOf(addr)

@@ -181,19 +181,39 @@ func (o ownMachine) way(ctx context.Context) (inside, confirmation, error) {
 
 // isHere returns why the host is not this machine, or cannot be changed from here; nil if it can.
 func (o ownMachine) isHere(ctx context.Context) error {
+	user, err := o.userHere(ctx)
+	if err == nil && user != "0" {
+		err = errors.New("the program does not run as root")
+	}
+	return err
+}
+
+// userHere returns the ID of the user of this program. An error says that the host is not this machine.
+func (o ownMachine) userHere(ctx context.Context) (string, error) {
 	out, err := o.d.cfg.Locally.Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", "id -u; uname -n"}})
 	if err != nil {
-		return err
+		return "", err
 	}
 	user, name, _ := strings.Cut(strings.TrimSpace(out.Out), "\n")
 	name, _, _ = strings.Cut(name, ".")
-	switch {
-	case name != o.d.host.Name && name != o.d.host.PVENode():
-		return fmt.Errorf("this machine is %s, not %s", name, o.d.host.PVENode())
-	case user != "0":
-		return errors.New("the program does not run as root")
+	if name != o.d.host.Name && name != o.d.host.PVENode() {
+		return "", fmt.Errorf("this machine is %s, not %s", name, o.d.host.PVENode())
 	}
-	return nil
+	return user, nil
+}
+
+// unprivileged is the host's own machine for the commands of its checks: they have the rights of this program, which runs there, and
+// not those of root.
+type unprivileged struct{ ownMachine }
+
+// Run implements guest.Machine.
+func (u unprivileged) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
+	if u.d.cfg.Helper == nil { // it may be elsewhere
+		if _, err := u.userHere(ctx); err != nil {
+			return guest.Output{}, fmt.Errorf("commands of checks run on the machine of the agent: %w", err)
+		}
+	}
+	return u.d.cfg.Locally.Run(ctx, c)
 }
 
 // open returns the connection. It may be at the port that the spec gives sshd, or still at that of the host's block.

@@ -22,7 +22,7 @@ type Check struct {
 	TCP      string        `hcl:"tcp,optional" doc:"Port of the guest, or address:port, that must accept a connection."`
 	SSH      bool          `hcl:"ssh,optional" doc:"An SSH server must answer on port 22. It must accept vm_user if the guest has the public half of the key in ssh of the host."`
 	Agent    bool          `hcl:"agent,optional" doc:"The guest agent must answer; not for containers."`
-	Command  string        `hcl:"command,optional" doc:"Command for /bin/sh that must exit 0; the guest agent runs it as root, perhaps more than once. Not for containers."`
+	Command  string        `hcl:"command,optional" doc:"Command for /bin/sh that must exit 0; the guest agent runs it as root, perhaps more than once. Not for containers. On a host, its agent runs it with its own rights."`
 	Timeout  time.Duration `hcl:"timeout,optional" doc:"Time limit."`
 	Interval time.Duration `hcl:"interval,optional" doc:"Pause between two tries."`
 	Expect   string        `hcl:"expect,optional" doc:"http: a status of three digits, or text in the body; tcp: text that the server sends first; command: text in the output."`

@@ -33,11 +33,18 @@ spec "machine" {
     }
   }
   platform {
-    packages = ["hs-tool", "hs-daemon"]
+    packages = ["hs-tool", "hs-daemon", "hs-extra"]
     services { disable = ["hs-daemon"] }
   }
   check "api" { tcp = "8006" }
+  check "unit" { command = "hs-extra && [ $(id -un) = homestak-gitops ]" }
   config {
+    unattended_upgrades = true
+    repository "extra" {
+      url    = "http://127.0.0.1:8080/extra"
+      suites = ["./"]
+      key    = %q
+    }
     timezone = "Asia/Tokyo"
     sysctl   = { "net.ipv4.conf.lo.arp_ignore" = "1" }
     file "/etc/motd" { content = %q }
@@ -51,7 +58,7 @@ spec "machine" {
     }
   }
 }
-`, w.host.Fingerprint(), w.host.Node(), strings.Join(more, "\n"), motd)
+`, w.host.Fingerprint(), w.host.Node(), strings.Join(more, "\n"), w.key, motd)
 }
 
 // ask sends a request to the helper as a user, by the interpreter that every Debian has. The digest is of no
@@ -68,11 +75,16 @@ if ($l =~ /"nonce":"([^"]+)"/) { my $n = $ARGV[1] // $1; print $s qq({"version":
 // socket, and refuses everything but the commit in force for the agent.
 func TestInstalledHostItself(t *testing.T) {
 	nspawn.Need(t)
-	archive, _ := repository(t)
+	archive, key := repository(t)
+	if key == "" {
+		nspawn.Without(t, "gpg is missing, to sign a repository with")
+	}
 	w := beginInstalledIn(t, networked(withIfupdown), nspawn.Bind{From: archive, To: "/srv/apt"})
+	w.key = key[strings.Index(key, "-----BEGIN"):] // gpg may say something before
 	net := lan{&world{t: t, Machine: w.Machine}}
 	net.connect(eniStatic, "rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/*", "echo 'deb [trusted=yes] file:/srv/apt ./' >/etc/apt/sources.list")
-	const facts = "stat -c '%a %U %G' /etc/motd; cat /etc/motd; readlink /etc/localtime || :; sshd -T | grep '^port'; cat /proc/sys/net/ipv4/conf/lo/arp_ignore; cat /etc/network/interfaces; ls /etc/apt/sources.list.d /etc/network/interfaces.d; ip -4 -o addr show dev eth0 | awk '{print $4}'"
+	w.Run("systemd-run", "--unit=mirror", "python3", "-m", "http.server", "--directory", "/srv/apt", "8080")
+	const facts = "stat -c '%a %U %G' /etc/motd; cat /etc/motd; readlink /etc/localtime || :; sshd -T | grep '^port'; cat /proc/sys/net/ipv4/conf/lo/arp_ignore; cat /etc/network/interfaces; ls /etc/apt/sources.list.d /etc/network/interfaces.d; ls /etc/apt/keyrings || :; apt-config dump | grep Unattended || :; ip -4 -o addr show dev eth0 | awk '{print $4}'"
 	before := w.Run("sh", "-c", facts)
 	first := w.push("host.hcl", w.hostWith("welcome\n"))
 	w.Run("systemctl", "enable", "--now", service)
@@ -90,6 +102,7 @@ func TestInstalledHostItself(t *testing.T) {
 	require.Equal(t, "600 root new", w.Run("sh", "-c", "stat -c '%a %U' /etc/homestak-test/app.conf | tr '\\n' ' '; cat /etc/homestak-test/app.conf"))
 	w.Run("sh", "-c", "id -nG ann | grep -qw video && [ $(hostname) = father ] && [ $(date +%Z) = JST ] && [ $(cat /var/tmp/once) = ran ]")
 	w.Run("sh", "-c", "hs-tool && ! systemctl is-enabled hs-daemon && ! systemctl is-active hs-daemon && sshd -T | grep -qx 'port 2222' && [ $(cat /proc/sys/net/ipv4/conf/lo/arp_ignore) = 1 ] && sudo -l -U ann | grep -q ALL")
+	w.Run("sh", "-c", "hs-extra && apt-config dump | grep -q 'APT::Periodic::Unattended-Upgrade \"1\"'")
 	require.Equal(t, "700 root", w.Run("stat", "-c", "%a %U", "/var/lib/homestak-gitops-host"))
 	require.Equal(t, "755 root", w.Run("stat", "-c", "%a %U", "/var/lib/homestak-gitops-spec"))
 
@@ -102,7 +115,7 @@ func TestInstalledHostItself(t *testing.T) {
 	require.Contains(t, w.Run("homestak-gitops", "verify"), "host.father")
 	w.Until("the agent makes them, too", func() bool {
 		checks := w.status().Checks
-		return len(checks) == 1 && checks[0].Address == "host.father" && checks[0].State == "passing"
+		return len(checks) == 2 && checks[0].Address == "host.father" && checks[0].State == "passing" && checks[1].State == "passing"
 	})
 
 	// An address is changed. One that cuts the machine off is taken back, as in a guest.
@@ -137,6 +150,6 @@ func TestInstalledHostItself(t *testing.T) {
 	w.Run("systemctl", "reload", service)
 	w.settled()
 	require.Equal(t, before, w.Run("sh", "-c", facts))
-	w.Run("sh", "-c", "[ ! -e /etc/homestak-test/app.conf ] && ! command -v hs-tool && passwd -S ann | grep -q '^ann L' && [ ! -e /etc/sudoers.d/zz-homestak-gitops ]")
+	w.Run("sh", "-c", "[ ! -e /etc/homestak-test/app.conf ] && ! command -v hs-tool && ! command -v hs-extra && passwd -S ann | grep -q '^ann L' && [ ! -e /etc/sudoers.d/zz-homestak-gitops ]")
 	w.quiet()
 }

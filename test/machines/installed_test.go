@@ -55,6 +55,7 @@ type installed struct {
 	author *source.Author
 	site   string // folder of the checkout
 	head   string // the commit that was pushed last
+	key    string // of the repository of packages
 }
 
 // beginInstalled boots a guest, installs the program in it as people do, and pushes a site with
