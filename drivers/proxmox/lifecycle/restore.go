@@ -27,9 +27,7 @@ var RestoreKind = kind.Of[model.RestoreTest]{
 		New:   func() any { return &model.RestoreTest{} },
 		Brief: func(r *model.Resource) string { return "of " + r.Spec.(*model.RestoreTest).Archive },
 	},
-	Create: func(ctx context.Context, h *kind.Host, s plan.Step, want *model.RestoreTest) error {
-		return verifyStep(ctx, h, s, want)
-	},
+	Create: verifyStep,
 	Update: func(ctx context.Context, h *kind.Host, s plan.Step, want, have *model.RestoreTest) error {
 		if err := removeScratch(ctx, h, s.Address.Name, have.At); err != nil {
 			return err

@@ -78,7 +78,7 @@ func backupTag(h *kind.Host, name string) owner.Tag {
 }
 
 // resolveBackup checks a job by what Proxmox VE accepts.
-func resolveBackup(r *model.Resource, scope model.Scope) []model.Problem {
+func resolveBackup(r *model.Resource, _ model.Scope) []model.Problem {
 	j := r.Spec.(*model.BackupJob)
 	m, _, _ := pveapi.Lookup("POST", "/cluster/backup")
 	values := map[string]any{"schedule": j.Schedule, "storage": j.Storage, "vmid": "100"}
