@@ -129,12 +129,13 @@ func TestAFailedProofLeavesNothing(t *testing.T) {
 		"a system that does not boot":   {func(e *pve.Edit, archive string) { e.Spoil(archive, false) }, "its guest agent has not answered within 10m0s"},
 		"a full storage":                {func(e *pve.Edit, _ string) { e.Fill("local-lvm", true) }, "free space in thin pool"},
 		"an archive without the agent":  {func(e *pve.Edit, _ string) { e.Set(10000, "agent", "0") }, "no guest agent"},
+		"arguments for QEMU":            {func(e *pve.Edit, _ string) { e.Set(10000, "args", "-netdev user,id=n0") }, "isolating"},
 		"an archive that is gone since": {func(e *pve.Edit, archive string) { e.RemoveVolume(archive) }, "does not exist"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				proving(w)
-				if strings.Contains(c.says, "agent") && strings.Contains(c.says, "no guest") {
+				if c.says == "no guest agent" || c.says == "isolating" {
 					w.Host.Edit(func(e *pve.Edit) { c.spoil(e, "") })
 					time.Sleep(time.Minute)
 					w.backUp(10000)
@@ -200,6 +201,49 @@ func TestAContainersBackupIsProved(t *testing.T) {
 		w.Host.Edit(func(e *pve.Edit) { e.Spoil(archive, true) })
 		require.ErrorContains(t, w.Run(w.due(none))[p.Steps[0].Address], "tar")
 		require.Len(t, w.Host.Snapshot().Guests, 1)
+	})
+}
+
+// TestAnotherGuestsBackupProvesNothing: the storage still lists one of an earlier container with the same VMID.
+func TestAnotherGuestsBackupProvesNothing(t *testing.T) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.CT("mail", nil)
+		w.Apply()
+		w.backUp(10000)
+		w.Drop("mail")
+		w.Apply()
+		w.CT("files", nil)
+		w.Site.Backup = &model.Backup{Schedule: "02:30", Verify: "restore", Window: "00:00-00:00"}
+		w.Apply()
+		p := w.due(none)
+		require.Len(t, p.Steps, 1, "%v", p.Findings)
+		require.ErrorContains(t, w.Run(p)[p.Steps[0].Address], "it is of another guest")
+		require.Len(t, w.Host.Snapshot().Guests, 1)
+	})
+}
+
+// TestTheTagOfAProofDestroysNoLaterContainer: it is copied onto a container that got the same VMID.
+func TestTheTagOfAProofDestroysNoLaterContainer(t *testing.T) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.CT("mail", nil)
+		w.Site.Backup = &model.Backup{Schedule: "02:30", Verify: "restore", Window: "00:00-00:00"}
+		w.Apply()
+		w.backUp(10000)
+		tag := ""
+		w.Sees = func(r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/lxc/10001/status/start") {
+				tag = w.Guest(10001).Config["description"]
+			}
+		}
+		p := w.due(none)
+		require.NoError(t, w.Run(p)[p.Steps[0].Address])
+		require.NotEmpty(t, tag)
+		time.Sleep(25 * time.Hour)
+		w.Host.Edit(func(e *pve.Edit) {
+			e.Add(pve.Guest{VMID: 10001, Kind: "lxc", Config: map[string]string{"hostname": "later", "memory": "512", "description": tag}})
+		})
+		w.Apply()
+		require.Len(t, w.Host.Snapshot().Guests, 2)
 	})
 }
 

@@ -122,7 +122,11 @@ func (v verification) boot(ctx context.Context) error {
 // restore orders the restore and waits for it. A VM exists before with the ownership tag, and is overwritten: so the tag is there
 // whatever becomes of the restore. PVE removes a container whose restore fails (PVE/API2/LXC.pm, create_vm).
 func (v verification) restore(ctx context.Context) error {
-	tag, host := v.tag(), v.host
+	if err := v.belongs(ctx); err != nil {
+		return err
+	}
+	host := v.host
+	tag := host.ID.Begin(v.tag())
 	label := "restore-test-" + v.name
 	label = strings.TrimRight(label[:min(len(label), 63)], "-")
 	p := api.Params{"vmid": v.at.VMID, "tags": owner.PVETag, "protection": false, "onboot": false, "unique": true}
@@ -134,7 +138,6 @@ func (v verification) restore(ctx context.Context) error {
 		p["description"] = host.ID.Describe("", tag, v.at, api.GuestConfig{})
 		return host.API.Do(ctx, api.Path("nodes", v.at.Node, "lxc"), p.OmitEmpty())
 	}
-	tag = host.ID.Begin(tag)
 	tag.UUID = uuid.NewString()
 	description := host.ID.Describe("", tag, v.at, api.GuestConfig{})
 	first := api.Params{"vmid": v.at.VMID, "name": label, "tags": owner.PVETag, "description": description, "smbios1": "uuid=" + tag.UUID}
@@ -149,13 +152,44 @@ func (v verification) restore(ctx context.Context) error {
 	return host.API.Do(ctx, api.Path("nodes", v.at.Node, "qemu"), p)
 }
 
-// tag is the ownership tag of the guest that is restored.
+// belongs verifies that an archive is of the guest whose backup is to be verified: its storage also lists those of earlier guests
+// that had the VMID, and a container's configuration does not say when it was created.
+func (v verification) belongs(ctx context.Context) error {
+	var config string
+	err := v.host.API.Get(ctx, api.Path("nodes", v.at.Node, "vzdump", "extractconfig")+"?volume="+url.QueryEscape(v.archive), &config)
+	if err != nil {
+		return fmt.Errorf("reading its configuration: %w", err)
+	}
+	var description strings.Builder
+	for line := range strings.Lines(config) {
+		text, ok := strings.CutPrefix(line, "#") // encode_text in PVE/Tools.pm
+		if text, err := url.PathUnescape(text); ok && err == nil {
+			description.WriteString(text)
+		}
+	}
+	_, tag, found := owner.ParseDescription(description.String())
+	of := tag.Addr()
+	if now, moved := v.host.ID.Moved[of]; moved {
+		of = now
+	}
+	if !found || tag.Site != v.host.ID.Site || model.RestoreName(of) != v.name {
+		return errors.New("it is of another guest, or from before this one had its name: its configuration has no ownership tag of this node")
+	}
+	return nil
+}
+
+// tag is the ownership tag of the guest that is restored. That of a container is valid for a day only, as Begin has it: nothing else
+// tells the container from a later one with its VMID.
 func (v verification) tag() owner.Tag {
 	return owner.Tag{Site: v.host.ID.Site, Type: owner.ScratchType, Node: v.name, Owner: v.host.Model.Name}
 }
 
-// attached are keys of a configuration by which a guest reaches the network, or devices and folders of the host.
-var attached = []string{"net", "hostpci", "usb", "virtiofs", "serial", "parallel", "dev", "hookscript"}
+// attached are keys of a configuration by which a guest reaches the network, or devices and folders of the host. args are
+// arguments of QEMU, which can be all of that.
+var attached = []string{"args", "dev", "hookscript", "hostpci", "ivshmem", "net", "parallel", "serial", "usb", "virtiofs"}
+
+// drives are the keys of disks and mount points. One with a path in place of a volume is a disk or a folder of the host.
+var drives = []string{"ide", "mp", "rootfs", "sata", "scsi", "virtio"}
 
 // isolate takes the network cards and the devices of the host away before the first start, signs the ownership tag for good, and
 // returns the configuration, which has none of them.
@@ -165,7 +199,9 @@ func (v verification) isolate(ctx context.Context) (api.GuestConfig, error) {
 		return cfg, err
 	}
 	tag := v.tag()
-	tag.UUID = owner.UUID(cfg.Now["smbios1"])
+	if tag.UUID = owner.UUID(cfg.Now["smbios1"]); v.at.LXC {
+		tag = v.host.ID.Begin(tag)
+	}
 	p := api.Params{"description": v.host.ID.Describe("", tag, v.at, cfg), "digest": cfg.Digest}
 	if out := attachments(cfg); len(out) > 0 {
 		p["delete"] = strings.Join(out, ",")
@@ -188,7 +224,9 @@ func attachments(cfg api.GuestConfig) []string {
 	for _, side := range []map[string]string{cfg.Now, cfg.Next} {
 		for key, value := range side {
 			family := strings.TrimRight(key, "0123456789")
-			if slices.Contains(attached, family) && (family != "serial" || value != "socket") && !slices.Contains(out, key) {
+			is := slices.Contains(attached, family) && (family != "serial" || value != "socket") ||
+				slices.Contains(drives, family) && strings.HasPrefix(value, "/")
+			if is && !slices.Contains(out, key) {
 				out = append(out, key)
 			}
 		}
