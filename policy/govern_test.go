@@ -135,6 +135,7 @@ func TestWaiversThatAreWrong(t *testing.T) {
 		"unknown rule": {func(w *model.Waiver) { w.Rule = "node-nam" }, false, "waiver w is not needed"},
 		"no date":      {func(w *model.Waiver) { w.Expires = "soon" }, true, "waiver w has no valid last day"},
 		"no reason":    {func(w *model.Waiver) { w.Reason = " " }, true, "waiver w has no reason or no owner"},
+		"remover":      {func(w *model.Waiver) { w.Rule = "change-remover" }, true, "waiver w: rule change-remover cannot be waived"},
 		"protected":    {func(w *model.Waiver) { w.Rule = "protected" }, true, "waiver w: rule protected cannot be waived"},
 		"signed":       {func(w *model.Waiver) { w.Rule = "change-signed" }, true, "waiver w: rule change-signed cannot be waived"},
 		"of plans":     {func(w *model.Waiver) { w.Rule = "placement-role" }, false, ""},
@@ -162,6 +163,19 @@ func TestWaiversThatAreWrong(t *testing.T) {
 	found, _ := s.Site(t.Context(), site, request())
 	require.Equal(t, "unknown pack namin", found[0].Summary)
 	require.Contains(t, found[0].Detail, "naming")
+}
+
+// A network card without an address is what the pack denies, and no error of the pack, which would refuse the whole site.
+func TestACardWithoutAnAddress(t *testing.T) {
+	card := func(ip any) map[string]any {
+		return map[string]any{"nic": map[string]any{"lan": map[string]any{"ip": ip, "ip6": nil}}}
+	}
+	got, err := set(t).Eval(t.Context(), "{d.rule | some d in data.homestak.packs.addresses.deny}", map[string]any{"site": map[string]any{
+		"pack":  map[string]any{"addresses": map[string]any{"settings": map[string]any{"subnets": "192.0.2.0/24", "dhcp": "no"}}},
+		"nodes": map[string]any{"a": map[string]any{"type": "vm", "attributes": card(nil)}, "b": map[string]any{"type": "vm", "attributes": card("192.0.2.5/24")}},
+	}}, nil)
+	require.NoError(t, err)
+	require.Equal(t, []any{"address-dhcp"}, got)
 }
 
 // The backup of a node is also that of its manifest, or of the site, unless it is off.

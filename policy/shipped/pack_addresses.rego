@@ -39,14 +39,21 @@ deny contains {
 	packs.settings.addresses.dhcp == "no"
 	some name, node in input.site.nodes
 	some nic, card in node.attributes.nic
-	not contains(object.get(card, "ip", ""), "/")
+	not is_static(object.get(card, "ip", null))
 }
 
 # static has the addresses of each node, without prefix lengths.
-static[name] contains split(card.ip, "/")[0] if {
+static[name] contains split(ip, "/")[0] if {
 	some name, node in input.site.nodes
 	some card in node.attributes.nic
-	contains(card.ip, "/")
+	some field in ["ip", "ip6"]
+	ip := object.get(card, field, null)
+	is_static(ip)
+}
+
+is_static(ip) if {
+	is_string(ip)
+	contains(ip, "/")
 }
 
 covered(ip, subnets) if {

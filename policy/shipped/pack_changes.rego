@@ -2,7 +2,8 @@
 # title: Who may change what
 # description: |
 #   Commits that an agent applies are signed with a known SSH key, and removals are of named authors. An apply by hand
-#   is not a commit: access to the API decides who may do that.
+#   is not a commit: access to the API decides who may do that. The author is that of the newest commit, and only a
+#   signature proves it.
 # scope: package
 # schemas:
 #   - input: schema.pass
@@ -33,6 +34,8 @@ deny contains {
 # METADATA
 # title: A removal is of an author who may remove
 # scope: rule
+# custom:
+#   waivable: false
 deny contains {
 	"rule": "change-remover",
 	"message": sprintf("the commit would %s %s, and its author %v may not remove guests", [step.action, step.address, input.commit.author.email]),
@@ -40,6 +43,7 @@ deny contains {
 	"fix": "Let one of the removers commit it.",
 } if {
 	removers := packs.words(packs.settings.changes.removers)
+	input.unattended
 	some step in input.plan.steps
 	step.action in {"delete", "replace"}
 	step.vmid != null

@@ -65,6 +65,8 @@ cases := {
 		"good": {"doc": on("addresses", {"subnets": "198.51.100.0/24 192.0.2.0/24", "dhcp": "no"}, node), "want": set()},
 		"elsewhere": {"doc": on("addresses", {"subnets": "198.51.100.0/24"}, node), "want": {"address-subnet"}},
 		"dhcp": {"doc": on("addresses", {"dhcp": "no"}, with_value("/attributes/nic/lan/ip", "dhcp")), "want": {"address-dhcp"}},
+		"none": {"doc": on("addresses", {"subnets": "192.0.2.0/24", "dhcp": "no"}, with_value("/attributes/nic/lan/ip", null)), "want": {"address-dhcp"}},
+		"elsewhere by IPv6": {"doc": on("addresses", {"subnets": "192.0.2.0/24"}, with_value("/attributes/nic/lan/ip6", "2001:db8::5/64")), "want": {"address-subnet"}},
 		"dhcp is allowed": {"doc": on("addresses", {}, with_value("/attributes/nic/lan/ip", "dhcp")), "want": set()},
 	},
 	"sizes": {
@@ -140,6 +142,10 @@ plan_cases := {
 		"it stays": {"doc": plan_step(on("placement", {"dns": "n2"}, node), "action", "update"), "want": set()},
 	},
 	"changes": {
+		"removal by hand": {
+			"doc": json.patch(plan_step(on("changes", {"removers": "bob@home.example"}, node), "action", "delete"), [{"op": "replace", "path": "/unattended", "value": false}]),
+			"want": set(),
+		},
 		"good": {"doc": on("changes", ours, node), "want": set()},
 		"a removal": {"doc": plan_step(on("changes", ours, node), "action", "delete"), "want": set()},
 		"unsigned": {"doc": json.patch(on("changes", ours, node), [{"op": "replace", "path": "/commit/signer", "value": null}]), "want": {"change-signed"}},
