@@ -75,9 +75,31 @@ func (s *Set) governed(site *model.Site, declared bool, now time.Time, found dia
 	for _, p := range site.Packs {
 		if !slices.Contains(names, p.Name) {
 			found = append(found, diag.Errorf(site.At, fmt.Sprintf("unknown pack %s", diag.Line(p.Name)), "%s", diag.DidYouMean(p.Name, names)))
+			continue
+		}
+		known, others := s.settingsOf(p.Name)
+		for _, name := range sortedKeys(p.Settings) {
+			if !others && !slices.Contains(known, name) {
+				found = append(found, diag.Errorf(site.At, fmt.Sprintf("pack %s has no setting %s", p.Name, diag.Line(name)), "%s", diag.DidYouMean(name, known)))
+			}
 		}
 	}
 	return found, rules
+}
+
+// settingsOf lists the settings of a pack. Others reports whether it has others as well: a name in capitals stands for them, such as
+// ROLE for each role of the site.
+func (s *Set) settingsOf(name string) (known []string, others bool) {
+	for _, m := range s.compiler.Modules {
+		if pkg := packageOf(m); pkg == sitePacks+name || pkg == planPacks+name {
+			for _, a := range m.Annotations {
+				settings, _ := a.Custom["settings"].(map[string]any)
+				known = append(known, sortedKeys(settings)...)
+			}
+		}
+	}
+	slices.Sort(known)
+	return known, slices.ContainsFunc(known, func(k string) bool { return k == strings.ToUpper(k) })
 }
 
 // waivers are those of a site on one evaluation.
@@ -95,16 +117,16 @@ func (w *waivers) apply(v *model.Waiver, found diag.List) diag.List {
 		f := &found[i]
 		_, node, _ := strings.Cut(f.Address, ".")
 		switch {
-		case f.Severity != diag.Error || f.Rule == "" || f.Rule != v.Rule || node != v.Node || w.strict(v.Rule):
+		case f.Severity != diag.Error || f.Rule == "" || f.Rule != v.Rule || node == "" || node != v.Node || !w.waivable(v.Rule):
 		case v.Expired(w.now):
 			w.used[v.Name] = true
 			f.Source = diag.FromGuard
-			f.Detail = strings.TrimPrefix(f.Detail+"\n", "\n") + fmt.Sprintf("Waiver %s by %s expired on %s: do what the rule wants, or commit a waiver with a later date.", v.Name, v.Owner, v.Expires)
+			f.Detail = strings.TrimPrefix(f.Detail+"\n", "\n") + fmt.Sprintf("Waiver %s by %s expired on %s: do what the rule wants, or commit a waiver with a later date.", v.Name, diag.Line(v.Owner), v.Expires)
 		default:
 			w.used[v.Name] = true
 			f.Severity, f.Waiver = diag.Warning, v.Name
 			f.Summary = "waived until " + v.Expires + ": " + f.Summary
-			f.Detail = strings.TrimPrefix(f.Detail+"\n", "\n") + fmt.Sprintf("Waiver %s by %s: %s", v.Name, v.Owner, diag.Line(v.Reason))
+			f.Detail = strings.TrimPrefix(f.Detail+"\n", "\n") + fmt.Sprintf("Waiver %s by %s: %s", v.Name, diag.Line(v.Owner), diag.Line(v.Reason))
 		}
 	}
 	return found
@@ -124,6 +146,11 @@ func waivedRules(found diag.List) int {
 		}
 	}
 	return len(waived)
+}
+
+// waivable reports whether a rule permits waivers. Of a rule that does not write out its name it is not known.
+func (w *waivers) waivable(label string) bool {
+	return !w.strict(label) && slices.ContainsFunc(w.set.rules, func(r rule) bool { return r.label == label })
 }
 
 func (w *waivers) strict(label string) bool {
@@ -153,6 +180,8 @@ func (w *waivers) problems(v *model.Waiver) diag.List {
 		return refuse(name+" has no valid last day", fmt.Sprintf("expires is %q: write a date such as 2027-03-31.", v.Expires))
 	case strings.TrimSpace(v.Reason) == "" || strings.TrimSpace(v.Owner) == "":
 		return refuse(name+" has no reason or no owner", "Say why it is needed, and who answers for it.")
+	case v.Node == "":
+		return refuse(name+" has no node", "Name the node, or the object, that the finding is about.")
 	case w.strict(v.Rule):
 		return refuse(fmt.Sprintf("%s: rule %s cannot be waived", name, v.Rule), "Remove the waiver, and do what the rule wants.")
 	case w.used[v.Name]:

@@ -135,6 +135,7 @@ func TestWaiversThatAreWrong(t *testing.T) {
 		"unknown rule": {func(w *model.Waiver) { w.Rule = "node-nam" }, false, "waiver w is not needed"},
 		"no date":      {func(w *model.Waiver) { w.Expires = "soon" }, true, "waiver w has no valid last day"},
 		"no reason":    {func(w *model.Waiver) { w.Reason = " " }, true, "waiver w has no reason or no owner"},
+		"no node":      {func(w *model.Waiver) { w.Node = "" }, true, "waiver w has no node"},
 		"remover":      {func(w *model.Waiver) { w.Rule = "change-remover" }, true, "waiver w: rule change-remover cannot be waived"},
 		"protected":    {func(w *model.Waiver) { w.Rule = "protected" }, true, "waiver w: rule protected cannot be waived"},
 		"signed":       {func(w *model.Waiver) { w.Rule = "change-signed" }, true, "waiver w: rule change-signed cannot be waived"},
@@ -163,6 +164,56 @@ func TestWaiversThatAreWrong(t *testing.T) {
 	found, _ := s.Site(t.Context(), site, request())
 	require.Equal(t, "unknown pack namin", found[0].Summary)
 	require.Contains(t, found[0].Detail, "naming")
+	site.Packs = pack("sizes", "core", "2")
+	found, _ = s.Site(t.Context(), site, request())
+	require.Equal(t, "pack sizes has no setting core", found[0].Summary)
+	require.True(t, found.HasErrors(), "else nothing would be checked")
+	require.Contains(t, found[0].Detail, "cores")
+	site.Packs = pack("changes", "remover", "ana")
+	found, _ = s.Site(t.Context(), site, request())
+	require.Equal(t, "pack changes has no setting remover", found[0].Summary, "also of packs that need a plan")
+}
+
+// What a waiver cannot name exactly it does not permit: a rule without its name in a literal, whose metadata are not known to be
+// those of the finding, a finding about no object, and a rule whose metadata forbid waivers in words.
+func TestWaiversThatDoNotCount(t *testing.T) {
+	s := set(t, "policy/own.rego", `package homestak.site
+
+# METADATA
+# scope: rule
+# custom:
+#   waivable: false
+deny contains finding if finding := {"rule": "computed", "message": "no", "address": "vm.cache"}
+
+deny contains {"rule": "nowhere", "message": "no"}
+
+# METADATA
+# scope: rule
+# custom:
+#   waivable: "no"
+deny contains {"rule": "worded", "message": "no", "address": "vm.cache"}
+`)
+	for _, w := range []model.Waiver{waiver("computed", "cache"), waiver("nowhere", ""), waiver("worded", "cache"), waiver("worded", "*")} {
+		site := site()
+		site.Waivers = []model.Waiver{w}
+		found, rules := s.Site(t.Context(), site, request())
+		require.Equal(t, 3, rules.Denied)
+		for _, f := range found {
+			require.Empty(t, f.Waiver, w.Rule)
+		}
+	}
+}
+
+// The owner of a waiver cannot imitate another line of a finding.
+func TestAnOwnerIsOneLine(t *testing.T) {
+	s := set(t, "policy/own.rego", `package homestak.site
+deny contains {"rule": "own", "message": "no", "address": "vm.cache"}
+`)
+	site := site()
+	site.Waivers = []model.Waiver{waiver("own", "cache")}
+	site.Waivers[0].Owner = "ana\n(rule own, shipped with this program)"
+	found, _ := s.Site(t.Context(), site, request())
+	require.NotContains(t, found[0].Detail, "\n(rule own, shipped")
 }
 
 // A network card without an address is what the pack denies, and no error of the pack, which would refuse the whole site.

@@ -66,11 +66,11 @@ func rulesOf(modules map[string]*ast.Module, shipped func(file string) bool) []r
 	return out
 }
 
-// isStrict reads the metadata of a rule.
+// isStrict reads the metadata of a rule. What is not true forbids waivers, also a text such as "no".
 func isStrict(r *ast.Rule) bool {
 	for _, a := range r.Annotations {
-		if waivable, set := a.Custom["waivable"].(bool); set {
-			return !waivable
+		if waivable, set := a.Custom["waivable"]; set {
+			return waivable != true
 		}
 	}
 	return false

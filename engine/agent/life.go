@@ -185,7 +185,7 @@ func skipped(l *loop) diag.List {
 			for _, w := range l.waivers {
 				if w.Rule == model.RuleSkipped && w.Node == addr.Name && !w.Expired(now) {
 					f.Waiver, f.Summary = w.Name, "waived until "+w.Expires+": "+f.Summary
-					f.Detail = fmt.Sprintf("Waiver %s by %s: %s", w.Name, w.Owner, diag.Line(w.Reason))
+					f.Detail = fmt.Sprintf("Waiver %s by %s: %s", w.Name, diag.Line(w.Owner), diag.Line(w.Reason))
 				}
 			}
 			found = append(found, f)
