@@ -67,6 +67,28 @@ func TestReceiptsOfRemovalsStay(t *testing.T) {
 	broken(t, l, Expect{}, "ab07-removed: receipts between it and 20260102T032000.000Z-ab20-removed are missing")
 }
 
+// A reader shows what is in the folder: so one that is recorded as removed may be there only as it was.
+func TestAForgeryAmongThoseThatWentIsFound(t *testing.T) {
+	l, err := options{Files: 5}.Open(t.TempDir())
+	require.NoError(t, err)
+	write(t, l, many(8)...)
+	newest := must(os.ReadFile(l.file(must(l.Head()).ID)))
+	require.NoError(t, os.WriteFile(l.file(id(1)), bytes.Replace(newest, []byte("-ab07"), []byte("-ab01"), 1), 0o600))
+	broken(t, l, Expect{}, "ab01: it is recorded as removed, is here, and has no good signature")
+}
+
+// Keys from elsewhere prove nothing about receipts that none of them signed, and that no signed one follows.
+func TestUnsignedReceiptsAreNotProvedByKeys(t *testing.T) {
+	l := open(t, t.TempDir())
+	write(t, l, took(1, 1))
+	edit(l, 1, func(b []byte) []byte {
+		text, _, _ := strings.Cut(string(b), `,`+"\n"+`  "key"`)
+		return []byte(text + "\n}\n")
+	})
+	intact(t, l)
+	broken(t, l, Expect{Keys: must(l.Keys())}, "ab01: no receipt is signed, so the keys prove none")
+}
+
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)

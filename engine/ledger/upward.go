@@ -27,6 +27,34 @@ const childKeys = "child.pub"
 // mostKept bounds the receipts of one chain from below: a child must not fill the disk of its parent with receipts of removals.
 const mostKept = 20_000
 
+// The bounds of all chains that come through one child. It names them itself.
+const (
+	mostBelow      = 1 << 30 // bytes
+	mostFilesBelow = 100_000
+)
+
+// Room returns an error if the chains that come through a child have as much as a parent keeps of one.
+func (l *Ledger) Room(child string) error {
+	dir := below(l.dir, []string{child})
+	var size int64
+	files := 0
+	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return ignoreAbsent(err)
+		}
+		info, err := e.Info()
+		if err == nil {
+			files++
+			size += info.Size()
+		}
+		return ignoreAbsent(err)
+	})
+	if err == nil && (size > mostBelow || files > mostFilesBelow) {
+		err = fmt.Errorf("there are %d files with %d MiB of it: look whether it forges them, and move %s elsewhere", files, size>>20, dir)
+	}
+	return err
+}
+
 // Head is the newest receipt of a chain that a parent has. The zero Head is none.
 type Head struct {
 	ID   string `json:"id"`
@@ -176,6 +204,9 @@ func (l *Ledger) keep(known []string, doc json.RawMessage) error {
 		}
 	case !slices.Contains(known, r.Key) || !sealed(text, r.Key):
 		return fmt.Errorf("receipt %s has no good signature", r.ID)
+	}
+	if isKept(r.ID) && !r.removes() {
+		return fmt.Errorf("receipt %s records no removal", r.ID)
 	}
 	ids, err := l.ids()
 	if err != nil {

@@ -89,6 +89,8 @@ func TestForgedReceiptsAreNotKept(t *testing.T) {
 	docs := must(child.After(Head{}, 1<<20))
 	require.Len(t, docs, 3)
 	keys := must(child.Keys())
+	exempt, _, err := seal(child.key, Receipt{Version: receiptVersion, ID: id(1) + removal, Key: present(child.key)})
+	require.NoError(t, err)
 	for name, c := range map[string]struct {
 		keys []string
 		doc  []byte
@@ -100,6 +102,7 @@ func TestForgedReceiptsAreNotKept(t *testing.T) {
 		"no JSON":           {keys, []byte(`{`)},
 		"a record of these": {keys, []byte(`{"version":1,"first_dropped":"a","after":"../x","key":"k"}`)},
 		"no key":            {[]string{"ed25519:x"}, docs[0]},
+		"no removal":        {keys, exempt},
 	} {
 		at, err := open(t, t.TempDir()).Below("inner")
 		require.NoError(t, err)
@@ -115,4 +118,16 @@ func TestForgedReceiptsAreNotKept(t *testing.T) {
 	unsigned := []byte(`{"version":1,"id":"20260102T050000.000Z-aa"}`)
 	_, err = at.Keep(keys, []json.RawMessage{unsigned})
 	require.ErrorContains(t, err, "is not signed")
+}
+
+// A child names its chains itself, and must not fill the disk of its parent with them.
+func TestAChildHasLimitedRoom(t *testing.T) {
+	child, parent := open(t, t.TempDir()), open(t, t.TempDir())
+	require.NoError(t, parent.Room("inner"))
+	write(t, child, many(2)...)
+	at := sendTo(t, child, parent, "inner", "deep")
+	require.NoError(t, parent.Room("inner"))
+	require.NoError(t, os.Truncate(at.file(must(at.Head()).ID), mostBelow+1)) // sparse
+	require.ErrorContains(t, parent.Room("inner"), "files with 1024 MiB of it")
+	require.NoError(t, parent.Room("other"))
 }

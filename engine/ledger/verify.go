@@ -38,13 +38,14 @@ type link struct {
 // Verify checks the receipts of the ledger.
 func (l *Ledger) Verify(e Expect) (Proof, error) {
 	links, gaps, err := l.links()
-	if err == nil && len(e.Keys) == 0 {
+	known := len(e.Keys) > 0
+	if err == nil && !known {
 		e.Keys, err = l.Keys()
 	}
 	if err != nil {
 		return Proof{}, fmt.Errorf("read receipts: %w", err)
 	}
-	return prove(links, gaps, e), nil
+	return prove(links, gaps, e, known), nil
 }
 
 // links reads the documents of the chain. The records of dropped ones come last: they are written before the receipts go.
@@ -112,12 +113,13 @@ func VerifyFile(name string, e Expect) (Proof, error) {
 		}
 		links = append(links, link{id: head.ID, text: b.Bytes()})
 	}
+	known := len(e.Keys) > 0
 	for i := 0; i < len(links) && len(e.Keys) == 0; i++ {
 		if r, err := readReceipt(links[i].text); err == nil && r.Key != "" {
 			e.Keys = []string{r.Key}
 		}
 	}
-	return prove(links, gaps, e), nil
+	return prove(links, gaps, e, known), nil
 }
 
 // prover checks a chain from its oldest link to the newest.
@@ -134,7 +136,9 @@ type prover struct {
 	key      string // that signed before
 }
 
-func prove(links []link, gaps [][]byte, e Expect) Proof {
+// prove checks the documents of a chain. known says that the keys come from elsewhere: then what no key signed proves nothing, unless a
+// signed receipt follows it.
+func prove(links []link, gaps [][]byte, e Expect, known bool) Proof {
 	p := &prover{expect: e, gaps: map[string]*dropped{}, Proof: Proof{Broken: []string{}, Keys: []string{}}}
 	for _, text := range gaps {
 		d := &dropped{}
@@ -151,6 +155,9 @@ func prove(links []link, gaps [][]byte, e Expect) Proof {
 		found = found || k.id == e.Newest || g != nil && g.First <= e.Newest && e.Newest <= g.Last
 		switch {
 		case g != nil && k.id <= g.Last: // it is being removed
+			if r, err := readReceipt(k.text); k.err == nil && (err != nil || r.ID != k.id || !p.trusts(r.Key) || !sealed(k.text, r.Key)) {
+				p.broken(k.id, "it is recorded as removed, is here, and has no good signature")
+			}
 		case errors.Is(k.err, fs.ErrNotExist): // a writer removed it meanwhile, so the hash of the one before is not known
 			p.before, p.hash, p.sound, p.original = link{}, "", false, false
 		default:
@@ -159,6 +166,9 @@ func prove(links []link, gaps [][]byte, e Expect) Proof {
 	}
 	if !found {
 		p.broken(e.Newest, "the receipt is missing: the end of the chain was cut off, or this is another chain")
+	}
+	if known && p.Intact > 0 && !p.signed {
+		p.broken(p.before.id, "no receipt is signed, so the keys prove none")
 	}
 	p.Newest = p.before.id
 	return p.Proof

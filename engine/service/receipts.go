@@ -100,6 +100,10 @@ func (u *receiptsUp) once(ctx context.Context, l *ledger.Ledger, c *client.Clien
 
 // keepReceipts stores the receipts of a child; see specserve.Options.
 func (s *Service) keepReceipts(child string, r wire.Receipts) (out wire.ReceiptHeads, err error) {
+	if err := s.Ledger.Room(child); err != nil {
+		s.o.Log.Warn("no more receipts of a host are kept", "host", child, "error", err)
+		return out, errors.New("the parent keeps no more of its receipts; its log says why")
+	}
 	for _, c := range r.Chains {
 		l, err := s.Ledger.Below(slices.Concat([]string{child}, c.Path)...)
 		if err != nil {
