@@ -292,6 +292,28 @@ func TestTheTimeOfAStepComesFromTheManifest(t *testing.T) {
 	})
 }
 
+// A removal that restores the final backup is not cut short: it would begin anew in each pass.
+func TestARemovalWithARestoreHasTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &enginetest.Host{}
+		s := enginetest.Site(map[string]int{"a": 1})
+		s.Manifests["web"].Settings = &model.Settings{Timeout: 3 * time.Second}
+		require.Equal(t, engine.Done, enginetest.Pass(s, h).Run(t.Context()).Outcome)
+		h.Holds[enginetest.Addr("box", "a")].Guest.SlowRemoval = true
+		h.During = func(ctx context.Context, _ plan.Step) error {
+			select {
+			case <-time.After(5 * time.Hour):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		p := enginetest.Pass(s, h)
+		p.Manifest, p.Destroy = "web", true
+		require.Equal(t, engine.Done, p.Run(t.Context()).Outcome)
+	})
+}
+
 // What belongs to no manifest, as a download does, may take an hour.
 func TestTheTimeOfAStepBesideTheManifests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -204,6 +204,19 @@ func TestAContainersBackupIsProved(t *testing.T) {
 	})
 }
 
+// TestABackupFromTheFutureHasNoAge: it would hide for years that none is made any more.
+func TestABackupFromTheFutureHasNoAge(t *testing.T) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		proving(w)
+		archive := w.due(none).Backups[0].Archive
+		time.Sleep(27 * time.Hour)
+		w.Host.Edit(func(e *pve.Edit) { e.Date(archive, time.Now().Add(24*365*time.Hour)) })
+		p := w.due(none)
+		require.Contains(t, p.Backups[0].Stale, "lists no backup of it; "+archive+" is dated ")
+		require.Empty(t, p.Steps, "nor is it verified")
+	})
+}
+
 // TestAnotherGuestsBackupProvesNothing: the storage still lists one of an earlier container with the same VMID.
 func TestAnotherGuestsBackupProvesNothing(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
@@ -259,6 +272,7 @@ func TestTheFinalBackupIsProvedBeforeAGuestIsDestroyed(t *testing.T) {
 		w.Drop("db")
 		p := w.Plan()
 		require.Contains(t, p.Steps[0].Reason, "after a final backup to local, verified by a restore")
+		require.True(t, p.Steps[0].Have.Guest.SlowRemoval)
 		require.NoError(t, w.Run(p)[dbAddr])
 		require.Empty(t, w.Host.Snapshot().Guests)
 		require.Len(t, backups(w), 1)

@@ -190,9 +190,11 @@ type Restored struct {
 	Error         string    // of the last attempt, "" if it succeeded
 }
 
-// Due reports whether a backup is to be verified at a time.
+// Due reports whether a backup is to be verified at a time. What is remembered of the future shows a clock that was wrong, and does not
+// count.
 func (b *Backup) Due(was Restored, now time.Time) bool {
-	return b.Verify == "restore" && now.Sub(was.Proved) >= cmp.Or(b.VerifyEvery, verifyEvery) && now.Sub(was.Tried) >= min(verifyAgain, cmp.Or(b.VerifyEvery, verifyAgain)) &&
+	passed := func(since time.Time, least time.Duration) bool { return since.After(now) || now.Sub(since) >= least }
+	return b.Verify == "restore" && passed(was.Proved, cmp.Or(b.VerifyEvery, verifyEvery)) && passed(was.Tried, min(verifyAgain, cmp.Or(b.VerifyEvery, verifyAgain))) &&
 		opens(b.Window, b.zone, now)
 }
 

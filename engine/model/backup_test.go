@@ -19,6 +19,8 @@ func TestDue(t *testing.T) {
 	require.False(t, b.Due(Restored{Tried: proved, Proved: proved}, at))
 	proved = at.Add(-30 * 24 * time.Hour)
 	require.True(t, b.Due(Restored{Tried: proved, Proved: proved}, at))
+	wrong := at.Add(10 * 365 * 24 * time.Hour)
+	require.True(t, b.Due(Restored{Tried: wrong, Proved: wrong}, at), "a clock was wrong once")
 	b.VerifyEvery = time.Hour
 	require.True(t, b.Due(Restored{Tried: at.Add(-time.Hour), Proved: at.Add(-time.Hour)}, at))
 	b.Verify = ""

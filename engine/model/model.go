@@ -125,6 +125,7 @@ type Guest struct {
 	Orphan      string       // observed: what happens to nodes of the site that live on it when it goes; "" for a guest that holds none
 	Backup      *BackupState // observed: of its backups; nil if no one asks how old they are
 	Services    []string     // observed: that have to be on another ready node before it goes
+	SlowRemoval bool         // observed: its final backup is restored before it goes, which takes as long as a restore
 	RemovalNote string       // observed: what else goes with it or comes before, for the reason of a removal: "after a final backup to local"
 }
 

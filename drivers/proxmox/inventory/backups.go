@@ -65,6 +65,9 @@ func Backups(ctx context.Context, obs *kind.Observation, have model.State) (out 
 	return out, nil
 }
 
+// clockAhead is how far the clock of a storage may be ahead of ours. An archive from later has no age.
+const clockAhead = 10 * time.Minute
+
 // read finds the newest archive of a guest that its storage lists with a size.
 func (b backups) read(ctx context.Context, r *model.Resource, of *model.Backup) (*model.BackupState, error) {
 	at := api.NodeStorage{Node: r.Guest.Node, Storage: of.Storage}
@@ -83,11 +86,14 @@ func (b backups) read(ctx context.Context, r *model.Resource, of *model.Backup) 
 	}
 	ref := api.RefOf(r)
 	made := time.Unix(int64(api.Number(json.RawMessage(`"`+api.PropertyValue(b.Configs[ref].Config.Now["meta"], "ctime")+`"`))), 0)
+	future := ""
 	for _, e := range all.list {
 		ctime, volid := time.Unix(int64(api.Number(e["ctime"])), 0).UTC(), api.Text(e["volid"])
 		switch {
 		case api.Number(e["vmid"]) != ref.VMID, api.Number(e["size"]) <= 0, !isArchiveOf(volid, ref.LXC):
 		case ctime.Before(made): // of another guest that had this VMID
+		case ctime.After(b.now.Add(clockAhead)):
+			future = fmt.Sprintf("; %s is dated %s, in the future: set the clocks right, and remove it", volid, ctime.Format(time.DateTime))
 		case st.Newest == nil || ctime.After(*st.Newest):
 			st.Newest, st.Archive, st.Size = &ctime, volid, api.Number(e["size"])
 		}
@@ -98,6 +104,9 @@ func (b backups) read(ctx context.Context, r *model.Resource, of *model.Backup) 
 		st.Stale = fmt.Sprintf("storage %s lists no backup of it", of.Storage)
 	case st.Newest != nil && b.now.Sub(*st.Newest) > of.MaxAge:
 		st.Stale = fmt.Sprintf("the newest on storage %s is %s old, more than max_age %s", of.Storage, b.now.Sub(*st.Newest).Truncate(time.Minute), of.MaxAge)
+	}
+	if st.Stale != "" {
+		st.Stale += future
 	}
 	return st, nil
 }

@@ -116,7 +116,7 @@ func (c *classifier) add(g api.ListedGuest, cfg api.GuestConfig) {
 		}
 		r := guest.FromConfig(g, cfg, is.Notes, m)
 		r.Guest.Unproven = unproven
-		r.Guest.RemovalNote = removalNote(c.want.Host, m, cfg)
+		r.Guest.RemovalNote, r.Guest.SlowRemoval = removalNote(c.want.Host, m, cfg), m.RemovalPolicy() == owner.RemoveBackedUp && m.VerifiesBackup()
 		r.Guest.Renumbered = renumbered(g.Ref(), m)
 		r.Guest.Orphan, r.Guest.Services = m.OrphanPolicy(), m.Services()
 		c.verified[m.Addr()] = append(c.verified[m.Addr()], r)
