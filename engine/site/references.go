@@ -82,7 +82,7 @@ func (r references) find(ctx context.Context, words map[model.Address][]string) 
 	return out
 }
 
-// search gives the files below a root to a function, without those of git.
+// search gives the files below a root to a function, without those of git. It does not follow symbolic links, as grep -r.
 func search(ctx context.Context, files fs.FS, root string, label func(string) string, look func(name string, text []byte)) error {
 	count := 0
 	return fs.WalkDir(files, root, func(name string, e fs.DirEntry, err error) error {
@@ -93,6 +93,8 @@ func search(ctx context.Context, files fs.FS, root string, label func(string) st
 			return context.Cause(ctx)
 		case e.IsDir() && e.Name() == ".git":
 			return fs.SkipDir
+		case !e.IsDir() && !e.Type().IsRegular() && name == root:
+			return errors.New("it is neither a file nor a folder")
 		case !e.Type().IsRegular():
 			return nil
 		}

@@ -64,3 +64,10 @@ func TestReferences(t *testing.T) {
 	r.paths = []string{filepath.Join(dir, "large")}
 	require.Contains(t, r.find(t.Context(), map[model.Address][]string{other: {"other"}})[other], "more than 8 MiB")
 }
+
+// A path that is no file was searched as an empty one.
+func TestADeviceIsNotSearched(t *testing.T) {
+	web := model.Address{Kind: "vm", Name: "web"}
+	got := references{fstest.MapFS{}, []string{os.DevNull}}.find(t.Context(), map[model.Address][]string{web: {"web"}})
+	require.Contains(t, got[web], "it is neither a file nor a folder")
+}

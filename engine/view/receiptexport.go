@@ -80,7 +80,7 @@ func ReceiptsMarkdown(list []ledger.Receipt) string {
 	var b strings.Builder
 	columns := receiptColumns()
 	columns = columns[:len(columns)-2]
-	escape := strings.NewReplacer("|", `\|`, "<", "&lt;", "`", "'", "\\", `\\`)
+	escape := strings.NewReplacer("|", `\|`, "[", `\[`, "<", "&lt;", "`", "'", "\\", `\\`)
 	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
 	for _, row := range receiptRows(list) {
 		for _, cell := range row[:len(columns)] {
