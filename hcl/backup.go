@@ -53,7 +53,7 @@ func checkBackup(rs *rules, b *model.Backup) {
 		at := b.RangeOf("keep." + key)
 		if !slices.Contains(keeps, key) {
 			rs.ErrorAt(at, "keep has no "+lang.Quote(key), "%s", rs.Nearest(key, keeps))
-		} else if n, err := strconv.Atoi(b.Keep[key]); err != nil || n < 0 || key == "all" && n > 1 {
+		} else if n, err := strconv.Atoi(b.Keep[key]); err != nil || n < 0 || key == "all" && n > 1 || strconv.Itoa(n) != b.Keep[key] {
 			rs.ErrorAt(at, fmt.Sprintf("keep.%s = %s is not valid", key, lang.Quote(b.Keep[key])), "It is a number of backups, such as 7; for all it is 0 or 1.")
 		}
 	}

@@ -114,7 +114,7 @@ func addBackups(s *Site, w *Want) diag.List {
 				continue
 			}
 			job := &BackupJob{
-				Schedule: b.Schedule, Storage: cmp.Or(b.Storage, w.Host.BackupStorage()), Mode: cmp.Or(b.Mode, "snapshot"), Keep: b.keep(),
+				Schedule: strings.TrimSpace(b.Schedule), Storage: cmp.Or(b.Storage, w.Host.BackupStorage()), Mode: cmp.Or(b.Mode, "snapshot"), Keep: b.keep(),
 				Enabled: true, Repeats: true, Signed: true,
 			}
 			if w.Nodes[n.Resource.Addr] != nil {

@@ -2,6 +2,7 @@ package objects
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -66,9 +67,18 @@ var BackupKind = kind.Of[model.BackupJob]{
 
 var errUnmanagedJob = errors.New("it is not managed any more (no valid ownership tag in its comment): not changed")
 
+// longestID is the longest ID of a job that can be changed and removed; creating one with a longer ID succeeds (PVE/API2/Backup.pm).
+const longestID = 50
+
 // backupID is the ID of a job: no other site and no other host has it in a cluster that they share.
 func backupID(h *kind.Host, name string) string {
-	return strings.Join([]string{"homestak", h.ID.Site, h.Model.Name, name}, "-")
+	parts := []string{"homestak", h.ID.Site, h.Model.Name, name}
+	id := strings.Join(parts, "-")
+	if len(id) > longestID {
+		sum := fmt.Sprintf("-%x", sha256.Sum256([]byte(strings.Join(parts, "\x00"))))[:13]
+		id = id[:longestID-len(sum)] + sum
+	}
+	return id
 }
 
 // backupTag is the ownership tag of a job. It names the job, and the job's ID follows from it: so a copy of the tag on another job

@@ -72,6 +72,28 @@ func TestBackupJobLife(t *testing.T) {
 	})
 }
 
+// TestABackupJobWithALongNameIsChangedAndRemoved: Proxmox VE creates a job with an ID of any length, and then refuses to change it.
+func TestABackupJobWithALongNameIsChangedAndRemoved(t *testing.T) {
+	proxmoxtest.InTime(t, pve.Config{}, func(t *testing.T, w *proxmoxtest.World) {
+		name := "database-of-the-accounting-department"
+		w.Node(name, nil).Backup = &model.Backup{Schedule: " 02:30\n", Storage: "local"}
+		w.Node(name+"-2", nil).Backup = &model.Backup{Schedule: "03:30", Storage: "local"}
+		w.Apply()
+		require.Len(t, backupJobs(t, w), 2)
+		w.Converged()
+		for _, n := range w.Site.Manifests["web"].Nodes {
+			n.Backup.Mode = "stop"
+		}
+		w.Apply()
+		w.Converged()
+		for _, n := range w.Site.Manifests["web"].Nodes {
+			n.Backup = nil
+		}
+		w.Apply()
+		require.Empty(t, backupJobs(t, w))
+	})
+}
+
 func stepOf(p *plan.Plan, job string) *plan.Step {
 	for i := range p.Steps {
 		if p.Steps[i].Address == (model.Address{Kind: "backup", Name: job}) {
