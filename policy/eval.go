@@ -41,11 +41,11 @@ func (s *Set) Eval(ctx context.Context, query string, input any, explain io.Writ
 			}
 		})
 	})
+	if late := new(stopped); explain != nil && !errors.As(err, &late) { // one that was stopped may still write to the trace
+		topdown.PrettyTrace(explain, *trace)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("evaluate %s: %w", query, err)
-	}
-	if explain != nil {
-		topdown.PrettyTrace(explain, *trace)
 	}
 	answer, err := answerOf(rs)
 	if err != nil {

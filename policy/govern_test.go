@@ -285,9 +285,13 @@ func TestSchemas(t *testing.T) {
 	require.Contains(t, c.Errors[0].Error(), "stepps")
 }
 
-// How a query was evaluated is written beside its value.
+// How a query was evaluated is written beside its value, and beside the error where one ends it.
 func TestExplain(t *testing.T) {
 	var b bytes.Buffer
+	_, err := set(t).Eval(t.Context(), `to_number(input.x)`, map[string]any{"x": "one"}, &b)
+	require.ErrorContains(t, err, "invalid syntax")
+	require.Contains(t, b.String(), "to_number")
+	b.Reset()
 	value, err := set(t).Eval(t.Context(), "data.homestak.site.deny", map[string]any{"site": map[string]any{}}, &b)
 	require.NoError(t, err)
 	require.Equal(t, []any{}, value)

@@ -48,6 +48,7 @@ type Observed struct {
 }
 
 // Together puts parts of one observation together. No resource and no VMID is in two of them. At is the earliest.
+// ReadEdits is that of the first part that has one: the host's own.
 func Together(parts ...Observed) Observed {
 	guests, taken := 0, 0
 	for _, p := range parts {
@@ -64,6 +65,9 @@ func Together(parts ...Observed) Observed {
 		all.Unknown = append(all.Unknown, p.Unknown...)
 		all.Findings = append(all.Findings, p.Findings...)
 		all.Preflight = append(all.Preflight, p.Preflight...)
+		if all.ReadEdits == nil {
+			all.ReadEdits = p.ReadEdits
+		}
 		if all.Edits == nil {
 			all.Edits = p.Edits
 		} else {
