@@ -964,12 +964,14 @@ func TestANodeChangesItsMode(t *testing.T) {
 	// A run of the node that goes on beside the push would make its units again.
 	s.holds("sed -i 's|^ExecStart=.*|ExecStart=/bin/sleep 1000000|' /etc/systemd/system/homestak-gitops-pull.service && systemctl daemon-reload && systemctl start --no-block homestak-gitops-pull.service && "+
 		`until [ "$(systemctl show -p MainPID --value homestak-gitops-pull.service)" != 0 ]; do sleep 0.1; done && systemctl show -p MainPID --value homestak-gitops-pull.service >/srv/pid`, "a run that takes long")
+	s.holds("cd /var/lib/homestak-gitops && cp -p spec.json spec.prev.json", "as a second spec leaves the first one")
 	s.edit("manifests/web.hcl", inPull, "")
 	r = s.pass("apply")
 	require.Equal(t, []string{"update guest.web-1"}, actions(r.Plan))
 	require.Equal(t, model.ClassNone, r.Plan.Steps[0].Class)
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	s.holds(`! kill -0 "$(cat /srv/pid)"`, "the run was ended")
+	s.holds("cd /var/lib/homestak-gitops && [ ! -e spec.json ] && [ ! -e spec.prev.json ]", "no spec is left, which may hold secrets")
 	s.pushed(first)
 
 	s.edit("manifests/web.hcl", "spec = spec.base", "spec = spec.base\n"+inPull)

@@ -28,12 +28,12 @@ const (
 )
 
 // EndPull is a script that ends what a node does for its parent, before another machine applies its spec: a run that goes on would
-// make the units again, and so would a later one of the spec that was fetched. It waits for the step that such a run makes. So it
+// make the units again, and so would a later one of the spec that was fetched; its secrets do not stay. It waits for the step that such a run makes. So it
 // must not hold the lock of the record, which that step takes.
 const EndPull = "if [ -d /run/systemd/system ]; then\n" +
 	"  for _u in " + pullUnit + " " + waitUnit + " " + firstUnit + " " + PullService + "; do systemctl stop -- \"$_u\" >/dev/null 2>&1 || :; done\n" +
 	"fi\n" +
-	"rm -f -- /var/lib/homestak-gitops/spec.json\n"
+	"rm -f -- /var/lib/homestak-gitops/spec.json /var/lib/homestak-gitops/spec.prev.json\n"
 
 // pull makes a node fetch its spec and apply it, or take its commands alone: a service and its timer, and a second service that
 // starts the first when the parent has news, and takes commands. The second exists only while the parent knows the node by a token,
