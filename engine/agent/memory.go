@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"maps"
@@ -252,7 +253,7 @@ func (m *memory) restored() map[model.Address]model.Restored {
 	return out
 }
 
-// noteRestores keeps which backups a pass verified, and forgets those of guests that are not backed up any more.
+// noteRestores keeps which backups a pass verified. It forgets those of guests that are not backed up any more, or not the same guest.
 func (m *memory) noteRestores(r *engine.Report) {
 	if r.Want == nil || r.Have.Only {
 		return
@@ -263,8 +264,11 @@ func (m *memory) noteRestores(r *engine.Report) {
 		return err != nil || r.Want.Backups[addr] == nil && r.Want.State[addr] != nil
 	})
 	for _, res := range r.Results {
-		if res.Step.Want == nil || res.Status != apply.Done && res.Status != apply.Failed {
-			continue
+		if a := res.Step.Action; res.Status == apply.Done && (a == plan.Create || a == plan.Replace || a == plan.Delete) {
+			delete(after, res.Step.Address.String())
+		}
+		if res.Step.Want == nil || res.Status != apply.Done && res.Status != apply.Failed || errors.Is(res.Err, context.Canceled) {
+			continue // one that the end of the agent cut off shows nothing
 		}
 		test, ok := res.Step.Want.Spec.(*model.RestoreTest)
 		if !ok {

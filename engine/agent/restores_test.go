@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -38,6 +40,15 @@ func TestVerificationsAreRemembered(t *testing.T) {
 		m = remembered(o)
 		require.Equal(t, model.Restored{Tried: first.Add(time.Hour), Proved: first, Archive: "local:backup/x", Error: "torn"}, m.restored()[db])
 		require.False(t, m.drifted("", &plan.Plan{Steps: []plan.Step{{Address: model.Address{Kind: "restore", Name: "vm-db"}}}}), "it differs from nothing")
+		before := m.restored()
+		tried(apply.Failed, fmt.Errorf("restoring: %w", context.Canceled))
+		require.Equal(t, before, m.restored(), "the agent stopped")
+		replaced := plan.Step{Address: db, Action: plan.Replace, Want: &model.Resource{}}
+		m.noteRestores(&engine.Report{Want: want, Results: []apply.Result{{Step: replaced, Status: apply.Failed}}})
+		require.Equal(t, before, m.restored())
+		m.noteRestores(&engine.Report{Want: want, Results: []apply.Result{{Step: replaced, Status: apply.Done}}})
+		require.Empty(t, m.restored(), "the backups of the guest before prove nothing about this one")
+		tried(apply.Done, nil)
 		delete(want.Backups, db)
 		m.noteRestores(&engine.Report{Want: want})
 		require.Empty(t, m.restored())
