@@ -132,7 +132,7 @@ chaos: ## SCHEDULES (10,000) seeded schedules of edits, hands, faults and crashe
 
 faults: ## every way to fail at every request of every story, where make test takes samples
 	HOMESTAK_FAULTS=all $(GO) test -count=1 -timeout 60m -run 'MayFail|EveryFault' ./drivers/proxmox
-	HOMESTAK_FAULTS=all $(GO) test -count=1 -timeout 60m -run 'TestKilledAtEveryStep|TestALostDataFolderInTheMiddle|TestLostAnswersOfContainers|TestST14SimulatedPushThatIsCutOff' ./test/integration
+	HOMESTAK_FAULTS=all $(GO) test -count=1 -timeout 60m -run 'TestKilledAtEveryStep|TestALostDataFolderInTheMiddle|TestLostAnswersOfContainers|TestST14SimulatedPushThatIsCutOff|TestLifeOfAVM' ./test/integration
 
 hostile: ## hostile sites and rules under the limits that are in use, also pushed to an agent (25 minutes)
 	HOMESTAK_FULL_LIMITS=1 $(GO) test -count=1 -timeout 60m -v -run 'TestS2HostileSites|TestS3HostileRules' ./engine/site

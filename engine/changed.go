@@ -34,7 +34,9 @@ func (p *Pass) planChanged(ctx context.Context, d Driver, c *progress) (have mod
 		r.Needs = slices.DeleteFunc(slices.Clone(r.Needs), func(a model.Address) bool { return have.State[a] == nil }) // they existed when it was created
 		want.State[addr] = &r
 	}
-	made, omitted := p.plan(ctx, c.desired, &want, have, c.findings)
+	nameless := have // the logs are read only for a plan that is used
+	nameless.ReadEdits = nil
+	made, omitted := p.plan(ctx, c.desired, &want, nameless, c.findings)
 	more := func(s plan.Step) bool { return s.Action != plan.Update }
 	idle := len(p.Changed) == 0 && len(made.Steps) == 0
 	if idle || len(have.State) != len(changed) || len(made.Unknown) > 0 || made.Findings.HasErrors() || slices.ContainsFunc(made.Steps, more) {
@@ -44,6 +46,9 @@ func (p *Pass) planChanged(ctx context.Context, d Driver, c *progress) (have mod
 			have, err = p.observe(ctx, d, c.all)
 		}
 		return have, false, err
+	}
+	if len(made.Differing) > 0 {
+		made, omitted = p.plan(ctx, c.desired, &want, have, c.findings)
 	}
 	have.Rest, have.ReadEdits = nil, nil // the report keeps this observation
 	c.want, c.have, c.plan, c.omitted, c.findings = &want, have, made, omitted, made.Findings

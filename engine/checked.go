@@ -184,7 +184,8 @@ func (c *checker) checks(addr model.Address) []model.Check {
 		return nil
 	}
 	list := checksOf(c.site, c.want, addr, c.prober, c.noWait)
-	if c.boots(addr) && slices.ContainsFunc(list, func(k model.Check) bool { return k.Inside() && !k.Report }) {
+	// PVE asks for another privilege for commands than for a ping: a site without command checks may not have it.
+	if c.boots(addr) && slices.ContainsFunc(list, func(k model.Check) bool { return k.Command != "" }) {
 		list = append([]model.Check{cloudInit()}, list...)
 	}
 	return list

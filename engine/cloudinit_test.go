@@ -13,10 +13,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// A new VM whose guest agent is checked waits for cloud-init first, and so does one whose checks failed.
+// A new VM in which commands are run as checks waits for cloud-init first, and so does one whose checks failed.
 func TestANewVMWaitsForCloudInit(t *testing.T) {
 	vm, ct := model.Address{Kind: "vm", Name: "a"}, model.Address{Kind: "ct", Name: "a"}
-	inside, port := model.Check{Name: "up", Agent: true}, model.Check{Name: "port", TCP: "22"}
+	inside, ping, port := model.Check{Name: "up", Command: "true"}, model.Check{Name: "ping", Agent: true}, model.Check{Name: "port", TCP: "22"}
 	for name, c := range map[string]struct {
 		addr           model.Address
 		check          model.Check
@@ -27,6 +27,7 @@ func TestANewVMWaitsForCloudInit(t *testing.T) {
 		"failed before":         {vm, inside, false, true, []string{"cloud-init", "up"}},
 		"there already":         {vm, inside, false, false, []string{"up"}},
 		"without a guest agent": {vm, port, true, false, []string{"port"}},
+		"a ping alone":          {vm, ping, true, false, []string{"ping"}},
 		"a container":           {ct, inside, true, false, []string{"up"}},
 	} {
 		t.Run(name, func(t *testing.T) {

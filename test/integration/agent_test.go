@@ -498,8 +498,12 @@ func TestANodeThatIsNotWell(t *testing.T) {
 				require.ErrorContains(t, r.Err, ":8080: answered 503, first line: starting; tried 60 times since ")
 				web := r.Nodes[1]
 				require.Equal(t, "web", web.Name)
-				require.Equal(t, []bool{true, true, false}, []bool{web.Checks[0].OK, web.Checks[1].OK, web.Checks[2].OK})
-				require.Equal(t, "exit 0, stdout: active", web.Checks[1].Detail)
+				var checks []string
+				for _, c := range web.Checks {
+					checks = append(checks, fmt.Sprintf("%s %t", c.Name, c.OK))
+				}
+				require.Equal(t, []string{"cloud-init true", "agent true", "command true", "http false"}, checks)
+				require.Equal(t, "exit 0, stdout: active", web.Checks[2].Detail)
 				require.True(t, strings.HasPrefix(web.IP, "10.0."), "by the guest agent: %s", web.IP)
 
 				w.dial = serve(isReady)

@@ -230,7 +230,7 @@ func TestST03SimulatedAgentIsInstalled(t *testing.T) {
 	s := beginTree(t, "spec = spec.base")
 	require.Equal(t, []string{"create image.debian-12", "create pve.inner", "create guest.inner", "create agent.inner"}, actions(s.run("plan").Plan))
 	r := s.works("install")
-	require.Equal(t, "report", r.Nodes[0].Checks[0].Name)
+	require.Equal(t, []string{"cloud-init", "report"}, []string{r.Nodes[0].Checks[0].Name, r.Nodes[0].Checks[1].Name})
 	require.Equal(t, "1.0", s.Runs("inner"))
 	require.Equal(t, 1, s.minted)
 	s.holds("jq; systemctl is-active homestak-gitops && [ \"$(stat -c '%a %U' /etc/homestak-gitops/parent.token)\" = '600 homestak-gitops' ] && grep -q canary /etc/homestak-gitops/api.token", "installed")

@@ -400,7 +400,7 @@ func TestS8ARevokedContainerGetsAToken(t *testing.T) {
 
 // Wherever a delivery is cut off, a later pass goes on.
 func TestST14SimulatedPullOfAContainerThatIsInterrupted(t *testing.T) {
-	for nth, verb := range []string{"exec", "config", "exec", "push", "exec"} { // to log in, first
+	for nth, verb := range []string{"config", "exec", "push", "exec", "exec"} {
 		t.Run(fmt.Sprintf("call %d", nth+1), func(t *testing.T) {
 			s, at := beginPullingCT(t)
 			at.broken = func(call string) bool {
