@@ -247,6 +247,11 @@ func (p *pass) verdict(ctx context.Context, made *plan.Plan) (bool, error) {
 	}
 	p.shown = true
 	p.show(ctx)
+	if len(made.Steps) > 0 {
+		if err := p.o.Ledger.Begin(begunReceipt(p, made)); err != nil {
+			p.o.Log.Warn("a receipt is missing if the agent is killed now", "error", err)
+		}
+	}
 	usual := make([]time.Duration, len(made.Steps))
 	for i, s := range made.Steps {
 		usual[i] = p.o.Ledger.Usual(s.Address.Kind, string(s.Action))

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
@@ -50,6 +51,16 @@ func Receipt(r *engine.Report, by string, drift bool) (ledger.Receipt, bool) {
 	}
 	slices.SortStableFunc(out.Checks, func(a, b ledger.Check) int { return cmp.Compare(a.Address, b.Address) })
 	return out, true
+}
+
+// begunReceipt is what the ledger records of a pass if the agent is killed in it.
+func begunReceipt(p *pass, made *plan.Plan) ledger.Receipt {
+	r := engine.Report{Verb: verb, Host: p.params.Host, Commit: p.commit.ID, Plan: made, Began: time.Now(), About: &p.commit, Outcome: engine.Interrupted}
+	for _, s := range made.Steps {
+		r.Results = append(r.Results, apply.Result{Step: s, Started: r.Began})
+	}
+	out, _ := Receipt(&r, p.o.Identity, false)
+	return out
 }
 
 func receiptStep(res *apply.Result) ledger.Step {

@@ -70,14 +70,22 @@ func (l *loop) recordAccepted(c model.Commit, r engine.Report) {
 // suspended in it.
 func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspension) {
 	drift := l.memory.drifted(c.ID, r.Plan)
+	kept := l.o.Ledger.End // what began is recorded, or did nothing
+	if r.Plan == nil {
+		kept = l.settle // it panicked
+	}
 	if receipt, ok := Receipt(&r, l.o.Identity, drift); ok {
 		written, err := l.o.Ledger.Write(receipt)
 		if err != nil {
 			l.o.Log.Warn("the receipt was not saved", "error", err)
+			kept = func() error { return nil } // the next start tries again
 		}
 		if written.Passes == 0 {
 			l.journal.changed(c, r, drift)
 		}
+	}
+	if err := kept(); err != nil {
+		l.o.Log.Warn("a pass that began is not recorded", "error", err)
 	}
 	m := &l.memory
 	m.noteFailing(&r)
@@ -105,6 +113,15 @@ func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspen
 	if !r.Denied {
 		l.recordEnd(c, r, drift)
 	}
+}
+
+// settle writes the receipt of a pass that was cut off.
+func (l *loop) settle() error {
+	found, err := l.o.Ledger.Settle()
+	if found {
+		l.o.Log.Warn("a pass was cut off; its receipt says which steps are unknown")
+	}
+	return err
 }
 
 // isCompleted reports whether the host is as the commit says, and nothing is left to a later pass.

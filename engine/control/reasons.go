@@ -116,7 +116,7 @@ func removed(r Reasons) *removal {
 		return nil
 	}
 	last := r.Receipts[0]
-	if st := last.Steps[len(last.Steps)-1]; st.Action != "delete" || st.Status != "done" {
+	if st := last.Steps[len(last.Steps)-1]; st.Action != "delete" || st.Status != "done" && (st.Status != ledger.Unknown || r.Node != nil) {
 		return nil
 	}
 	return &removal{last.Commit, last.Subject, last.Author, last.ID}

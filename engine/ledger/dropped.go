@@ -38,7 +38,7 @@ func isKept(id string) bool { return strings.HasSuffix(id, removal) }
 // removes reports whether a receipt records that a guest was removed.
 func (r *Receipt) removes() bool {
 	for i := range r.Steps {
-		if s := &r.Steps[i]; s.VMID != 0 && s.Action == "delete" && s.Status == "done" {
+		if s := &r.Steps[i]; s.VMID != 0 && s.Action == "delete" && (s.Status == "done" || s.Status == Unknown) {
 			return true
 		}
 	}

@@ -1,0 +1,67 @@
+package ledger
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// begunFile has the receipt of a pass that has begun and is not recorded yet.
+const begunFile = "begun.json"
+
+// Unknown is the status of a step when the process was killed before it recorded how the step ended.
+const Unknown = "unknown"
+
+// Begin stores a receipt that counts if this process is killed before the pass is recorded. Its steps are unknown.
+func (l *Ledger) Begin(r Receipt) error {
+	if l.readOnly {
+		return errReadOnly
+	}
+	for i := range r.Steps {
+		r.Steps[i].Status = Unknown
+		r.Steps[i].Error = "the agent was killed before it recorded how this ended"
+	}
+	b, err := json.Marshal(r.listed())
+	if err == nil {
+		err = put(filepath.Join(l.dir, begunFile), b)
+	}
+	if err != nil {
+		return fmt.Errorf("record that a pass has begun: %w", err)
+	}
+	return nil
+}
+
+// End drops what Begin stored: the pass is recorded, or has done nothing.
+func (l *Ledger) End() error { return ignoreAbsent(os.Remove(filepath.Join(l.dir, begunFile))) }
+
+// Settle writes the receipt of a pass that a killed process did not record, and reports whether there was one.
+// A process that was killed between Write and End has recorded its pass.
+func (l *Ledger) Settle() (found bool, err error) {
+	b, err := get(filepath.Join(l.dir, begunFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	var r Receipt
+	if err == nil {
+		err = json.Unmarshal(b, &r)
+	}
+	if err != nil {
+		return false, errors.Join(fmt.Errorf("read the pass that was cut off: %w", err), l.End())
+	}
+	recorded, err := l.Last(1, func(k *Receipt) bool {
+		ended := k.Began.Add(time.Duration(k.Seconds * float64(time.Second)))
+		return k.Verb == r.Verb && k.Plan == r.Plan && !ended.Before(r.Began.Truncate(time.Second))
+	})
+	if err == nil && len(recorded) == 0 {
+		found = true
+		_, err = l.Write(r)
+	}
+	if err != nil {
+		return false, fmt.Errorf("record the pass that was cut off: %w", err)
+	}
+	return found, l.End()
+}

@@ -1,0 +1,69 @@
+package ledger
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A process that is killed in a pass leaves a receipt: before the pass is recorded, one whose steps are unknown; after it, the one it
+// wrote, and no other.
+func TestAPassThatIsCutOffIsRecorded(t *testing.T) {
+	began := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	r := Receipt{Verb: "agent", Plan: "0a1b", Commit: "c1", Outcome: "interrupted", Began: began, Steps: []Step{{Address: "vm.web", VMID: 100, Action: "delete", Status: "running"}}}
+	open := func(dir string) *Ledger {
+		l, err := Open(dir)
+		require.NoError(t, err)
+		return l
+	}
+	for name, c := range map[string]struct {
+		written bool
+		want    []string
+	}{"in the pass": {false, []string{Unknown}}, "after its receipt": {true, []string{"done"}}} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			l := open(dir)
+			require.NoError(t, l.Begin(r))
+			if c.written {
+				whole := r
+				whole.Began, whole.Seconds, whole.Outcome = began.Add(-time.Second), 5, "done"
+				whole.Steps = []Step{{Address: "vm.web", VMID: 100, Action: "delete", Status: "done"}}
+				_, err := l.Write(whole)
+				require.NoError(t, err)
+			}
+			l = open(dir)
+			found, err := l.Settle()
+			require.NoError(t, err)
+			require.Equal(t, !c.written, found)
+			kept, err := l.Last(0, nil)
+			require.NoError(t, err)
+			var got []string
+			for _, k := range kept {
+				got = append(got, k.Steps[0].Status)
+				require.True(t, k.removes(), "it is kept over the limit")
+			}
+			require.Equal(t, c.want, got)
+			proof, err := l.Verify(Expect{})
+			require.NoError(t, err)
+			require.Empty(t, proof.Broken)
+			found, err = l.Settle()
+			require.NoError(t, err)
+			require.False(t, found, "once")
+		})
+	}
+
+	// What cannot be read is dropped with an error, and a pass that ended leaves nothing.
+	dir := t.TempDir()
+	l := open(dir)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, begunFile), []byte("{"), 0o600))
+	_, err := l.Settle()
+	require.ErrorContains(t, err, "read the pass that was cut off")
+	require.NoError(t, l.Begin(r))
+	require.NoError(t, l.End())
+	found, err := l.Settle()
+	require.NoError(t, err)
+	require.False(t, found)
+}
