@@ -296,6 +296,7 @@ web {
   # certificate_file is not set
   # private_key_file is not set
 }
+# output_folders is not set
 drift_every = "7m" # %[1]s/agent.hcl:3:1
 concurrency = 8 # default
 log {

@@ -173,7 +173,9 @@ func TestClusterUnderMaintenance(t *testing.T) {
 			w.Root(http.MethodPost, "/nodes/"+at["web-0"]+"/qemu/"+fmt.Sprint(id("web-0"))+"/migrate", url.Values{"target": to[:1], "online": {"1"}, "with-local-disks": {"1"}})
 			w.Root(http.MethodPost, "/cluster/ha/resources/vm:"+fmt.Sprint(id("web-1"))+"/relocate", url.Values{"node": to[1:]})
 			settled("a person and a balancer moved two")
-			require.Equal(t, to, []string{nodesOf(w)["web-0"], nodesOf(w)["web-1"]})
+			at = nodesOf(w)
+			require.Equal(t, to[0], at["web-0"])
+			require.Equal(t, to[1], at["web-1"])
 
 			w.Node("new", nil).Spread = "web"
 			p := w.Apply()

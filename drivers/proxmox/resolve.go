@@ -276,15 +276,15 @@ func (r *resolver) tags(declared []string) []string {
 }
 
 // checkAgent reports what a VM declares for its backups and its removal that needs the guest agent.
-func (g *resolver) checkAgent(has bool) {
-	n := g.in.Node
+func (r *resolver) checkAgent(has bool) {
+	n := r.in.Node
 	if n == nil || has {
 		return
 	}
 	if n.Decomm != nil && len(n.Decomm.Before) > 0 {
-		g.errorf("decommission.before_destroy", "before_destroy needs the guest agent", "Write agent = true in the node, and install the agent in its image.")
+		r.errorf("decommission.before_destroy", "before_destroy needs the guest agent", "Write agent = true in the node, and install the agent in its image.")
 	}
-	if b, _ := model.BackupOf(g.in.Site, n); b != nil && b.Verify != "" || n.Decomm != nil && n.Decomm.Verify != "" {
-		g.errorf("agent", "a restored backup of this VM cannot show that it booted", "Write agent = true in the node, and install the agent in its image; or declare a backup block without verify.")
+	if b, _ := model.BackupOf(r.in.Site, n); b != nil && b.Verify != "" || n.Decomm != nil && n.Decomm.Verify != "" {
+		r.errorf("agent", "a restored backup of this VM cannot show that it booted", "Write agent = true in the node, and install the agent in its image; or declare a backup block without verify.")
 	}
 }

@@ -3,6 +3,7 @@ package proxmox_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -46,9 +47,7 @@ func (w *world) due(was map[model.Address]model.Restored) *plan.Plan {
 	have, err := w.Driver.Observe(w.T.Context(), &own)
 	require.NoError(w.T, err)
 	own.State = model.State{}
-	for addr, r := range want.State {
-		own.State[addr] = r
-	}
+	maps.Copy(own.State, want.State)
 	for _, r := range have.Further {
 		own.State[r.Addr] = r
 	}

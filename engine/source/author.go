@@ -226,9 +226,7 @@ func (f File) build(old plumbing.Hash) (storer.EncodedObjectStorer, []plumbing.H
 	objects := memory.NewStorage()
 	var all []plumbing.Hash
 	var failed error
-	keep := func(o interface {
-		Encode(o plumbing.EncodedObject) error
-	}) plumbing.Hash {
+	keep := func(o object.Object) plumbing.Hash {
 		e := objects.NewEncodedObject()
 		err := o.Encode(e)
 		id, errSet := objects.SetEncodedObject(e)

@@ -80,7 +80,9 @@ func TestInstalledHostItself(t *testing.T) {
 		nspawn.Without(t, "gpg is missing, to sign a repository with")
 	}
 	w := beginInstalledIn(t, networked(withIfupdown), nspawn.Bind{From: archive, To: "/srv/apt"})
-	w.key = key[strings.Index(key, "-----BEGIN"):] // gpg may say something before
+	_, armored, found := strings.Cut(key, "-----BEGIN") // gpg may say something before
+	require.True(t, found, key)
+	w.key = "-----BEGIN" + armored
 	net := lan{&world{t: t, Machine: w.Machine}}
 	net.connect(eniStatic, "rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/*", "echo 'deb [trusted=yes] file:/srv/apt ./' >/etc/apt/sources.list")
 	w.Run("systemd-run", "--unit=mirror", "python3", "-m", "http.server", "--directory", "/srv/apt", "8080")

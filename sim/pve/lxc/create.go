@@ -325,7 +325,8 @@ func (o ctOrder) mayRestore(g *core.Guest, from *core.Backup, conf perl.Config) 
 // (create_vm in PVE/API2/LXC.pm).
 func unpackCT(w *core.World, vmid int, conf perl.Config, order ctOrder, archive *core.Volume, from *core.Backup, t *core.Task) error {
 	root := archive.Root
-	if from == nil {
+	switch {
+	case from == nil:
 		storage, name, _ := core.VolumeID(order.template)
 		file := w.Stores[storage].FilePath(name)
 		switch {
@@ -341,12 +342,12 @@ func unpackCT(w *core.World, vmid int, conf perl.Config, order ctOrder, archive 
 			t.Logf("extracting archive '%s'", file)
 			t.Logf("Total bytes read: 2017280 (2.0MiB, 126MiB/s)")
 		}
-	} else if archive.Broken {
+	case archive.Broken:
 		storage, name, _ := core.VolumeID(order.template)
 		if err := unpackFails(w, vmid, w.Stores[storage].FilePath(name), order, t.Logf); err != nil {
 			return err
 		}
-	} else if root == nil { // A backup was detected before.
+	case root == nil: // A backup was detected before.
 		root = &content.RootSystem{Ostype: conf["ostype"], Arch: cmp.Or(conf["arch"], "amd64")}
 	}
 	if err := setUp(root, conf, t); err != nil {
