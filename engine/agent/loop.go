@@ -71,7 +71,7 @@ type loop struct {
 func (l *loop) begin(ctx context.Context, stop <-chan struct{}) {
 	l.stop = stop
 	l.status.Started = time.Now().UTC()
-	if err := l.settle(); err != nil {
+	if err := settle(l); err != nil {
 		l.o.Log.Warn("a pass that was cut off is not recorded", "error", err)
 	}
 	l.enter(Starting, phaseTime)

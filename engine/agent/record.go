@@ -70,9 +70,9 @@ func (l *loop) recordAccepted(c model.Commit, r engine.Report) {
 // suspended in it.
 func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspension) {
 	drift := l.memory.drifted(c.ID, r.Plan)
-	kept := l.o.Ledger.End // what began is recorded, or did nothing
+	kept := func() error { return ledger.End(l.o.Ledger) } // what began is recorded, or did nothing
 	if r.Plan == nil {
-		kept = l.settle // it panicked
+		kept = func() error { return settle(l) } // it panicked
 	}
 	if receipt, ok := Receipt(&r, l.o.Identity, drift); ok {
 		written, err := l.o.Ledger.Write(receipt)
@@ -116,8 +116,8 @@ func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspen
 }
 
 // settle writes the receipt of a pass that was cut off.
-func (l *loop) settle() error {
-	found, err := l.o.Ledger.Settle()
+func settle(l *loop) error {
+	found, err := ledger.Settle(l.o.Ledger)
 	if found {
 		l.o.Log.Warn("a pass was cut off; its receipt says which steps are unknown")
 	}

@@ -17,7 +17,7 @@ const begunFile = "begun.json"
 const Unknown = "unknown"
 
 // Begin stores a receipt that counts if this process is killed before the pass is recorded. Its steps are unknown.
-func (l *Ledger) Begin(r Receipt) error {
+func Begin(l *Ledger, r Receipt) error {
 	if l.readOnly {
 		return errReadOnly
 	}
@@ -36,11 +36,11 @@ func (l *Ledger) Begin(r Receipt) error {
 }
 
 // End drops what Begin stored: the pass is recorded, or has done nothing.
-func (l *Ledger) End() error { return ignoreAbsent(os.Remove(filepath.Join(l.dir, begunFile))) }
+func End(l *Ledger) error { return ignoreAbsent(os.Remove(filepath.Join(l.dir, begunFile))) }
 
 // Settle writes the receipt of a pass that a killed process did not record, and reports whether there was one.
 // A process that was killed between Write and End has recorded its pass.
-func (l *Ledger) Settle() (found bool, err error) {
+func Settle(l *Ledger) (found bool, err error) {
 	b, err := get(filepath.Join(l.dir, begunFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -50,7 +50,7 @@ func (l *Ledger) Settle() (found bool, err error) {
 		err = json.Unmarshal(b, &r)
 	}
 	if err != nil {
-		return false, errors.Join(fmt.Errorf("read the pass that was cut off: %w", err), l.End())
+		return false, errors.Join(fmt.Errorf("read the pass that was cut off: %w", err), End(l))
 	}
 	recorded, err := l.Last(1, func(k *Receipt) bool {
 		ended := k.Began.Add(time.Duration(k.Seconds * float64(time.Second)))
@@ -63,5 +63,5 @@ func (l *Ledger) Settle() (found bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("record the pass that was cut off: %w", err)
 	}
-	return found, l.End()
+	return found, End(l)
 }

@@ -26,7 +26,7 @@ func TestAPassThatIsCutOffIsRecorded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			l := open(dir)
-			require.NoError(t, l.Begin(r))
+			require.NoError(t, Begin(l, r))
 			if c.written {
 				whole := r
 				whole.Began, whole.Seconds, whole.Outcome = began.Add(-time.Second), 5, "done"
@@ -35,7 +35,7 @@ func TestAPassThatIsCutOffIsRecorded(t *testing.T) {
 				require.NoError(t, err)
 			}
 			l = open(dir)
-			found, err := l.Settle()
+			found, err := Settle(l)
 			require.NoError(t, err)
 			require.Equal(t, !c.written, found)
 			kept, err := l.Last(0, nil)
@@ -49,7 +49,7 @@ func TestAPassThatIsCutOffIsRecorded(t *testing.T) {
 			proof, err := l.Verify(Expect{})
 			require.NoError(t, err)
 			require.Empty(t, proof.Broken)
-			found, err = l.Settle()
+			found, err = Settle(l)
 			require.NoError(t, err)
 			require.False(t, found, "once")
 		})
@@ -59,11 +59,11 @@ func TestAPassThatIsCutOffIsRecorded(t *testing.T) {
 	dir := t.TempDir()
 	l := open(dir)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, begunFile), []byte("{"), 0o600))
-	_, err := l.Settle()
+	_, err := Settle(l)
 	require.ErrorContains(t, err, "read the pass that was cut off")
-	require.NoError(t, l.Begin(r))
-	require.NoError(t, l.End())
-	found, err := l.Settle()
+	require.NoError(t, Begin(l, r))
+	require.NoError(t, End(l))
+	found, err := Settle(l)
 	require.NoError(t, err)
 	require.False(t, found)
 }
