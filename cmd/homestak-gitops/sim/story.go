@@ -358,7 +358,7 @@ func (d *demo) farewell(ctx context.Context) error {
 	disks := 0
 	for _, list := range d.sim.Snapshot().Volumes {
 		for _, v := range list {
-			if _, unmanaged := d.unmanaged[v.VMID]; v.VMID != 0 && !unmanaged {
+			if _, unmanaged := d.unmanaged[v.VMID]; v.VMID != 0 && v.Content != "backup" && !unmanaged {
 				disks++
 			}
 		}
