@@ -170,7 +170,7 @@ An agent that polls the repository %d times a second. From here on, everything i
 func (d *demo) story(ctx context.Context) error {
 	tree := levels{d}
 	for _, chapter := range []func(context.Context) error{
-		d.create, d.edit, d.drift, d.handwork, d.mistake, d.forbidden, d.accident, d.stranded, d.adoption, d.life, d.farewell, tree.two, tree.three, tree.upwards, tree.remote,
+		d.create, d.edit, d.drift, d.handwork, d.mistake, d.forbidden, d.accident, d.stranded, d.adoption, lives{d}.life, d.farewell, tree.two, tree.three, tree.upwards, tree.remote,
 	} {
 		if err := chapter(ctx); err != nil {
 			return err

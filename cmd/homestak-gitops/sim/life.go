@@ -34,8 +34,11 @@ const cache = `manifest "cache" {
 }
 `
 
+// lives is the chapter about the life of a VM.
+type lives struct{ *demo }
+
 // life follows one VM from its plan to the receipt of its removal.
-func (d *demo) life(ctx context.Context) error {
+func (d lives) life(ctx context.Context) error {
 	d.title("The life of a VM: planned, created, in operation, removed, and the proof of it")
 	const name = "manifests/cache.hcl"
 	d.printf("  edit      %s: a node with planned = true\n", name)
@@ -88,7 +91,7 @@ func (d *demo) life(ctx context.Context) error {
 }
 
 // phase pushes what was edited, and waits until the node is in a phase.
-func (d *demo) phase(ctx context.Context, message string, want plan.Phase, node *engine.NodeStatus) error {
+func (d lives) phase(ctx context.Context, message string, want plan.Phase, node *engine.NodeStatus) error {
 	if _, err := d.push(ctx, message); err != nil {
 		return err
 	}
@@ -104,7 +107,7 @@ func (d *demo) phase(ctx context.Context, message string, want plan.Phase, node 
 }
 
 // lists waits until the output lifecycle has a line about the cache; "" for none.
-func (d *demo) lists(ctx context.Context, line string) error {
+func (d lives) lists(ctx context.Context, line string) error {
 	_, err := d.until(ctx, "the output lifecycle is written", func(agent.Status) bool {
 		text, err := os.ReadFile(filepath.Join(d.data, "outputs", "lifecycle.md"))
 		if line == "" {
