@@ -88,6 +88,7 @@ last done
 `, why("two"))
 	require.Equal(t, `vm.old
   removed    with commit 3f2c1a9d “Web 2” (A. Homelab)
+  phase      decommissioned
 last done
   2026-01-02 12:00:00  delete done in 2.0 s
       by father with commit 3f2c1a9d “Web 2” (A. Homelab)

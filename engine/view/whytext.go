@@ -9,6 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // Why is the text of why, "" if nothing is known.
@@ -56,6 +57,7 @@ func Explain(r control.Reasons) Explained {
 		row("by commit", "%s", Commit(r.InForce))
 	case r.Removed != nil:
 		row("removed", "with commit %s", named(r.Removed.Commit, r.Removed.Subject, r.Removed.Author))
+		row("phase", "%s", plan.Decommissioned)
 	case len(r.Unmanaged) > 0:
 	case !r.Known && r.Running:
 		row("declared", "unknown: the files of commit %s are not available before the next pass", Commit(r.InForce))
@@ -66,6 +68,9 @@ func Explain(r control.Reasons) Explained {
 	}
 	if r.Node != nil {
 		row("is", "%s", standing(*r.Node))
+		if r.Node.Life != "" {
+			row("phase", "%s", r.Node.Life)
+		}
 		if b := r.Node.Backup; b != nil {
 			row("backup", "%s", backup(b, time.Now()))
 		}
