@@ -253,6 +253,10 @@ var noEffect = map[string]string{
 
 	"config.pve.restart": "it decides when the machine restarts, see engine/guest/aspect/network",
 
+	"config.mounts.credentials": "a share takes a server and a file system of the kernel that no machine here has, see mounts-network of engine/guest/aspect",
+
+	"run.pushed": "it decides whether a round of the node applies anything, see specserve/node",
+
 	"access.first_user": "it decides which accounts are reported as unmanaged, see engine/guest/converge",
 }
 
