@@ -16,6 +16,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -47,6 +48,7 @@ func TestDoctorScript(t *testing.T) {
 		RequireExplicitExec: true,
 		UpdateScripts:       *updateDoctor,
 		Setup: func(e *testscript.Env) error {
+			e.Setenv("HOMESTAK_DATA_DIR", filepath.Join(e.WorkDir, ".data"))
 			e.Setenv("HOME", e.WorkDir)
 			e.Values[hostsKey{}] = map[string]*simulated{}
 			return nil
