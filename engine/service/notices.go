@@ -44,8 +44,8 @@ func seen(s *Service) notify.Seen {
 		out.Notifiers = map[string]*model.Notify{}
 		return out
 	}
-	out.Status = s.Status()
-	out.Tree, out.PageEnds = treeOf(s.server, out.Status), s.o.Config.pageEnds()
+	all := s.StatusAndTree()
+	out.Status, out.Tree, out.PageEnds = all.Status, all.Tree, s.o.Config.pageEnds()
 	return out
 }
 

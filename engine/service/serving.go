@@ -161,8 +161,17 @@ func (s *Service) Parent(node, spec string) (wire.Parent, error) {
 	return s.server.Parent(node, spec)
 }
 
-// Status is that of the agent, with its server and its parent.
+// Status is that of the agent, with its server, its parent, and what the hosts below reported.
 func (s *Service) Status() agent.Status {
+	out := s.ownStatus()
+	if len(out.Hosts) > 0 {
+		out.Hosts = s.withReports(out.Hosts, treeOf(s.server, out))
+	}
+	return out
+}
+
+// ownStatus is the status without the reports of hosts below.
+func (s *Service) ownStatus() agent.Status {
 	out := s.Agent.Status()
 	out.Parent = s.parentStatus()
 	out.Notify = []agent.NotifyStatus{}
@@ -187,23 +196,22 @@ func (s *Service) Status() agent.Status {
 		for _, h := range s.server.Waiting() {
 			out.Server.Waiting = append(out.Server.Waiting, agent.WaitingHost{Name: h.Name, From: h.From, Since: h.Since})
 		}
-		out.Hosts = s.hostsBelow(out)
 	}
 	return out
 }
 
-// hostsBelow adds to the hosts below what they reported.
-func (s *Service) hostsBelow(st agent.Status) []agent.HostBelow {
-	if len(st.Hosts) == 0 {
-		return st.Hosts
+// withReports adds to the hosts below what they reported.
+func (s *Service) withReports(hosts []agent.HostBelow, tree wire.Report) []agent.HostBelow {
+	if s.server == nil {
+		return hosts
 	}
 	lines := map[string]wire.ReportNode{}
-	for _, n := range treeOf(s.server, st).Nodes {
-		if n.Parent == st.Identity {
+	for _, n := range tree.Nodes {
+		if n.Parent == tree.Identity {
 			lines[n.Name] = n
 		}
 	}
-	out := slices.Clone(st.Hosts)
+	out := slices.Clone(hosts) // the agent shares its own
 	for i, h := range out {
 		n, there := lines[h.Name]
 		if !there { // there was no room for it
@@ -226,12 +234,14 @@ type WithTree struct {
 
 // StatusAndTree is the answer of /status over HTTPS.
 func (s *Service) StatusAndTree() WithTree {
-	st := s.Status()
-	return WithTree{st, treeOf(s.server, st)}
+	st := s.ownStatus()
+	tree := treeOf(s.server, st)
+	st.Hosts = s.withReports(st.Hosts, tree)
+	return WithTree{st, tree}
 }
 
 // Tree is the agent with its nodes, and what they and their own nodes reported.
-func (s *Service) Tree() wire.Report { return treeOf(s.server, s.Status()) }
+func (s *Service) Tree() wire.Report { return treeOf(s.server, s.ownStatus()) }
 
 func treeOf(server *daemon.Server, st agent.Status) wire.Report {
 	own := report(st)
