@@ -165,7 +165,7 @@ func (s *Service) Parent(node, spec string) (wire.Parent, error) {
 func (s *Service) Status() agent.Status {
 	out := s.ownStatus()
 	if len(out.Hosts) > 0 {
-		out.Hosts = s.withReports(out.Hosts, treeOf(s.server, out))
+		out.Hosts = withReports(s.server, out.Hosts, treeOf(s.server, out))
 	}
 	return out
 }
@@ -201,8 +201,8 @@ func (s *Service) ownStatus() agent.Status {
 }
 
 // withReports adds to the hosts below what they reported.
-func (s *Service) withReports(hosts []agent.HostBelow, tree wire.Report) []agent.HostBelow {
-	if s.server == nil {
+func withReports(server *daemon.Server, hosts []agent.HostBelow, tree wire.Report) []agent.HostBelow {
+	if server == nil {
 		return hosts
 	}
 	lines := map[string]wire.ReportNode{}
@@ -236,7 +236,7 @@ type WithTree struct {
 func (s *Service) StatusAndTree() WithTree {
 	st := s.ownStatus()
 	tree := treeOf(s.server, st)
-	st.Hosts = s.withReports(st.Hosts, tree)
+	st.Hosts = withReports(s.server, st.Hosts, tree)
 	return WithTree{st, tree}
 }
 
