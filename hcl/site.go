@@ -49,6 +49,16 @@ func (l *load) decodeSite() {
 		l.checkMounts(b, v)
 		site.Specs[b.Name] = v
 	}
+	for _, b := range l.Blocks["pack"] {
+		v := model.Pack{At: lang.DiagRange(b.At)}
+		l.decodeBlock(b, &v, false)
+		site.Packs = append(site.Packs, v)
+	}
+	for _, b := range l.Blocks["waiver"] {
+		v := model.Waiver{At: lang.DiagRange(b.At)}
+		l.decodeBlock(b, &v, false)
+		site.Waivers = append(site.Waivers, v)
+	}
 	base := l.Base
 	l.Base = l.hostScope()
 	for _, b := range l.Blocks["host"] {

@@ -106,11 +106,14 @@ func siteDocument(s *model.Site, nodes func() map[string]any) any {
 	}
 	d := describe(reflect.ValueOf(s).Elem(), "", open)
 	d["name"] = s.Name
+	block := func(v any, at diag.Range) any {
+		doc := describe(reflect.ValueOf(v).Elem(), "", open)
+		doc["at"] = rangeDocument(at)
+		return doc
+	}
 	hosts := make(map[string]any, len(s.Hosts))
 	for name, h := range s.Hosts {
-		doc := describe(reflect.ValueOf(h).Elem(), "", open)
-		doc["at"] = rangeDocument(h.At)
-		hosts[name] = doc
+		hosts[name] = block(h, h.At)
 	}
 	postures := make(map[string]any, len(s.Postures))
 	for name, p := range s.Postures {
@@ -123,7 +126,15 @@ func siteDocument(s *model.Site, nodes func() map[string]any) any {
 			"on_failure": j.OnFailure, "concurrency": j.Concurrency, "at": rangeDocument(j.At),
 		}
 	}
-	d["hosts"], d["postures"], d["nodes"], d["jobs"] = hosts, postures, nodes(), jobs
+	packs := make(map[string]any, len(s.Packs))
+	for _, p := range s.Packs {
+		packs[p.Name] = block(&p, p.At)
+	}
+	waivers := make(map[string]any, len(s.Waivers))
+	for _, w := range s.Waivers {
+		waivers[w.Name] = block(&w, w.At)
+	}
+	d["hosts"], d["postures"], d["nodes"], d["jobs"], d["packs"], d["waivers"] = hosts, postures, nodes(), jobs, packs, waivers
 	maps.Copy(d, besideDocuments(s))
 	return d
 }

@@ -59,7 +59,7 @@ func (s *Set) governed(site *model.Site, declared bool, now time.Time, found dia
 	if !site.Governed() {
 		return found, rules
 	}
-	w := waivers{set: s, now: now, used: map[string]bool{}, at: site.At}
+	w := waivers{set: s, now: now, used: map[string]bool{}}
 	for i := range site.Waivers {
 		found = w.apply(&site.Waivers[i], found)
 	}
@@ -74,13 +74,13 @@ func (s *Set) governed(site *model.Site, declared bool, now time.Time, found dia
 	names := s.packNames()
 	for _, p := range site.Packs {
 		if !slices.Contains(names, p.Name) {
-			found = append(found, diag.Errorf(site.At, fmt.Sprintf("unknown pack %s", diag.Line(p.Name)), "%s", diag.DidYouMean(p.Name, names)))
+			found = append(found, diag.Errorf(p.At, fmt.Sprintf("unknown pack %s", diag.Line(p.Name)), "%s", diag.DidYouMean(p.Name, names)))
 			continue
 		}
 		known, others := s.settingsOf(p.Name)
 		for _, name := range sortedKeys(p.Settings) {
 			if !others && !slices.Contains(known, name) {
-				found = append(found, diag.Errorf(site.At, fmt.Sprintf("pack %s has no setting %s", p.Name, diag.Line(name)), "%s", diag.DidYouMean(name, known)))
+				found = append(found, diag.Errorf(p.At, fmt.Sprintf("pack %s has no setting %s", p.Name, diag.Line(name)), "%s", diag.DidYouMean(name, known)))
 			}
 		}
 	}
@@ -106,7 +106,6 @@ func (s *Set) settingsOf(name string) (known []string, others bool) {
 type waivers struct {
 	set  *Set
 	now  time.Time
-	at   diag.Range
 	used map[string]bool
 }
 
@@ -172,7 +171,7 @@ func (w *waivers) problems(v *model.Waiver) diag.List {
 	}
 	refuse := func(summary, fix string) diag.List {
 		f := denial(diag.FromGuard, summary, fix)
-		f.At, f.Rule = w.at, v.Rule
+		f.At, f.Rule = v.At, v.Rule
 		return diag.List{f}
 	}
 	switch {
@@ -193,5 +192,5 @@ func (w *waivers) problems(v *model.Waiver) diag.List {
 	if !judges {
 		fix = "There is no rule of that name in a string literal. " + diag.DidYouMean(v.Rule, slices.Compact(slices.Sorted(slices.Values(labels))))
 	}
-	return diag.List{diag.Warnf(w.at, name+" is not needed", "%s", fix)}
+	return diag.List{diag.Warnf(v.At, name+" is not needed", "%s", fix)}
 }

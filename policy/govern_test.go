@@ -222,7 +222,7 @@ func TestACardWithoutAnAddress(t *testing.T) {
 		return map[string]any{"nic": map[string]any{"lan": map[string]any{"ip": ip, "ip6": nil}}}
 	}
 	got, err := set(t).Eval(t.Context(), "{d.rule | some d in data.homestak.packs.addresses.deny}", map[string]any{"site": map[string]any{
-		"pack":  map[string]any{"addresses": map[string]any{"settings": map[string]any{"subnets": "192.0.2.0/24", "dhcp": "no"}}},
+		"packs": map[string]any{"addresses": map[string]any{"settings": map[string]any{"subnets": "192.0.2.0/24", "dhcp": "no"}}},
 		"nodes": map[string]any{"a": map[string]any{"type": "vm", "attributes": card(nil)}, "b": map[string]any{"type": "vm", "attributes": card("192.0.2.5/24")}},
 	}}, nil)
 	require.NoError(t, err)

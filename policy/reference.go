@@ -16,7 +16,7 @@ func Reference(w io.Writer) error {
 		return listError(found)
 	}
 	var b strings.Builder
-	b.WriteString("\n## Packs of rules\n\n`pack \"NAME\" { settings = { … } }` in the site block switches a shipped pack on. A denial is a refusal: it exits with 4.\n\n" +
+	b.WriteString("\n## Packs of rules\n\n`pack \"NAME\" { settings = { … } }` switches a shipped pack on. A denial is a refusal: it exits with 4.\n\n" +
 		"| pack | rules | settings, values separated by spaces |\n|---|---|---|\n")
 	for _, name := range sortedKeys(modules) {
 		m := modules[name]

@@ -73,7 +73,9 @@ func shapesOf(kinds model.Kinds) shapes {
 	delete(node.fields, "execution")
 	site := attributesOf(reflect.TypeFor[model.Site]()).with(map[string]*shape{
 		"name": plain, "postures": listOf(posture), "jobs": listOf(attributesOf(reflect.TypeFor[model.Job]()).with(map[string]*shape{"at": at})), "nodes": listOf(node),
-		"hosts": listOf(attributesOf(reflect.TypeFor[model.Host]()).with(map[string]*shape{"at": at})),
+		"packs":   listOf(attributesOf(reflect.TypeFor[model.Pack]()).with(map[string]*shape{"at": at})),
+		"waivers": listOf(attributesOf(reflect.TypeFor[model.Waiver]()).with(map[string]*shape{"at": at})),
+		"hosts":   listOf(attributesOf(reflect.TypeFor[model.Host]()).with(map[string]*shape{"at": at})),
 	})
 	for field, k := range beside(kinds) {
 		site.fields[field] = listOf(attributesOf(reflect.TypeOf(k.New()).Elem()).with(map[string]*shape{"at": at}))

@@ -1,11 +1,17 @@
 package model
 
-import "time"
+import (
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
 
 // Pack switches a shipped pack of rules on.
 type Pack struct {
 	Name     string            `hcl:"name,label"`
 	Settings map[string]string `hcl:"settings,optional" doc:"Values that its rules use; docs/policy.md lists them."`
+
+	At diag.Range
 }
 
 // RuleSkipped is the rule of a node that left out a phase of its life. The agent reports it, and no policy.
@@ -19,6 +25,8 @@ type Waiver struct {
 	Reason  string `hcl:"reason" doc:"Why it is permitted; shown wherever the waiver is used."`
 	Owner   string `hcl:"owner" doc:"Who answers for it."`
 	Expires string `hcl:"expires" doc:"Last day on which it counts, such as 2027-03-31, in UTC. After that the rule refuses again."`
+
+	At diag.Range
 }
 
 // Expired reports whether its last day has passed. A date that cannot be read has.

@@ -27,8 +27,6 @@ type Site struct {
 	VMIDRanges  []VMIDRange `hcl:"vmid_range,block" doc:"VMIDs that this site may use."`
 	VMIDDefault string      `hcl:"vmid_default,optional" doc:"Range of nodes without vmid_range, if there are several."`
 	Naming      *Naming     `hcl:"naming,block" doc:"Rules for the names of nodes."`
-	Packs       []Pack      `hcl:"pack,block" doc:"A shipped pack of rules that this site follows."`
-	Waivers     []Waiver    `hcl:"waiver,block" doc:"Permits what a rule denies, for one node and until a day."`
 	Upgrade     *Upgrade    `hcl:"upgrade,block" doc:"When children get the program of their parent. Without it, all get it at once."`
 	References  *References `hcl:"references,block" doc:"Files that are searched before a guest is removed. While one of them has its name, address or VMID as a whole word, or cannot be read, the guest stays."`
 	Backup      *Backup     `hcl:"backup,block" doc:"Backups of all nodes, unless a node or its manifest declares others."`
@@ -49,6 +47,8 @@ type Site struct {
 	Jobs       map[string]*Job
 	Notify     map[string]*Notify
 	Outputs    map[string]*Output
+	Packs      []Pack
+	Waivers    []Waiver
 	Removed    Removals            // what happens to guests whose nodes left the site, where a block says it
 	Moved      map[Address]Address // former addresses of guests → those of the nodes that have them now
 	Secrets    *Secrets

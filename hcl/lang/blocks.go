@@ -47,6 +47,8 @@ func BlockTypes(kinds model.Kinds) []BlockType {
 		row("job", "A command that nodes run on a schedule, or once.", model.Job{}),
 		row("notify", "Where messages about incidents are sent, or statuses of commits. The agent without a parent sends them.", model.Notify{}),
 		row("output", "A text for other programs, such as a hosts file, that is rendered from the site and from what is observed.", model.Output{}),
+		row("pack", "A shipped pack of rules that this site follows.", model.Pack{}),
+		row("waiver", "Permits what a rule denies, for one node and until a day.", model.Waiver{}),
 		{Name: "locals", Doc: "Values with a name, used as local.NAME."},
 		{Name: "variable", Doc: "A value that --var NAME=VALUE can set, used as var.NAME.", labels: 1},
 	}

@@ -7,6 +7,6 @@ words(text) := {word | some word in split(text, " "); word != ""}
 address(name) := sprintf("%s.%s", [input.site.nodes[name].type, name])
 
 # settings of a pack, by name; undefined where it is off.
-settings[name] := object.get(pack, "settings", {}) if some name, pack in input.site.pack
+settings[name] := object.get(pack, "settings", {}) if some name, pack in input.site.packs
 
 role(node) := object.get(node, "role", null)

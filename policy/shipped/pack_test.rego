@@ -24,7 +24,7 @@ doc(pack, settings, nodes) := {
 	"commit": {"signer": "SHA256:ana", "author": {"email": "ana@home.example"}},
 	"site": {
 		"name": "home",
-		"pack": {pack: {"settings": settings}},
+		"packs": {pack: {"settings": settings}},
 		"vmid_range": {"infra": {"from": 100, "to": 199}},
 		"nodes": nodes,
 		"images": {
@@ -127,7 +127,7 @@ test_site_packs[sprintf("%s: %s", [pack, note])] if {
 test_a_pack_that_is_off_denies_nothing[sprintf("%s: %s", [pack, note])] if {
 	some pack, by_note in cases
 	some note, case in by_note
-	found := rules(pack) with input as json.patch(case.doc, [{"op": "replace", "path": "/site/pack", "value": {}}])
+	found := rules(pack) with input as json.patch(case.doc, [{"op": "replace", "path": "/site/packs", "value": {}}])
 	found == set()
 }
 
