@@ -70,22 +70,22 @@ func (l *loop) recordAccepted(c model.Commit, r engine.Report) {
 // suspended in it.
 func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspension) {
 	drift := l.memory.drifted(c.ID, r.Plan)
-	kept := func() error { return ledger.End(l.o.Ledger) } // what began is recorded, or did nothing
-	if r.Plan == nil {
-		kept = func() error { return settle(l) } // it panicked
-	}
-	if receipt, ok := Receipt(&r, l.o.Identity, drift); ok {
-		written, err := l.o.Ledger.Write(receipt)
-		if err != nil {
-			l.o.Log.Warn("the receipt was not saved", "error", err)
-			kept = func() error { return nil } // the next start tries again
-		}
-		if written.Passes == 0 {
+	receipt, changed := Receipt(&r, l.o.Identity, drift)
+	var err error
+	if changed {
+		if receipt, err = l.o.Ledger.Write(receipt); receipt.Passes == 0 {
 			l.journal.changed(c, r, drift)
 		}
 	}
-	if err := kept(); err != nil {
-		l.o.Log.Warn("a pass that began is not recorded", "error", err)
+	switch {
+	case err != nil: // the next pass with steps, or the next start, records what was begun
+	case r.Plan == nil: // it panicked
+		err = settle(l)
+	case len(l.progress.steps) > 0: // it is recorded, or did nothing
+		err = ledger.End(l.o.Ledger)
+	}
+	if err != nil {
+		l.o.Log.Warn("the receipt was not saved", "error", err)
 	}
 	m := &l.memory
 	m.noteFailing(&r)

@@ -13,19 +13,24 @@ import (
 // begunFile has the receipt of a pass that has begun and is not recorded yet.
 const begunFile = "begun.json"
 
-// Unknown is the status of a step when the process was killed before it recorded how the step ended.
+// Unknown is the status of a step of a pass that was cut off before its receipt was written.
 const Unknown = "unknown"
 
-// Begin stores a receipt that counts if this process is killed before the pass is recorded. Its steps are unknown.
+// Begin stores a receipt with unknown steps, which Settle writes unless End is called before. It settles an earlier
+// pass first.
 func Begin(l *Ledger, r Receipt) error {
 	if l.readOnly {
 		return errReadOnly
 	}
+	if _, err := Settle(l); err != nil {
+		return err
+	}
+	r = r.listed()
 	for i := range r.Steps {
 		r.Steps[i].Status = Unknown
-		r.Steps[i].Error = "the agent was killed before it recorded how this ended"
+		r.Steps[i].Error = "the pass was cut off before it recorded how this ended"
 	}
-	b, err := json.Marshal(r.listed())
+	b, err := json.Marshal(r)
 	if err == nil {
 		err = put(filepath.Join(l.dir, begunFile), b)
 	}
@@ -38,8 +43,9 @@ func Begin(l *Ledger, r Receipt) error {
 // End drops what Begin stored: the pass is recorded, or has done nothing.
 func End(l *Ledger) error { return ignoreAbsent(os.Remove(filepath.Join(l.dir, begunFile))) }
 
-// Settle writes the receipt of a pass that a killed process did not record, and reports whether there was one.
-// A process that was killed between Write and End has recorded its pass.
+// Settle writes the receipt of a pass that began and was not recorded, and reports whether there was one: the process
+// was killed, the pass panicked, or its receipt could not be written. A process that was killed between Write and End
+// has recorded its pass.
 func Settle(l *Ledger) (found bool, err error) {
 	b, err := get(filepath.Join(l.dir, begunFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -52,16 +58,14 @@ func Settle(l *Ledger) (found bool, err error) {
 	if err != nil {
 		return false, errors.Join(fmt.Errorf("read the pass that was cut off: %w", err), End(l))
 	}
-	recorded, err := l.Last(1, func(k *Receipt) bool {
+	recorded, _ := l.Last(1, func(k *Receipt) bool { // what cannot be read is for Verify to report
 		ended := k.Began.Add(time.Duration(k.Seconds * float64(time.Second)))
 		return k.Verb == r.Verb && k.Plan == r.Plan && !ended.Before(r.Began.Truncate(time.Second))
 	})
-	if err == nil && len(recorded) == 0 {
-		found = true
-		_, err = l.Write(r)
-	}
-	if err != nil {
-		return false, fmt.Errorf("record the pass that was cut off: %w", err)
+	if found = len(recorded) == 0; found {
+		if _, err := l.Write(r); err != nil {
+			return false, fmt.Errorf("record the pass that was cut off: %w", err)
+		}
 	}
 	return found, End(l)
 }

@@ -66,4 +66,20 @@ func TestAPassThatIsCutOffIsRecorded(t *testing.T) {
 	found, err := Settle(l)
 	require.NoError(t, err)
 	require.False(t, found)
+
+	// A pass whose receipt could not be written is recorded by the next one, in spite of a receipt that cannot be read.
+	dir = t.TempDir()
+	l = open(dir)
+	earlier, err := l.Write(Receipt{Verb: "agent", Began: began.Add(-time.Hour)})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(l.file(earlier.ID), []byte("{"), 0o600))
+	require.NoError(t, Begin(l, r))
+	next := r
+	next.Plan = "2c3d"
+	require.NoError(t, Begin(l, next))
+	kept, err := l.Last(0, nil)
+	require.ErrorContains(t, err, earlier.ID)
+	require.Len(t, kept, 1)
+	require.Equal(t, []string{"0a1b", Unknown}, []string{kept[0].Plan, kept[0].Steps[0].Status})
+	require.Equal(t, "running", r.Steps[0].Status, "the caller's receipt stays as it is")
 }

@@ -430,6 +430,7 @@ func TestUsualForgetsWhatIsOld(t *testing.T) {
 	l := open(t, dir)
 	_, err := l.Write(took(0, 1000))
 	require.NoError(t, err)
+	require.Equal(t, 1000*time.Second, l.Usual("vm", "create"))
 	many := took(1, 1)
 	many.Steps = nil
 	for range 250 {

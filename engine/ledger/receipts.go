@@ -46,16 +46,19 @@ func (l *Ledger) append(r Receipt) (Receipt, error) {
 	if err != nil {
 		return r, fmt.Errorf("write receipt: %w", err)
 	}
-	newest := ""
+	newest, repeated := "", false
+	var before Receipt
 	r.Previous = ""
 	if len(ids) > 0 {
 		newest = ids[len(ids)-1]
-		if b, err := get(l.file(newest)); err == nil { // else the chain breaks here, which Verify reports
-			r.Previous = digest(b)
+		var text []byte
+		if before, text, err = l.read(newest); text != nil { // else the chain breaks here, which Verify reports
+			r.Previous = digest(text)
 		}
+		repeated = err == nil && r.repeats(&before)
 	}
 	r.Version, r.ID, r.Key, r.Signature = receiptVersion, name(r, newest), present(l.key), ""
-	if before, _, err := l.read(newest); err == nil && r.repeats(&before) {
+	if repeated {
 		r.ID, r.Previous, r.Passes, r.First = before.ID, before.Previous, max(before.Passes, 1)+1, before.First
 		if r.First == nil {
 			r.First = &before.Began
@@ -69,7 +72,9 @@ func (l *Ledger) append(r Receipt) (Receipt, error) {
 	if err != nil {
 		return r, fmt.Errorf("write receipt: %w", err)
 	}
-	l.usual.learn(l, append(ids, r.ID))
+	if l.usual.ready() {
+		l.usual.learn(l, append(ids, r.ID))
+	}
 	if err := l.rotate(append(ids, r.ID)); err != nil {
 		return r, fmt.Errorf("remove old receipts: %w", err)
 	}

@@ -73,7 +73,7 @@ func (l *Ledger) Head() (Head, error) {
 // After returns the documents of the chain that follow a head, as Export writes them, the oldest first: of at most so many bytes, but at
 // least one. It begins with that of the head itself if that was replaced since, and with the records of dropped ones if that was dropped.
 func (l *Ledger) After(h Head, most int) (out []json.RawMessage, err error) {
-	links, gaps, err := l.links()
+	links, gaps, err := l.links(h.ID)
 	if err != nil {
 		return nil, err
 	}

@@ -37,7 +37,7 @@ type link struct {
 
 // Verify checks the receipts of the ledger.
 func (l *Ledger) Verify(e Expect) (Proof, error) {
-	links, gaps, err := l.links()
+	links, gaps, err := l.links("")
 	known := len(e.Keys) > 0
 	if err == nil && !known {
 		e.Keys, err = l.Keys()
@@ -48,13 +48,15 @@ func (l *Ledger) Verify(e Expect) (Proof, error) {
 	return prove(links, gaps, e, known), nil
 }
 
-// links reads the documents of the chain. The records of dropped ones come last: they are written before the receipts go.
-func (l *Ledger) links() (links []link, gaps [][]byte, err error) {
+// links reads the documents of the chain, of receipts those from an ID on. The records of dropped ones come last: they are
+// written before the receipts go.
+func (l *Ledger) links(from string) (links []link, gaps [][]byte, err error) {
 	ids, err := l.ids()
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, id := range ids {
+	at, _ := slices.BinarySearch(ids, from)
+	for _, id := range ids[at:] {
 		text, err := get(l.file(id))
 		links = append(links, link{id, text, err})
 	}
@@ -69,7 +71,7 @@ func (l *Ledger) links() (links []link, gaps [][]byte, err error) {
 // Export returns the documents of the chain as lines of JSON, oldest first: receipts, and records of dropped ones. VerifyFile
 // checks it.
 func (l *Ledger) Export() ([]byte, error) {
-	links, gaps, err := l.links()
+	links, gaps, err := l.links("")
 	if err != nil {
 		return nil, fmt.Errorf("read receipts: %w", err)
 	}
