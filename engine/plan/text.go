@@ -219,8 +219,8 @@ func (p *Plan) lines(all bool) []line {
 	for _, r := range p.Planned {
 		out = append(out, line{sign: '·', color: dim, thing: thing(r.Address.String()), address: r.Address.String(), detail: constant(r.text())})
 	}
-	for _, o := range p.Outputs {
-		out = append(out, o.line())
+	if len(p.Outputs) > 0 {
+		out = append(out, outputsLine(p.Outputs))
 	}
 	for _, d := range p.Deferred {
 		out = append(out, line{sign: '·', color: dim, thing: thing(d.Address), detail: constant(d.Why)})
@@ -250,6 +250,25 @@ func (o *OutputChange) line() line {
 	for _, text := range o.Lines {
 		l.all = append(l.all, limited(diag.Escape(text), maxWide))
 	}
+	return l
+}
+
+// outputsLine is the line about several outputs: an edit of one node often changes most of them.
+func outputsLine(list []OutputChange) line {
+	if len(list) == 1 {
+		return list[0].line()
+	}
+	l, count := line{sign: '·', color: dim, thing: "outputs"}, 0
+	var names []string
+	for i := range list {
+		o := list[i].line()
+		names, count = append(names, list[i].Name), count+len(list[i].Lines)
+		for _, text := range o.all {
+			l.all = append(l.all, list[i].Name+": "+text)
+		}
+	}
+	l.detail = constant(strings.Join(names, ", ") + " change, in " + diag.Count(count, "line"))
+	l.full = strings.Join(l.all, " ")
 	return l
 }
 
