@@ -371,9 +371,7 @@ func (p *Pass) resolve(ctx context.Context, d Desired, found diag.List) (*model.
 		return nil, found, denied(Invalid)
 	}
 	own := *want // the site shares its Want with other passes
-	if len(p.SweepHints) > 0 {
-		own.SweepHints = p.SweepHints
-	}
+	own.SweepHints = p.SweepHints
 	if !p.Destroy {
 		own.Restored = p.Restored
 	}

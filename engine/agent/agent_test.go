@@ -1008,6 +1008,14 @@ func TestAPassKnowsWhatTheLastOneLeft(t *testing.T) {
 		kept := []string{"seeds father local"}
 		require.Equal(t, [][]string{nil, kept, kept, kept, nil}, told)
 		require.Empty(t, w.state().SweepHints)
+
+		told, leaves = nil, []string{}
+		w.look()
+		w.look()
+		w.end()
+		w.start()
+		w.pass(time.Second)
+		require.Equal(t, [][]string{nil, {}, nil}, told, "that nothing was left is known until the next start")
 	})
 }
 

@@ -236,8 +236,12 @@ func (m *memory) noteUnusable(r *engine.Report) {
 // noteSweepHints keeps what the observation wants to be given again by the next pass. An
 // observation that failed takes nothing away.
 func (m *memory) noteSweepHints(r *engine.Report) {
-	if r.Want != nil && !r.Have.NothingSeen() && !slices.Equal(m.SweepHints, r.Have.SweepHints) {
-		m.SweepHints = r.Have.SweepHints
+	if r.Want == nil || r.Have.NothingSeen() {
+		return
+	}
+	was := m.SweepHints
+	m.SweepHints = r.Have.SweepHints // also if both are empty: nil says that nothing is remembered
+	if !slices.Equal(was, m.SweepHints) {
 		m.persist()
 	}
 }

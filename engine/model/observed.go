@@ -43,7 +43,7 @@ type Observed struct {
 	Further []*Resource
 
 	// SweepHints go into the next Want.SweepHints: where to look for things to remove that nothing else may lead to
-	// by then. They are in words of the driver's own, and may get lost.
+	// by then. They are in words of the driver's own, and may get lost. Nil: nothing is known of them.
 	SweepHints []string
 }
 
@@ -54,7 +54,7 @@ func Together(parts ...Observed) Observed {
 	for _, p := range parts {
 		guests, taken = guests+len(p.State), taken+len(p.Taken)
 	}
-	all := Observed{State: make(State, guests), Taken: make(map[int]string, taken)}
+	all := Observed{State: make(State, guests), Taken: make(map[int]string, taken), SweepHints: []string{}}
 	for _, p := range parts {
 		if all.At.IsZero() || !p.At.IsZero() && p.At.Before(all.At) {
 			all.At = p.At

@@ -24,7 +24,7 @@ type Want struct {
 	Elsewhere  map[Address]string  // nodes of the site: where they are declared, in a few words, for what this host does not hold any more
 	Removed    Removals            // what happens to guests whose nodes left the site, where a block says it
 	Moved      map[Address]Address // former addresses of guests → those of the nodes that have them now
-	SweepHints []string            // Observed.SweepHints of the last observation, as far as it is remembered
+	SweepHints []string            // Observed.SweepHints of the last observation; nil: it is not remembered
 	// Changed are guests, and where the last observation found them, that are not as they were, while all else is. A driver
 	// that can observe these alone may do so: see Observed.Only. Empty: the whole host is to be observed.
 	Changed map[Address]Guest

@@ -63,7 +63,8 @@ type story struct {
 	name string // of the site
 	onto string // the host of the site that passes are about
 
-	keyless bool // the site has no ownership key
+	remembered []string // sweep hints for its passes; nil: they remember nothing
+	keyless    bool     // the site has no ownership key
 
 	version string // of PVE, "" for the newest
 
@@ -272,7 +273,7 @@ func (s *story) over(cfg push.Config) func(engine.Desired, *model.Host) (engine.
 func (s *story) pass(verb string, edit func(*engine.Pass)) engine.Report {
 	s.t.Helper()
 	p := &engine.Pass{Verb: verb, Host: s.onto, Load: s.load, Open: s.open}
-	p.Width = width
+	p.Width, p.SweepHints = width, s.remembered
 	if verb != "plan" {
 		p.Verdict = func(context.Context, *plan.Plan) (bool, error) { return true, nil }
 	}

@@ -209,14 +209,26 @@ func writeBackup(ctx context.Context, h *kind.Host, name string, want *model.Bac
 	return attempt("creating backup job "+id, err)
 }
 
-// listBackups reads the backup jobs. A token without Sys.Audit on / sees none, and cannot have created one.
+// sweepJobs in Observed.SweepHints asks the next pass to read the backup jobs, also if none is wanted any more.
+const sweepJobs = "backup jobs"
+
+// listBackups reads the backup jobs, unless none is wanted and the last observation is known to have left none. A token without
+// Sys.Audit on / sees none, and cannot have created one.
 func listBackups(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
 	h := obs.Host
 	out := model.Observed{State: model.State{}}
-	if !obs.View.AuditsCluster && !obs.Wants(model.BackupKind) {
+	wanted, again := obs.Wants(model.BackupKind), []string{sweepJobs}
+	switch hints := obs.Want.SweepHints; {
+	case wanted:
+		out.SweepHints = again
+	case hints != nil && !slices.Contains(hints, sweepJobs):
+		return out, nil
+	case !obs.View.AuditsCluster:
+		out.SweepHints = again
 		return out, nil
 	}
 	unknown := func(why string, denied bool) (model.Observed, error) {
+		out.SweepHints = again
 		out.Unknown = append(out.Unknown, model.Unknown{Scope: "backup jobs", Why: why, Kind: model.BackupKind, Denied: denied})
 		return out, nil
 	}
@@ -231,6 +243,7 @@ func listBackups(ctx context.Context, obs *kind.Observation) (model.Observed, er
 		j := jobs[id]
 		switch addr := (model.Address{Kind: model.BackupKind, Name: j.name}); {
 		case j.ours:
+			out.SweepHints = again
 			out.State[addr] = &model.Resource{Addr: addr, Spec: j.spec, Manifest: model.BackupManifest(j.name)}
 		case j.found && h.ID.KeyMissing && !h.ID.Believes && j.id == backupID(h, j.name):
 			return unknown("the key that verifies their ownership tags is not known here", false)

@@ -72,6 +72,53 @@ func TestBackupJobLife(t *testing.T) {
 	})
 }
 
+// TestBackupJobsAreReadOnlyWhereOneMayBe: a pass that remembers of the last one that no job was left asks for none. A job that the
+// site no longer declares is found by one that remembers it, and by one that remembers nothing.
+func TestBackupJobsAreReadOnlyWhereOneMayBe(t *testing.T) {
+	proxmoxtest.InTime(t, pve.Config{}, func(t *testing.T, w *proxmoxtest.World) {
+		var remembered []string
+		pass := func() (steps, requests int) {
+			want, _ := w.Site.Want("father")
+			own := *want
+			own.SweepHints = remembered
+			const read = "GET /cluster/backup"
+			before := w.Host.Snapshot().Requests[read]
+			have, err := w.Driver.Observe(t.Context(), &own)
+			require.NoError(t, err)
+			remembered = have.SweepHints
+			requests = w.Host.Snapshot().Requests[read] - before
+			p := w.PlanFor(&own, have)
+			require.Empty(t, w.Run(p))
+			return len(p.Steps), requests
+		}
+		expect := func(steps, requests int, when string) {
+			t.Helper()
+			isSteps, isRequests := pass()
+			require.Equal(t, []int{steps, requests}, []int{isSteps, isRequests}, "steps and requests: %s", when)
+		}
+		w.Node("web", nil)
+		w.Apply()
+		expect(0, 1, "nothing is remembered")
+		for range 3 {
+			expect(0, 0, "no job was left")
+		}
+		w.Site.Backup = &model.Backup{Schedule: "02:30", Storage: "local"}
+		expect(1, 1, "the site declares one")
+		expect(0, 1, "it is compared")
+		w.Site.Backup = nil
+		expect(1, 1, "it was remembered, and is removed")
+		require.Empty(t, backupJobs(t, w))
+		expect(0, 1, "whether it went")
+		expect(0, 0, "no job was left")
+
+		w.Site.Backup = &model.Backup{Schedule: "02:30", Storage: "local"}
+		expect(1, 1, "the site declares one again")
+		w.Site.Backup, remembered = nil, nil
+		expect(1, 1, "the memory was lost, or the pass is one by hand")
+		require.Empty(t, backupJobs(t, w))
+	})
+}
+
 // TestABackupJobWithALongNameIsChangedAndRemoved: Proxmox VE creates a job with an ID of any length, and then refuses to change it.
 func TestABackupJobWithALongNameIsChangedAndRemoved(t *testing.T) {
 	proxmoxtest.InTime(t, pve.Config{}, func(t *testing.T, w *proxmoxtest.World) {
