@@ -2,7 +2,6 @@ package hcl
 
 import (
 	"net/mail"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -119,14 +118,9 @@ func (l *load) checkDestination(b *lang.Block, n *model.Notify, sensitive []stri
 	case server == "": // it is not known here, or reported
 	case err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil:
 		check(name, server, "must be a URL that begins with https:// or http://, without a user")
-	case u.Scheme == "http" && secret && !onLoopback(u.Hostname()):
+	case u.Scheme == "http" && secret && !model.OnThisMachine(u.Hostname()):
 		check(name, server, "must begin with https://, since the secret would cross the network in clear text")
 	}
-}
-
-func onLoopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
 func addresses(text string) string {

@@ -8,7 +8,6 @@ import (
 	"hash/fnv"
 	"slices"
 	"sort"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -241,7 +240,7 @@ func (e *checkEntry) take(r health.Result, now time.Time) bool {
 	s.Ran, s.Error = &at, ""
 	is := CheckPassing
 	if !r.OK {
-		is, s.Error = CheckFailing, shorten(r.Detail)
+		is, s.Error = CheckFailing, diag.ShortLine(r.Detail, mostCheck)
 	}
 	if is == s.State {
 		e.other = 0
@@ -259,14 +258,6 @@ func (e *checkEntry) take(r health.Result, now time.Time) bool {
 	}
 	s.State, s.Since, e.other = is, e.first, 0
 	return true
-}
-
-// shorten bounds what a check saw.
-func shorten(text string) string {
-	if text = diag.Line(text); len(text) > mostCheck {
-		text = strings.ToValidUTF8(text[:mostCheck], "") + "…"
-	}
-	return text
 }
 
 // add adds a row.
@@ -548,7 +539,7 @@ func receiptOf(v *engine.Verified, by string, began time.Time) ledger.Receipt {
 	for i, c := range v.Checks {
 		out.Steps[i] = ledger.Step{Address: c.Address, Action: ledger.VerbVerify, Reason: "check " + c.Check, Status: string(c.Status), Began: out.Began, Seconds: c.Seconds}
 		if c.Status == engine.RunFailed {
-			out.Steps[i].Error, out.Outcome = shorten(c.Detail), string(engine.Failed)
+			out.Steps[i].Error, out.Outcome = diag.ShortLine(c.Detail, mostCheck), string(engine.Failed)
 		}
 	}
 	return out

@@ -10,6 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -46,7 +47,7 @@ func Receipt(r *engine.Report, by string, drift bool) (ledger.Receipt, bool) {
 	}
 	for addr, report := range r.Checks {
 		for _, c := range report.Results {
-			out.Checks = append(out.Checks, ledger.Check{Address: addr.String(), Check: c.Name, OK: c.OK, Saw: shorten(c.Detail), Seconds: c.Seconds})
+			out.Checks = append(out.Checks, ledger.Check{Address: addr.String(), Check: c.Name, OK: c.OK, Saw: diag.ShortLine(c.Detail, mostCheck), Seconds: c.Seconds})
 		}
 	}
 	slices.SortStableFunc(out.Checks, func(a, b ledger.Check) int { return cmp.Compare(a.Address, b.Address) })

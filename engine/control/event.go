@@ -308,9 +308,5 @@ const mostText = 500
 // oneLine limits a text, and removes control characters: a stream has one line for each event, and
 // it may be printed on a terminal.
 func oneLine(s string) string {
-	s = diag.Line(s)
-	if len(s) > mostText {
-		s = strings.ToValidUTF8(s[:mostText], "") + "…"
-	}
-	return s
+	return diag.ShortLine(s, mostText)
 }

@@ -140,3 +140,12 @@ func plain(s string) bool {
 func unsafe(r rune) bool {
 	return r != 0x200c && r != 0x200d && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp)
 }
+
+// ShortLine is Line with at most that many bytes of the text, and "…" if there is more.
+func ShortLine(s string, most int) string {
+	s = Line(s)
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}

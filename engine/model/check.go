@@ -170,6 +170,12 @@ func elsewhere(host string) string {
 	return host
 }
 
+// OnThisMachine reports whether a host is the machine itself.
+func OnThisMachine(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
 // Status is the HTTP status that the check expects; 0 if it expects none.
 func (c *Check) Status() int {
 	n, err := strconv.Atoi(c.Expect)

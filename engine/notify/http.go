@@ -21,6 +21,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // failure is why a message was not taken.
@@ -126,20 +127,12 @@ func refusal(n *model.Notify, answer *http.Response) error {
 	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
 		f.final = true
 	}
-	switch after := answer.Header.Get("Retry-After"); {
-	case after != "":
-		if s, err := strconv.Atoi(after); err == nil {
-			f.after = time.Duration(s) * time.Second
-		} else if at, err := http.ParseTime(after); err == nil {
-			f.after = time.Until(at)
-		}
-	case n.Type == model.NotifyMatrix:
-		var limit struct {
-			After int `json:"retry_after_ms"`
-		}
-		if json.Unmarshal(text, &limit) == nil {
-			f.after = time.Duration(limit.After) * time.Millisecond
-		}
+	f.after = wire.RetryAfter(answer.Header, time.Now())
+	var limit struct {
+		After int `json:"retry_after_ms"`
+	}
+	if f.after == 0 && n.Type == model.NotifyMatrix && json.Unmarshal(text, &limit) == nil {
+		f.after = time.Duration(limit.After) * time.Millisecond
 	}
 	return f
 }

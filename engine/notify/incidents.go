@@ -80,16 +80,7 @@ type finder struct {
 }
 
 func (f *finder) add(c Condition, host, address, cause, round, text string, args ...any) {
-	f.out.list = append(f.out.list, incident{Condition: c, Host: host, Address: address, Text: oneLine(f.Mask(fmt.Sprintf(text, args...))), Cause: cause, round: round})
-}
-
-// oneLine makes a text from outside a line of bounded length.
-func oneLine(text string) string {
-	text = diag.Line(text)
-	if len(text) > mostIncidentText {
-		text = strings.ToValidUTF8(text[:mostIncidentText], "") + "…"
-	}
-	return text
+	f.out.list = append(f.out.list, incident{Condition: c, Host: host, Address: address, Text: diag.ShortLine(f.Mask(fmt.Sprintf(text, args...)), mostIncidentText), Cause: cause, round: round})
 }
 
 func hostAddress(name string) string { return model.Address{Kind: model.HostKind, Name: name}.String() }

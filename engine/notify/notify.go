@@ -88,14 +88,12 @@ type Notifiers struct {
 
 // line is what is known of the way to a receiver, since the start.
 type line struct {
-	busy   bool
-	err    error
-	since  time.Time // of the failure
-	next   time.Time // no message is sent before
-	wait   time.Duration
-	last   time.Time // a message was sent
-	fresh  time.Time // when what lasts was announced
-	logged bool
+	busy  bool
+	err   error
+	since time.Time // of the failure
+	next  time.Time // no message is sent before
+	wait  time.Duration
+	last  time.Time // a message was sent, or what lasts was announced
 }
 
 // sent is how sending a message ended. Without an ID it was the announcement of what lasts.
@@ -286,7 +284,7 @@ func (n *Notifiers) due(rules map[string]*model.Notify, now time.Time) map[strin
 			if m := of.first(); !n.acked[m.ID] {
 				out[name] = m
 			}
-		case rule.Type == model.NotifyAlertmanager && len(of.Open) > 0 && past(now, l.fresh, n.pace(freshFor)):
+		case rule.Type == model.NotifyAlertmanager && len(of.Open) > 0 && past(now, l.last, n.pace(freshFor)):
 			out[name] = of.lasting(now)
 		}
 	}
@@ -301,25 +299,22 @@ func (n *Notifiers) ended(r sent, mask func(string) string, now time.Time) {
 	}
 	l.busy = false
 	if r.err == nil {
-		if l.logged {
+		if l.err != nil {
 			n.o.Log.Info("notifications are sent again", "notify", r.name)
 		}
-		*l = line{last: now, fresh: now}
+		*l = line{last: now}
 		if r.id != "" {
 			n.forget(r, false, now)
 		}
 		return
 	}
 	f, _ := errors.AsType[*failure](r.err)
-	text := oneLine(mask(r.err.Error()))
+	text := diag.ShortLine(mask(r.err.Error()), mostIncidentText)
 	if l.err == nil {
+		n.o.Log.Warn("a notification could not be sent", "notify", r.name, "error", text)
 		l.since, l.wait = now, firstWait
 	}
 	l.err = errors.New(text)
-	if !l.logged {
-		n.o.Log.Warn("a notification could not be sent", "notify", r.name, "error", text)
-		l.logged = true
-	}
 	if f != nil && f.final && r.id != "" {
 		n.forget(r, true, now)
 	}
@@ -387,7 +382,7 @@ func (n *Notifiers) Test(ctx context.Context, name string) error {
 		m.Kind, m.Commit, m.Context, m.State = kindStatus, seen.Status.InForce.ID, "homestak/test", stateSuccess
 	}
 	if err := n.send(ctx, rule, m); err != nil {
-		return fmt.Errorf("send a test by notify %s: %s", name, oneLine(seen.Mask(err.Error())))
+		return fmt.Errorf("send a test by notify %s: %s", name, diag.ShortLine(seen.Mask(err.Error()), mostIncidentText))
 	}
 	return nil
 }

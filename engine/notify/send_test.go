@@ -498,7 +498,7 @@ func TestFaultsOfMailServers(t *testing.T) {
 	n := mailServer(t, &mailbox{})
 	n.Server = strings.Replace(n.Server, "127.0.0.1", "localhost", 1)
 	require.NoError(t, post(t.Context(), n, one(kindFiring)), "to this machine itself it may be without TLS")
-	require.False(t, loopback("mail.example.org") || loopback("192.0.2.1"))
+	require.False(t, model.OnThisMachine("mail.example.org") || model.OnThisMachine("192.0.2.1"))
 }
 
 // running runs notifiers in simulated time, against a receiver.

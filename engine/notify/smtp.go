@@ -2,6 +2,7 @@ package notify
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -11,7 +12,6 @@ import (
 	"mime/quotedprintable"
 	"net"
 	netmail "net/mail"
-	"net/netip"
 	"net/smtp"
 	"net/textproto"
 	"net/url"
@@ -44,10 +44,7 @@ func mail(ctx context.Context, n *model.Notify, m Message) error {
 	if err != nil {
 		return errors.New("server is not a URL")
 	}
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"smtp": "587", "smtps": "465"}[u.Scheme]
-	}
+	port := cmp.Or(u.Port(), map[string]string{"smtp": "587", "smtps": "465"}[u.Scheme])
 	config, err := trust(n)
 	if err != nil {
 		return err
@@ -72,23 +69,18 @@ func mail(ctx context.Context, n *model.Notify, m Message) error {
 	if u.Scheme == "smtp" {
 		if offered, _ := c.Extension("STARTTLS"); offered {
 			err = c.StartTLS(config)
-		} else if !loopback(u.Hostname()) {
+		} else if !model.OnThisMachine(u.Hostname()) {
 			err = errors.New("the mail server does not offer STARTTLS, so nothing is sent to it")
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return deliver(c, n, m)
-}
-
-func loopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.IsLoopback()
+	return deliver(c, u.Hostname(), n, m)
 }
 
 // deliver hands a message over.
-func deliver(c *smtp.Client, n *model.Notify, m Message) error {
+func deliver(c *smtp.Client, server string, n *model.Notify, m Message) error {
 	from, err := netmail.ParseAddress(n.From)
 	if err != nil {
 		return errors.New("from is not a mail address")
@@ -98,12 +90,7 @@ func deliver(c *smtp.Client, n *model.Notify, m Message) error {
 		return errors.New("to is not a list of mail addresses")
 	}
 	if n.Secret != "" {
-		user := n.User
-		if user == "" {
-			user = from.Address
-		}
-		u, _ := url.Parse(n.Server) // it was parsed before
-		if err := c.Auth(smtp.PlainAuth("", user, n.Secret, u.Hostname())); err != nil {
+		if err := c.Auth(smtp.PlainAuth("", cmp.Or(n.User, from.Address), n.Secret, server)); err != nil {
 			return fmt.Errorf("log in: %w", err)
 		}
 	}

@@ -2,10 +2,8 @@ package service
 
 import (
 	"context"
-	"crypto/x509"
-	"encoding/pem"
+	"crypto/tls"
 	"errors"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -54,19 +52,11 @@ func (c *Config) pageEnds() time.Time {
 	if c.pageAddress() == "" || c.Web.CertificateFile == "" {
 		return time.Time{}
 	}
-	text, err := os.ReadFile(c.Web.CertificateFile)
+	pair, err := tls.LoadX509KeyPair(c.Web.CertificateFile, c.Web.PrivateKeyFile)
 	if err != nil {
 		return time.Time{} // the page reports it
 	}
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return time.Time{}
-	}
-	leaf, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return time.Time{}
-	}
-	return leaf.NotAfter
+	return pair.Leaf.NotAfter
 }
 
 // wakeNotices lets the notifiers look: something happened.

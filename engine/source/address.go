@@ -3,12 +3,13 @@ package source
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // The transports.
@@ -132,15 +133,10 @@ func parseHTTP(text string) (address, error) {
 	u.Path = strings.TrimRight(u.Path, "/")
 	u.RawPath = strings.TrimRight(u.RawPath, "/")
 	a.url, a.shown = u, u.String()
-	if u.Scheme == "http" && !loopback(u.Hostname()) {
+	if u.Scheme == "http" && !model.OnThisMachine(u.Hostname()) {
 		return address{}, fmt.Errorf("%s: an attacker on the network could change the site: use https://%s%s", a.shown, u.Host, u.EscapedPath())
 	}
 	return a, nil
-}
-
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 func parseSSH(text string) (address, error) {

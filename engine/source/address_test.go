@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 func TestAddresses(t *testing.T) {
@@ -89,7 +91,7 @@ func FuzzAddress(f *testing.F) {
 		case byHTTP:
 			require.Nil(t, a.url.User)
 			require.Equal(t, a.url.String(), a.String())
-			require.True(t, a.url.Scheme == "https" || loopback(a.url.Hostname()))
+			require.True(t, a.url.Scheme == "https" || model.OnThisMachine(a.url.Hostname()))
 		default:
 			t.Fatal(a.by)
 		}

@@ -21,6 +21,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/transport"
 	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
+
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // httpRemote speaks git's smart protocol over http, with go-git's client. One connection
@@ -96,7 +98,7 @@ func (c *httpConversation) RoundTrip(req *http.Request) (*http.Response, error) 
 	req = req.Clone(req.Context())
 	req.Header.Set("User-Agent", "git/homestak-gitops") // some servers look for git there
 	c.answered = false
-	if req.URL.Scheme != "https" && !loopback(req.URL.Hostname()) {
+	if req.URL.Scheme != "https" && !model.OnThisMachine(req.URL.Hostname()) {
 		return nil, c.x.fail(c.from.Fault(errNotGit, "it redirects to an unencrypted URL", "use its real URL", nil))
 	}
 	res, err := c.transport().RoundTrip(req)

@@ -507,7 +507,7 @@ func repositoryURL(s string) string {
 		return "must not contain a user, password or token, because it is shown: name a file in auth { token_file = … }"
 	case u.User != nil && hasPassword(u):
 		return "must not contain a password, because it is shown: name a key in auth { key_file = … }"
-	case u.Scheme == "http" && onThisMachine(u.Hostname()):
+	case u.Scheme == "http" && model.OnThisMachine(u.Hostname()):
 		return ""
 	case u.Hostname() == "" || !slices.Contains([]string{"https", "ssh"}, u.Scheme):
 		return "must begin with https:// or ssh://, or be a folder on this machine"
@@ -519,12 +519,6 @@ func repositoryURL(s string) string {
 func hasPassword(u *url.URL) bool {
 	_, has := u.User.Password()
 	return has
-}
-
-// onThisMachine reports whether a host is this machine.
-func onThisMachine(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
 func filePathOf(s string) string {

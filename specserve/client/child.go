@@ -32,7 +32,7 @@ func (c *Client) Config(ctx context.Context, tag string) (FetchedConfig, error) 
 	case status == http.StatusNotModified && tag != "":
 		return FetchedConfig{ETag: tag, NotModified: true}, nil
 	case status != http.StatusOK:
-		err = &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
+		err = &statusError{status, wire.RetryAfter(header, time.Now()), wire.ReadProblem(status, body)}
 	default:
 		var got FetchedConfig
 		if got.Config, got.Pins, err = wire.ReadConfig(body, c.Parent.Identity); err != nil {
@@ -68,7 +68,7 @@ func (c *Client) Wait(ctx context.Context, tag string) (what string, nodes []str
 	case status == http.StatusNoContent:
 		return "", nil, nil
 	case status != http.StatusOK:
-		err = &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
+		err = &statusError{status, wire.RetryAfter(header, time.Now()), wire.ReadProblem(status, body)}
 	default:
 		var said struct {
 			Status string
@@ -106,7 +106,7 @@ func (c *Client) Tasks(ctx context.Context) ([]wire.Task, error) {
 	switch {
 	case err != nil:
 	case status != http.StatusOK:
-		err = &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
+		err = &statusError{status, wire.RetryAfter(header, time.Now()), wire.ReadProblem(status, body)}
 	default:
 		if list, err = wire.ReadTasks(body, c.Parent.Pins, c.Parent.Identity); err != nil {
 			err = wire.Errorf(wire.CodeSchema, "%w", err)
@@ -129,7 +129,7 @@ func (c *Client) Answer(ctx context.Context, r wire.TaskResult) error {
 	case err == nil && status == http.StatusAccepted:
 		return nil
 	case err == nil:
-		err = &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
+		err = &statusError{status, wire.RetryAfter(header, time.Now()), wire.ReadProblem(status, body)}
 	}
 	return c.failed(ctx, "sending the result of a task of", err)
 }

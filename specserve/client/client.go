@@ -119,7 +119,7 @@ func (c *Client) Report(ctx context.Context, document []byte) error {
 	case err == nil && status == http.StatusAccepted:
 		return nil
 	case err == nil:
-		err = &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
+		err = &statusError{status, wire.RetryAfter(header, time.Now()), wire.ReadProblem(status, body)}
 	case ctx.Err() != nil:
 		return fmt.Errorf("sending the report of %s: %w", c.Parent.Identity, context.Cause(ctx))
 	}
@@ -132,7 +132,7 @@ func (c *Client) Report(ctx context.Context, document []byte) error {
 func (c *Client) Receipts(ctx context.Context, document []byte) ([]byte, error) {
 	status, header, body, err := c.exchange(ctx, reportLimits(), http.MethodPost, wire.ReceiptsPath(c.Parent.Identity), document, http.Header{"Content-Type": {"application/json"}})
 	if err == nil && status != http.StatusOK {
-		err = &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
+		err = &statusError{status, wire.RetryAfter(header, time.Now()), wire.ReadProblem(status, body)}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("sending the receipts of %s: %w", c.Parent.Identity, err)
@@ -228,7 +228,7 @@ func (c *Client) read(status int, header http.Header, body []byte, tag string) (
 		}
 		return Fetched{Answer: got, ETag: header.Get("ETag")}, nil
 	default:
-		return Fetched{}, &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
+		return Fetched{}, &statusError{status, wire.RetryAfter(header, time.Now()), wire.ReadProblem(status, body)}
 	}
 }
 

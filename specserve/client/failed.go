@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -65,16 +64,4 @@ func (c *Client) answered(s *statusError) failure {
 		e.Code, e.Hint = wire.CodeConnection, "write the address that it redirects to, if that is the server"
 	}
 	return f
-}
-
-// retryAfter reads how long the server asks to wait (RFC 9110, 10.2.3): seconds, or a date.
-func retryAfter(h http.Header, now time.Time) time.Duration {
-	value := h.Get("Retry-After")
-	if n, err := strconv.ParseUint(value, 10, 31); err == nil {
-		return time.Duration(n) * time.Second //nolint:gosec // at most 31 bits
-	}
-	if at, err := http.ParseTime(value); err == nil {
-		return max(at.Sub(now), 0)
-	}
-	return 0
 }

@@ -50,7 +50,7 @@ func (c *Client) handOver(ctx context.Context, keys [][]byte) (wire.Parent, erro
 			break
 		}
 		if status != http.StatusOK {
-			err = &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
+			err = &statusError{status, wire.RetryAfter(header, time.Now()), wire.ReadProblem(status, body)}
 			continue
 		}
 		got, pins, invalid := wire.ReadJoined(body, c.Parent.Identity)

@@ -24,7 +24,7 @@ func (c *Client) Join(ctx context.Context, key string) (wire.Joined, wire.Parent
 	switch {
 	case err != nil:
 	case status != http.StatusOK:
-		err = &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
+		err = &statusError{status, wire.RetryAfter(header, time.Now()), wire.ReadProblem(status, body)}
 	default:
 		got, pins, invalid := wire.ReadJoined(body, c.Parent.Identity)
 		switch {
@@ -55,7 +55,7 @@ func (c *Client) Announced(ctx context.Context, os, arch string) (Announced, err
 	switch {
 	case err != nil:
 	case status != http.StatusOK:
-		err = &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
+		err = &statusError{status, wire.RetryAfter(header, time.Now()), wire.ReadProblem(status, body)}
 	case len(a.Sum) != hex.EncodedLen(sha256.Size) || strings.Trim(a.Sum, "0123456789abcdef") != "":
 		err = wire.Errorf(wire.CodeSchema, "the parent does not say the checksum of its program")
 	default:
@@ -73,7 +73,7 @@ func (c *Client) Program(ctx context.Context, os, arch, sum string) ([]byte, err
 	switch {
 	case err != nil:
 	case status != http.StatusOK:
-		err = &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
+		err = &statusError{status, wire.RetryAfter(header, time.Now()), wire.ReadProblem(status, body)}
 	default:
 		if has := sha256.Sum256(body); hex.EncodeToString(has[:]) == sum {
 			return body, nil

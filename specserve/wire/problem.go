@@ -9,7 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
+	"strconv"
+	"time"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
@@ -142,7 +143,7 @@ const (
 func ReadProblem(status int, document []byte) *Error {
 	var b body
 	if err := json.Unmarshal(document, &b); err == nil && known(b.Error.Code) {
-		return &Error{Code: b.Error.Code, Message: printable(b.Error.Message, mostMessage), Hint: printable(b.Error.Hint, mostHint)}
+		return &Error{Code: b.Error.Code, Message: diag.ShortLine(b.Error.Message, mostMessage), Hint: diag.ShortLine(b.Error.Hint, mostHint)}
 	}
 	code := CodeInternal
 	for _, k := range allProblems() {
@@ -156,11 +157,14 @@ func ReadProblem(status int, document []byte) *Error {
 
 func known(code Code) bool { return code != "" && LookupProblem(code).Code == code }
 
-// printable bounds a text that another program wrote, and takes control characters out of it.
-func printable(s string, most int) string {
-	s = diag.Line(s)
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
+// RetryAfter is how long an answer asks to wait (RFC 9110, 10.2.3): seconds, or a date.
+func RetryAfter(h http.Header, now time.Time) time.Duration {
+	value := h.Get("Retry-After")
+	if n, err := strconv.ParseUint(value, 10, 31); err == nil {
+		return time.Duration(n) * time.Second //nolint:gosec // at most 31 bits
 	}
-	return s
+	if at, err := http.ParseTime(value); err == nil {
+		return max(at.Sub(now), 0)
+	}
+	return 0
 }
