@@ -13,6 +13,7 @@ require (
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3
 	github.com/google/uuid v1.6.0
 	github.com/hashicorp/hcl/v2 v2.25.0
+	github.com/hiddeco/sshsig v0.2.0
 	github.com/luthermonson/go-proxmox v0.8.1
 	github.com/open-policy-agent/opa v1.22.0
 	github.com/robfig/cron/v3 v3.0.1

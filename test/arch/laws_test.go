@@ -127,6 +127,7 @@ var libraries = []library{
 	{path: "go.yaml.in/yaml/v3", owners: []string{"sim/debian", "hcl", "hcl/sops", "hcl/sops/sopstest", "drivers/proxmox/importer", "specserve"}, tests: true, why: "files of the site, secrets among them, are read in one place, those of the predecessor in another, and specs written as YAML in a third; the simulated cloud-init reads it, and tests read what cloud-init is told"},
 	{path: "github.com/diskfs/go-diskfs", tests: true, why: "for tests: somebody else's reader of ISO images"},
 	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source", "engine/source/objects", "engine/source/serve"}, tests: true, why: "one package says what a commit is; tests build repositories"},
+	{path: "github.com/hiddeco/sshsig", owners: []string{"engine/source/objects"}, tests: true, why: "one package says who signed a commit"},
 	{path: "github.com/go-git/go-billy/v5", owners: []string{"engine/source"}, why: "gives go-git the folder to read"},
 	{path: "golang.org/x/crypto", owners: []string{"drivers/ssh", "sim", "sim/debian", "engine/source", "engine/source/objects", "engine/health"}, why: "git, checks, the way into machines and simulated machines speak ssh, and nobody else"},
 	{path: "mvdan.cc/sh/v3", owners: []string{"sim/machine/userland"}, why: "simulated machines run the scripts that are sent to real ones"},

@@ -4,89 +4,31 @@ package objects
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"crypto/sha512"
-	"encoding/base64"
-	"errors"
-	"io"
 	"maps"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/hiddeco/sshsig"
 	"golang.org/x/crypto/ssh"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// signedBlob is the content of an SSH signature, and with an empty Key what it signs; see PROTOCOL.sshsig of OpenSSH.
-type signedBlob struct {
-	Magic     [6]byte
-	Version   uint32
-	Key       string
-	Namespace string
-	Reserved  string
-	Hash      string
-	Signature string
-}
-
-const (
-	sshBegin = "-----BEGIN SSH SIGNATURE-----"
-	sshEnd   = "-----END SSH SIGNATURE-----"
-	sshMagic = "SSHSIG"
-)
-
 // signer is the SHA256 fingerprint of the SSH key whose signature of the commit holds; "" for none, for other kinds of
 // signatures, and for those that do not hold.
 func signer(c *object.Commit) string {
-	text, ok := strings.CutPrefix(strings.TrimSpace(c.PGPSignature), sshBegin)
-	text, _, closed := strings.Cut(text, sshEnd)
-	blob, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(text), ""))
-	if !ok || !closed || err != nil {
-		return ""
-	}
-	var sig signedBlob
-	if ssh.Unmarshal(blob, &sig) != nil || string(sig.Magic[:]) != sshMagic || sig.Version != 1 || sig.Namespace != "git" {
-		return ""
-	}
-	key, err := ssh.ParsePublicKey([]byte(sig.Key))
-	var value ssh.Signature
-	if err != nil || ssh.Unmarshal([]byte(sig.Signature), &value) != nil || value.Format == ssh.KeyAlgoRSA { // that one is of SHA-1
-		return ""
-	}
+	sig, err := sshsig.Unarmor([]byte(c.PGPSignature))
 	unsigned := &plumbing.MemoryObject{}
-	if c.EncodeWithoutSignature(unsigned) != nil {
+	if err != nil || c.EncodeWithoutSignature(unsigned) != nil {
 		return ""
 	}
-	message, err := digestOf(unsigned, sig.Hash)
-	if err != nil {
+	text, err := unsigned.Reader()
+	if err != nil || sshsig.Verify(text, sig, sig.PublicKey, sig.HashAlgorithm, "git") != nil {
 		return ""
 	}
-	signed := ssh.Marshal(struct{ Namespace, Reserved, Hash, Message string }{sig.Namespace, sig.Reserved, sig.Hash, message})
-	if key.Verify(append([]byte(sshMagic), signed...), &value) != nil {
-		return ""
-	}
-	return ssh.FingerprintSHA256(key)
-}
-
-func digestOf(o *plumbing.MemoryObject, algorithm string) (string, error) {
-	r, err := o.Reader()
-	if err != nil {
-		return "", err
-	}
-	text, err := io.ReadAll(r)
-	switch {
-	case err != nil:
-		return "", err
-	case algorithm == "sha256":
-		sum := sha256.Sum256(text)
-		return string(sum[:]), nil
-	case algorithm == "sha512":
-		sum := sha512.Sum512(text)
-		return string(sum[:]), nil
-	}
-	return "", errors.New("another hash")
+	return ssh.FingerprintSHA256(sig.PublicKey)
 }
 
 // maxMessage bounds what is kept of the text of a commit, in bytes.

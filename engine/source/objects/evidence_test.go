@@ -14,6 +14,7 @@ import (
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/hiddeco/sshsig"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
 )
@@ -31,13 +32,15 @@ func (s sshSigner) Sign(message io.Reader) ([]byte, error) {
 	}
 	sum := sha512.Sum512(text)
 	signed := ssh.Marshal(struct{ Namespace, Reserved, Hash, Message string }{s.namespace, "", "sha512", string(sum[:])})
-	sig, err := s.Signer.Sign(nil, append([]byte(sshMagic), signed...))
+	sig, err := s.Signer.Sign(nil, append([]byte("SSHSIG"), signed...))
 	if err != nil {
 		return nil, err
 	}
-	blob := signedBlob{Version: 1, Key: string(s.PublicKey().Marshal()), Namespace: s.namespace, Hash: "sha512", Signature: string(ssh.Marshal(sig))}
-	copy(blob.Magic[:], sshMagic)
-	return pem.EncodeToMemory(&pem.Block{Type: "SSH SIGNATURE", Bytes: ssh.Marshal(blob)}), nil
+	blob := ssh.Marshal(struct { // see PROTOCOL.sshsig of OpenSSH
+		Version                                   uint32
+		Key, Namespace, Reserved, Hash, Signature string
+	}{1, string(s.PublicKey().Marshal()), s.namespace, "", "sha512", string(ssh.Marshal(sig))})
+	return pem.EncodeToMemory(&pem.Block{Type: sshsig.PEMType, Bytes: append([]byte("SSHSIG"), blob...)}), nil
 }
 
 // history is a repository with a checkout.
@@ -85,6 +88,7 @@ func TestSignerOfACommit(t *testing.T) {
 	key, err := ssh.NewSignerFromKey(private)
 	require.NoError(t, err)
 	h := begin(t)
+	const first, last = "-----BEGIN SSH SIGNATURE-----", "-----END SSH SIGNATURE-----"
 	c := h.commit("Signed\n\nBecause.\n", sshSigner{key, "git"}, map[string]string{"a": "1"})
 	m := h.store.Describe(c)
 	require.Equal(t, ssh.FingerprintSHA256(key.PublicKey()), m.Signer)
@@ -96,9 +100,9 @@ func TestSignerOfACommit(t *testing.T) {
 		"another text":   func(c *object.Commit) { c.Message = "Another\n" },
 		"another author": func(c *object.Commit) { c.Author.Name = "Bob" },
 		"another parent": func(c *object.Commit) { c.ParentHashes = []plumbing.Hash{c.Hash} },
-		"no base64":      func(c *object.Commit) { c.PGPSignature = sshBegin + "\n!\n" + sshEnd },
-		"nothing in it":  func(c *object.Commit) { c.PGPSignature = sshBegin + "\n" + sshEnd },
-		"cut off":        func(c *object.Commit) { c.PGPSignature = strings.TrimSuffix(c.PGPSignature, sshEnd+"\n") },
+		"no base64":      func(c *object.Commit) { c.PGPSignature = first + "\n!\n" + last },
+		"nothing in it":  func(c *object.Commit) { c.PGPSignature = first + "\n" + last },
+		"cut off":        func(c *object.Commit) { c.PGPSignature = strings.TrimSuffix(c.PGPSignature, last+"\n") },
 		"of another kind": func(c *object.Commit) {
 			c.PGPSignature = "-----BEGIN PGP SIGNATURE-----\n\nabc\n-----END PGP SIGNATURE-----"
 		},
