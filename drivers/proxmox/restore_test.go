@@ -118,6 +118,47 @@ func TestABackupIsProvedByARestore(t *testing.T) {
 	})
 }
 
+// TestOneListHasTheBackupsOfAHundredGuests: max_age costs one request for the list of their storage, if nothing else lists it, and
+// what the last backup task was is asked once for all stale guests of a PVE node.
+func TestOneListHasTheBackupsOfAHundredGuests(t *testing.T) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
+		const guests = 100
+		for i := range guests {
+			w.Node(fmt.Sprintf("web-%d", i), nil)
+		}
+		w.Apply()
+		requests := func(stale int) int {
+			t.Helper()
+			_, remembered := w.recalling(nil)
+			before := total(w)
+			p, _ := w.recalling(remembered)
+			sent := total(w) - before
+			require.Empty(t, p.Steps)
+			found := 0
+			for _, f := range p.Findings {
+				if strings.Contains(f.Summary, "is stale") {
+					require.Contains(t, f.Detail, "node father shows no backup task")
+					found++
+				}
+			}
+			require.Equal(t, stale, found)
+			return sent
+		}
+		plain := requests(0)
+		w.Site.Backup = &model.Backup{Schedule: "02:30"}
+		w.Apply()
+		jobs := requests(0)
+		require.Equal(t, plain+1, jobs)
+		w.Site.Backup.MaxAge = 26 * time.Hour
+		fresh := requests(0)
+		require.LessOrEqual(t, fresh, jobs+1)
+		time.Sleep(27 * time.Hour)
+		stale := requests(guests)
+		require.Equal(t, fresh+1, stale)
+		t.Logf("%d guests: %d requests, %d with backup jobs, %d with max_age, %d while all are stale", guests, plain, jobs, fresh, stale)
+	})
+}
+
 // TestAFailedProofLeavesNothing: an archive that is torn, a guest that does not boot, a storage without room.
 func TestAFailedProofLeavesNothing(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -14,22 +14,23 @@ import (
 )
 
 // backups reads how old the backups of guests are. It asks each storage once on each PVE node with such a guest, and none if no
-// node says how old they may be or that they are to be verified.
+// node says how old they may be or that they are to be verified. Of a PVE node with a stale one it asks once for the last backup.
 type backups struct {
 	*kind.Observation
 	now    time.Time
 	listed map[api.NodeStorage]listedArchives
+	causes map[string]string // by PVE nodes; see cause
 }
 
 type listedArchives struct {
-	list []map[string]json.RawMessage
-	err  error
+	of  map[int][]map[string]json.RawMessage // by the VMIDs of their guests
+	err error
 }
 
 // Backups notes on the observed guests what their storages list of their backups. It returns what is stale, and the one
 // verification that is due first.
 func Backups(ctx context.Context, obs *kind.Observation, have model.State) (out model.Observed, err error) {
-	b := backups{obs, time.Now(), map[api.NodeStorage]listedArchives{}}
+	b := backups{obs, time.Now(), map[api.NodeStorage]listedArchives{}, map[string]string{}}
 	var due *model.Resource
 	var oldest time.Time
 	for _, addr := range have.Find(func(r *model.Resource) bool { return r.Guest != nil && obs.Want.Backups[r.Addr] != nil }) {
@@ -68,14 +69,26 @@ func Backups(ctx context.Context, obs *kind.Observation, have model.State) (out 
 // clockAhead is how far the clock of a storage may be ahead of ours. An archive from later has no age.
 const clockAhead = 10 * time.Minute
 
+// archives lists the archives on a storage.
+func (b backups) archives(ctx context.Context, at api.NodeStorage) listedArchives {
+	all, asked := b.listed[at]
+	if asked {
+		return all
+	}
+	list, err := b.Volumes(ctx, at, "backup")
+	all = listedArchives{make(map[int][]map[string]json.RawMessage), err}
+	for _, e := range list {
+		vmid := api.Number(e["vmid"])
+		all.of[vmid] = append(all.of[vmid], e)
+	}
+	b.listed[at] = all
+	return all
+}
+
 // read finds the newest archive of a guest that its storage lists with a size.
 func (b backups) read(ctx context.Context, r *model.Resource, of *model.Backup) (*model.BackupState, error) {
 	at := api.NodeStorage{Node: r.Guest.Node, Storage: of.Storage}
-	all, asked := b.listed[at]
-	if !asked {
-		all.list, all.err = b.Volumes(ctx, at, "backup")
-		b.listed[at] = all
-	}
+	all := b.archives(ctx, at)
 	st := &model.BackupState{Storage: of.Storage}
 	if all.err != nil {
 		if api.EndsPass(ctx, all.err) {
@@ -87,10 +100,10 @@ func (b backups) read(ctx context.Context, r *model.Resource, of *model.Backup) 
 	ref := api.RefOf(r)
 	made := time.Unix(int64(api.Number(json.RawMessage(`"`+api.PropertyValue(b.Configs[ref].Config.Now["meta"], "ctime")+`"`))), 0)
 	future := ""
-	for _, e := range all.list {
+	for _, e := range all.of[ref.VMID] {
 		ctime, volid := time.Unix(int64(api.Number(e["ctime"])), 0).UTC(), api.Text(e["volid"])
 		switch {
-		case api.Number(e["vmid"]) != ref.VMID, api.Number(e["size"]) <= 0, !isArchiveOf(volid, ref.LXC):
+		case api.Number(e["size"]) <= 0, !isArchiveOf(volid, ref.LXC):
 		case ctime.Before(made): // of another guest that had this VMID
 		case ctime.After(b.now.Add(clockAhead)):
 			future = fmt.Sprintf("; %s is dated %s, in the future: set the clocks right, and remove it", volid, ctime.Format(time.DateTime))
@@ -128,7 +141,7 @@ func (b backups) findings(ctx context.Context, r *model.Resource, of *model.Back
 	}
 	st := r.Guest.Backup
 	if st.Stale != "" {
-		warn("max_age", fmt.Sprintf("the backup of %s is stale: %s", r.Addr, st.Stale), b.cause(ctx, r.Guest.Node))
+		warn("max_age", fmt.Sprintf("the backup of %s is stale: %s", r.Addr, st.Stale), b.causeOn(ctx, r.Guest.Node))
 	}
 	was := b.Want.Restored[r.Addr]
 	if st.Failed != "" {
@@ -138,6 +151,14 @@ func (b backups) findings(ctx context.Context, r *model.Resource, of *model.Back
 		warn("verify", fmt.Sprintf("the backup of %s is not verified: the site has no ownership key", r.Addr), "Without one an interrupted verification could not be identified, and so not be removed. `homestak-gitops init` makes one: auth.ownership_key in the secrets.")
 	}
 	return out
+}
+
+// causeOn is cause, asked once in a pass.
+func (b backups) causeOn(ctx context.Context, node string) string {
+	if b.causes[node] == "" {
+		b.causes[node] = b.cause(ctx, node)
+	}
+	return b.causes[node]
 }
 
 // cause says how the last backup on a PVE node ended, as far as the token sees it.
