@@ -1,14 +1,14 @@
-# Who may fetch what from the server of a parent. Asked for every request that carries
-# the name of a node. A request is allowed if any allow holds and no deny does; so a
-# site can add both, and no rule of a site can undo a deny.
+# Who may fetch what from the server of a parent. Evaluated for every request that is
+# about a node. A request is allowed if any allow holds and no deny does; so a site can
+# add both, and no rule of a site can undo a deny.
 #
 # The server has checked the credential before: valid says that it is genuine and not
-# expired, identity whose it is. Here is decided what it is good for.
+# expired, identity whose it is. These rules decide what it opens.
 package homestak.auth
 
 # METADATA
 # title: A provisioning token opens everything of its own node
-# description: It was given to that node at its birth, and is accepted under every method.
+# description: The node got it when it was created, and every method accepts it.
 # scope: rule
 allow if {
 	input.credential.kind == "provisioning"
@@ -37,10 +37,10 @@ allow if {
 }
 
 # METADATA
-# title: Under the method network, being there is enough
+# title: Under the method network, the address of a request is enough
 # description: |
 #   From the networks of the posture, the private ones unless it names others, and for
-#   specs alone. A request without an address comes from nowhere.
+#   specs alone. A request without an address is in no network.
 # scope: rule
 allow if {
 	input.credential.kind == "none"
@@ -52,8 +52,8 @@ allow if {
 }
 
 # METADATA
-# title: A credential that is shown must be a good one
-# description: Also where none would be needed, so that a stale token is noticed where it is.
+# title: A credential in a request must be valid
+# description: Also where none is needed, so that a stale token is noticed.
 # scope: rule
 deny contains {"rule": "credential-invalid", "message": "the credential is not valid", "code": 401} if {
 	input.credential.kind != "none"
@@ -61,7 +61,7 @@ deny contains {"rule": "credential-invalid", "message": "the credential is not v
 }
 
 # METADATA
-# title: A credential is good for its own node
+# title: A credential opens only its own node
 # scope: rule
 deny contains {"rule": "credential-of-another", "message": "the credential belongs to another node", "code": 403} if {
 	input.credential.kind in {"node_token", "provisioning"}

@@ -1,19 +1,19 @@
-# What stops accidents: a commit that takes away more than anybody can have meant. The
-# input is that of the plan. A denial ends the pass with exit 4, nothing is carried out,
-# and the way on is named.
+# Rules against accidents: commits that remove more than was meant. The input is that of
+# the plan. A denial ends the pass with exit 4, nothing is carried out, and the finding
+# says what to do next.
 #
-# Counted are guests that a plan deletes or replaces: of both nothing is left. Images,
-# pools and the like can be made again and are not counted. Where the commit is known that
-# the agent converged to before, the nodes that the whole site lost since then count as
-# well: all agents of a tree come to the same end, and none of them removes a part.
+# Guests that a plan deletes or replaces count, since their data are lost. Images, pools
+# and the like can be made again and do not count. If the commit is known that the agent
+# converged to before, the nodes that the whole site lost since then count as well: all
+# agents of a tree decide the same, and none of them removes a part.
 package homestak.guard
 
 # METADATA
 # title: A protected guest is not deleted
 # description: |
 #   Protection is a flag on the guest itself (protection = true), so it holds also when
-#   the files that declared it are gone, and for an explicit destroy. Where it cannot be
-#   told whether a guest has it, it counts as protected.
+#   the files that declared it are gone, and for an explicit destroy. A guest counts as
+#   protected if it is not known whether it has the flag.
 # scope: rule
 # custom:
 #   waivable: false
@@ -72,8 +72,7 @@ removals contains step if {
 	step.vmid != null
 }
 
-# Nobody has asked for as many removals: neither by destroying something by its name,
-# nor by granting a number of them.
+# The removals were not requested: neither by destroy, nor by a grant of their number.
 unasked if {
 	not input.destroy
 	not granted

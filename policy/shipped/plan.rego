@@ -1,13 +1,13 @@
-# Rules about what is going to be done. They are asked about a plan before the first of
-# its steps; a denial means that nothing of it is carried out.
+# Rules about a plan. They are evaluated before its first step; after a denial nothing is
+# done.
 package homestak.plan
 
 # METADATA
 # title: New guests get VMIDs of the site's ranges
 # description: |
-#   Judged is what the plan creates. A guest that exists outside of the ranges keeps its
-#   VMID, and so has a template the one that is declared for it: ranges say where nodes
-#   are put. A site without ranges has no rule.
+#   The rule is about what the plan creates. A guest that exists outside of the ranges keeps
+#   its VMID, and a template has the declared one: ranges are for nodes. The rule does not
+#   apply to a site without ranges.
 # scope: rule
 deny contains {
 	"rule": "vmid-range",

@@ -1,16 +1,16 @@
-# Rules about the site as it is declared and resolved. They are asked whenever a site
-# is loaded: by validate, by plan, in every pass. A denial means that the commit does
-# not converge.
+# Rules about the site as it is declared and resolved. They are evaluated whenever a
+# site is loaded: by validate, by plan, in every pass. A commit that they deny is not
+# applied.
 #
 # A site adds rules of its own in policy/*.rego, in this same package: every deny and
 # warn of it counts, wherever it stands.
 package homestak.site
 
 # METADATA
-# title: Nobody enters production by password
+# title: No password opens production
 # description: |
-#   A posture is one of production if its name is prod or begins with prod-. What is not
-#   known to be closed counts as open.
+#   A posture is one of production if its name is prod or begins with prod-. If it is not
+#   known whether passwords are accepted, they are.
 # scope: rule
 deny contains {
 	"rule": "prod-no-password",
