@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -329,6 +330,32 @@ func TestN17ThePageOfAuth(t *testing.T) {
 	require.Equal(t, policy.Decision{Code: 403, Reason: "specs are for the servers' network only"}, s.Authorize(t.Context(), in))
 	in.Remote = ""
 	require.False(t, s.Authorize(t.Context(), in).Allow)
+}
+
+// The other rules of the page compile, and its test passes.
+func TestThePageOfPolicies(t *testing.T) {
+	page, err := os.ReadFile("../docs/policy.md")
+	require.NoError(t, err)
+	block := func(first string) string {
+		_, text, found := strings.Cut(string(page), "\n    "+first+"\n")
+		require.True(t, found, first)
+		var b strings.Builder
+		for line := range strings.Lines(first + "\n" + text) {
+			if strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "    ") && b.Len() > 0 {
+				break
+			}
+			b.WriteString(strings.TrimPrefix(line, "    "))
+		}
+		return b.String()
+	}
+	s, found := policy.Compile(t.Context(), policy.Options{Site: tree(
+		"policy/owner.rego", block("# policy/owner.rego"), "policy/owner_test.rego", block("# policy/owner_test.rego"), "policy/window.rego", block("package homestak.guard"),
+	)})
+	require.Empty(t, lines(found))
+	tally, err := s.Test(t.Context(), t.Output(), policy.TestOptions{Match: regexp.MustCompile("owner")})
+	require.NoError(t, err)
+	require.Equal(t, 1, tally.Passed)
+	require.True(t, tally.OK())
 }
 
 func TestDecisionsAreOfTheirRequestAlone(t *testing.T) {

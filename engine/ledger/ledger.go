@@ -3,13 +3,16 @@
 //
 // The folder has state.json, and receipts/TIME-PLAN.json, one for each pass that changed something, or for a series
 // of passes that failed in the same way. Receipts sort by name in the order of writing, and each has the hash of
-// the previous one, and a signature by the key in chain/receipt.key. Every file is replaced atomically. Writers take turns:
-// the holder of the host's write lock writes its receipt before it releases the lock.
+// the previous one, and a signature by the key in chain/receipt.key. begun.json has the receipt of a pass that is not
+// recorded yet, and below/NAME the chain of a child. Every file is replaced atomically. Writers take turns: the holder of
+// the host's write lock writes its receipt before it releases the lock.
 //
 //	receipts.go  writing, reading, and the limits
 //	sign.go      the key, and signatures
 //	dropped.go   which receipts go over the limit, and the record of that
 //	verify.go    proof of a chain, in a folder or an exported file
+//	begun.go     the receipt of a pass that is cut off
+//	upward.go    what a parent keeps of its children
 package ledger
 
 import (
