@@ -70,6 +70,7 @@ type loaded struct {
 	set           *policy.Set
 	found, denied diag.List // by the language, and by compiling the policies
 	check         siteCheck // of its site
+	rendered      rendering // of its outputs
 }
 
 // of reports whether a load would give this once more.
@@ -218,7 +219,7 @@ func (l *Loader) check(ctx context.Context, tree fs.FS, d engine.Desired, in Inp
 	d.Findings = d.Findings.Sorted()
 	d.PolicyCheck = c.plans(tree, in.now)
 	if d.Site != nil && len(d.Site.Outputs) > 0 {
-		d.Render = renderer(l.Sandbox, d.Site)
+		d.Render = renderer(l.Sandbox, d.Site, &l.was.rendered)
 	}
 	return d
 }

@@ -2,6 +2,8 @@ package site
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
@@ -16,15 +18,29 @@ type renderRequest struct {
 	Facts     map[string]any
 }
 
-// renderer returns how the outputs of a site are rendered: as its rules are evaluated. A text with the value of a secret is
-// an error.
-func renderer(s *Sandbox, site *model.Site) func(context.Context, map[string]any) (map[string]model.Rendered, error) {
+// rendering is the last result of rendering the outputs of a tree.
+type rendering struct {
+	of    [sha256.Size]byte // the facts
+	texts map[string]model.Rendered
+}
+
+// renderer returns how the outputs of a site are rendered: as its rules are evaluated, and not again with the facts of the last
+// result. A text with the value of a secret is an error.
+func renderer(s *Sandbox, site *model.Site, last *rendering) func(context.Context, map[string]any) (map[string]model.Rendered, error) {
 	templates := map[string]string{}
 	for name, o := range site.Outputs {
 		templates[name] = o.Template
 	}
 	secrets := site.Secrets.Long()
 	return func(ctx context.Context, facts map[string]any) (out map[string]model.Rendered, err error) {
+		b, err := json.Marshal(facts)
+		if err != nil {
+			return nil, err
+		}
+		of := sha256.Sum256(b)
+		if last.texts != nil && of == last.of {
+			return last.texts, nil
+		}
 		if s == nil {
 			out = hcl.Render(templates, facts)
 		} else if out, err = s.render(ctx, renderRequest{templates, facts}); err != nil {
@@ -35,6 +51,7 @@ func renderer(s *Sandbox, site *model.Site) func(context.Context, map[string]any
 				out[name] = model.Rendered{Error: "it contains the value of a secret"}
 			}
 		}
+		*last = rendering{of, out}
 		return out, nil
 	}
 }
