@@ -86,6 +86,14 @@ func HandOver(dir, name string) error {
 	return os.Lchown(name, int(owner.Uid), int(owner.Gid))
 }
 
+// ReplaceForOwner writes a file like Replace, and gives it to the owner of its folder.
+func ReplaceForOwner(name string, content []byte) error {
+	if err := Replace(name, content); err != nil {
+		return err
+	}
+	return HandOver(filepath.Dir(name), name)
+}
+
 // ReadPrivate reads a file that only its owner may read, as Replace writes it. Another mode is an
 // error.
 func ReadPrivate(name string) ([]byte, error) {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/homestak/homestak-gitops/engine/durable"
 )
 
 // begunFile has the receipt of a pass that has begun and is not recorded yet.
@@ -32,7 +34,7 @@ func Begin(l *Ledger, r Receipt) error {
 	}
 	b, err := json.Marshal(r)
 	if err == nil {
-		err = put(filepath.Join(l.dir, begunFile), b)
+		err = durable.ReplaceForOwner(filepath.Join(l.dir, begunFile), b)
 	}
 	if err != nil {
 		return fmt.Errorf("record that a pass has begun: %w", err)

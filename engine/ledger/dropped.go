@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/durable"
 )
 
 // dropped records receipts that were removed over the limit, between two that are kept: one signed file in the folder chain,
@@ -94,7 +96,7 @@ func (l *Ledger) drop(after string, ids []string) error {
 		d.Version, d.Key, d.Signature = receiptVersion, present(l.key), ""
 		text, _, err := seal(l.key, d)
 		if err == nil {
-			err = put(droppedFile(l.chain(), after), text)
+			err = durable.ReplaceForOwner(droppedFile(l.chain(), after), text)
 		}
 		if err != nil {
 			return err

@@ -67,7 +67,7 @@ func (l *Ledger) append(r Receipt) (Receipt, error) {
 	}
 	var b []byte
 	if b, r.Signature, err = seal(l.key, r.listed()); err == nil {
-		err = put(l.file(r.ID), b)
+		err = durable.ReplaceForOwner(l.file(r.ID), b)
 	}
 	if err != nil {
 		return r, fmt.Errorf("write receipt: %w", err)

@@ -75,20 +75,12 @@ func (l *Ledger) openKey() error {
 			return err
 		}
 		list := strings.Join(append(known, publicText(public)), "\n") + "\n"
-		if err := put(filepath.Join(l.chain(), publicFile), []byte(list)); err != nil {
+		if err := durable.ReplaceForOwner(filepath.Join(l.chain(), publicFile), []byte(list)); err != nil {
 			return err
 		}
 		l.key = private
-		return put(name, []byte(base64.RawURLEncoding.EncodeToString(private.Seed())+"\n"))
+		return durable.ReplaceForOwner(name, []byte(base64.RawURLEncoding.EncodeToString(private.Seed())+"\n"))
 	})
-}
-
-// put replaces a file, and gives it to the owner of its folder: root may write into the data folder of an agent that is not root.
-func put(name string, content []byte) error {
-	if err := durable.Replace(name, content); err != nil {
-		return err
-	}
-	return durable.HandOver(filepath.Dir(name), name)
 }
 
 // Keys are the public keys that may sign here: those of a chain from below, and those of the ledger, the present one last. There are

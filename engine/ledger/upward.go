@@ -156,7 +156,7 @@ func (l *Ledger) Keep(keys []string, documents []json.RawMessage) (fresh bool, e
 			return errors.New("its receipts have more than 100 keys")
 		}
 		if fresh {
-			if err := put(filepath.Join(l.chain(), childKeys), []byte(strings.Join(known, "\n")+"\n")); err != nil {
+			if err := durable.ReplaceForOwner(filepath.Join(l.chain(), childKeys), []byte(strings.Join(known, "\n")+"\n")); err != nil {
 				return err
 			}
 		}
@@ -190,7 +190,7 @@ func (l *Ledger) keep(known []string, doc json.RawMessage) error {
 		if before, err := gap(l.chain(), d.After); err == nil && before != nil && before.Last >= d.Last {
 			return nil
 		}
-		return put(droppedFile(l.chain(), d.After), text)
+		return durable.ReplaceForOwner(droppedFile(l.chain(), d.After), text)
 	}
 	r, err := readReceipt(text)
 	switch {
@@ -218,7 +218,7 @@ func (l *Ledger) keep(known []string, doc json.RawMessage) error {
 	if len(ids) >= mostKept {
 		return fmt.Errorf("there are %d of its receipts already", len(ids))
 	}
-	return put(l.file(r.ID), text)
+	return durable.ReplaceForOwner(l.file(r.ID), text)
 }
 
 // newest reads the newest receipt; the zero Receipt if there is none.

@@ -261,10 +261,7 @@ func writeDocument(dir, name string, d any) error {
 		return err
 	}
 	name = filepath.Join(dir, name)
-	if err = durable.Replace(name, append(text, '\n')); err == nil {
-		err = durable.HandOver(dir, name)
-	}
-	if err != nil {
+	if err := durable.ReplaceForOwner(name, append(text, '\n')); err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
 	return nil

@@ -227,9 +227,5 @@ func (k *CertKeeper) write(id *identity) error {
 	if err != nil {
 		return err
 	}
-	name := filepath.Join(k.o.Dir, serverFile)
-	if err := durable.Replace(name, text); err != nil {
-		return err
-	}
-	return durable.HandOver(k.o.Dir, name)
+	return durable.ReplaceForOwner(filepath.Join(k.o.Dir, serverFile), text)
 }

@@ -155,10 +155,7 @@ func write(dir string, ring Ring) error {
 		return err
 	}
 	name := filepath.Join(dir, signingFile)
-	if err = durable.Replace(name, append(text, '\n')); err == nil {
-		err = durable.HandOver(dir, name)
-	}
-	if err != nil {
+	if err := durable.ReplaceForOwner(name, append(text, '\n')); err != nil {
 		return fmt.Errorf("write the signing keys: %w", err)
 	}
 	return nil
