@@ -115,7 +115,7 @@ func notifyFindings(ctx context.Context, a *app, site *model.Site) diag.List {
 	for _, n := range s.Notify {
 		rule := site.Notify[n.Name]
 		if rule != nil && n.Error != "" {
-			out = append(out, diag.Warnf(rule.At, "notify "+n.Name+" does not get through", "%s. Try it: homestak-gitops notify test %s", n.Error, n.Name))
+			out = append(out, diag.Warnf(rule.At, "notify "+n.Name+" is failing", "%s. To test it: homestak-gitops notify test %s", n.Error, n.Name))
 		}
 	}
 	return out

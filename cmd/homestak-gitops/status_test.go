@@ -31,7 +31,7 @@ import (
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.Local)
 
-// Doctor reports at its block a notifier by which the agent of this machine does not get through.
+// Doctor reports at its block a notifier that fails for the agent of this machine.
 func TestDoctorReportsNotifiers(t *testing.T) {
 	t.Parallel()
 	f := controltest.New()
@@ -45,8 +45,8 @@ func TestDoctorReportsNotifiers(t *testing.T) {
 	env := map[string]string{"HOMESTAK_SOCKET": socket, "HOMESTAK_DATA_DIR": t.TempDir()}
 	code, _, stderr := runIn(t, env, "doctor", "--site", dir)
 	require.Equal(t, ui.ExitFailed, code)
-	require.Contains(t, stderr, "site.hcl:5:1: warning: notify ops does not get through")
-	require.Contains(t, stderr, "it answered 503. Try it: homestak-gitops notify test ops")
+	require.Contains(t, stderr, "site.hcl:5:1: warning: notify ops is failing")
+	require.Contains(t, stderr, "it answered 503. To test it: homestak-gitops notify test ops")
 	require.NotContains(t, stderr, "mail")
 	require.NotContains(t, stderr, "gone")
 }

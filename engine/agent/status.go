@@ -122,11 +122,11 @@ type HostBelow struct {
 type NotifyStatus struct {
 	Name    string     `json:"name"`
 	Type    string     `json:"type"`
-	Open    int        `json:"open"`    // incidents that were told and last
+	Open    int        `json:"open"`    // incidents that fired and last
 	Queued  int        `json:"queued"`  // messages that are not sent yet
 	Dropped int        `json:"dropped"` // messages that never will be, until a day after the last of them
 	Sent    *time.Time `json:"sent"`    // last message since the agent started; null: none
-	Error   string     `json:"error"`   // of the last try, "" if it went well
+	Error   string     `json:"error"`   // of the last try, "" if it succeeded
 	Failing *time.Time `json:"failing"` // since when
 }
 

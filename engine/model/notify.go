@@ -17,11 +17,11 @@ type Notify struct {
 	User   string        `hcl:"user,optional" doc:"smtp: user of the password; that of from unless set."`
 	From   string        `hcl:"from,optional" doc:"smtp: address of the sender."`
 	CA     string        `hcl:"ca,optional" doc:"File of the site with the CA certificate (PEM) of the server; those of the system unless set."`
-	On     []string      `hcl:"on,optional" doc:"Conditions: failed, drift, refused and expiring, and recovered for a message at the end of each; all unless set."`
+	On     []string      `hcl:"on,optional" doc:"Conditions: failed, drift, refused and expiring, and recovered for a message when each ends; all unless set."`
 	Hosts  []string      `hcl:"hosts,optional" doc:"Hosts and nodes of type pve that count; all unless set."`
-	After  int           `hcl:"after,optional" doc:"In how many passes in a row a condition must be there; for hosts below, reports count."`
-	Remind time.Duration `hcl:"remind,optional" doc:"Time between reminders of what lasts; none unless set."`
-	Flap   time.Duration `hcl:"flap,optional" doc:"What is back within this time is sent once more, and then recovers only after it was away for so long."`
+	After  int           `hcl:"after,optional" doc:"Consecutive passes with a condition before it is sent; for hosts below, reports count."`
+	Remind time.Duration `hcl:"remind,optional" doc:"Time between reminders while a condition lasts; none unless set."`
+	Flap   time.Duration `hcl:"flap,optional" doc:"A condition that recurs within this time is sent once more, and then recovers only after staying away for that long."`
 
 	At      diag.Range
 	Missing []string // secrets whose value is not known here
@@ -54,8 +54,8 @@ func (n *Notify) OfCommits() bool {
 	return slices.Contains([]string{NotifyGitHub, NotifyGitLab, NotifyGitea, NotifyBitbucket}, n.Type)
 }
 
-// Tells reports whether there are messages about a condition, or Recovered.
-func (n *Notify) Tells(condition string) bool {
+// Reports reports whether there are messages about a condition, or Recovered.
+func (n *Notify) Reports(condition string) bool {
 	return len(n.On) == 0 || slices.Contains(n.On, condition)
 }
 

@@ -9,53 +9,53 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// What a notifier is told of incidents follows from the set of now, and from those that it was told of before. Incidents that
-// begin together are one message, and end by one, when the last of them is over. One that is back before that, but was away for
-// longer than what flaps, is another incident.
+// The messages of a notifier follow from the current incidents and from its open groups. Incidents that begin together form a
+// group: it fires once, and resolves once its last member ended. A member that recurs before that, after more than flap, is a new
+// incident.
 
-// told is what a notifier was told: incidents that began together.
-type told struct {
+// group is a set of incidents that fired together.
+type group struct {
 	ID      string     `json:"id"`
 	Since   time.Time  `json:"since"`
-	Last    time.Time  `json:"last"`            // message about it, a reminder included
-	Flaps   bool       `json:"flaps,omitempty"` // it was back soon after its end
+	Last    time.Time  `json:"last"`            // message about it, including reminders
+	Flaps   bool       `json:"flaps,omitempty"` // a member recurred within flap
 	Members []incident `json:"members"`
 
-	gone    time.Time  // when the last of them was over; zero: one is there
-	present []incident // those that are there, since the last step
+	ended   time.Time  // when the last member ended; zero: one lasts
+	present []incident // members that last, as of the last step
 }
 
-// pending is an incident that is not told yet.
+// pending is an incident that has not fired yet.
 type pending struct {
 	rounds int
 	round  string
-	due    time.Time // when it was there for long enough; zero: it was not
+	due    time.Time // when it reached the threshold; zero: it has not
 }
 
 // edge is a notifier in one step.
 type edge struct {
 	rule    *model.Notify
 	fold    time.Duration
-	pending map[string]*pending // by key; not stored, since a restart only begins to count again
+	pending map[string]*pending // by key; not stored: a restart counts again
 }
 
-// step compares the incidents of now with those that were told, and appends the messages that follow to the queue.
+// step compares the current incidents with the open groups, and queues the messages that follow.
 func (s *notifierState) step(e edge, now *incidents, at time.Time) {
 	all, there := map[string]incident{}, map[string]incident{}
 	for _, i := range now.list {
 		all[i.key()] = i
-		if e.rule.Tells(string(i.Condition)) && e.rule.Covers(i.Host) {
+		if e.rule.Reports(string(i.Condition)) && e.rule.Covers(i.Host) {
 			there[i.key()] = i
 		}
 	}
 	known := map[string]bool{}
 	for n := range s.Open {
-		s.last(&s.Open[n], all, known, e, now, at)
+		s.follow(&s.Open[n], all, known, e, now, at)
 	}
-	s.Open = slices.DeleteFunc(s.Open, func(t told) bool {
-		over := !t.gone.IsZero() && (!t.Flaps || past(at, t.gone, e.rule.Flap))
+	s.Open = slices.DeleteFunc(s.Open, func(t group) bool {
+		over := !t.ended.IsZero() && (!t.Flaps || past(at, t.ended, e.rule.Flap))
 		if over {
-			s.end(t, e, at)
+			s.resolve(t, e, at)
 		}
 		return over
 	})
@@ -74,12 +74,12 @@ func (s *notifierState) step(e edge, now *incidents, at time.Time) {
 			e.count(key, i, at)
 		}
 	}
-	s.begin(there, e, at)
+	s.fire(there, e, at)
 }
 
-// last notes which incidents of a message are there still, and reminds of them. What is on a host that is not seen is there
-// as far as anyone knows; so is one that the notifier does not want any more, until it is over.
-func (s *notifierState) last(t *told, all map[string]incident, known map[string]bool, e edge, now *incidents, at time.Time) {
+// follow updates which members of a group last, and queues reminders. Members on a host without a current report last, and so do
+// those that the rule no longer covers, until they end.
+func (s *notifierState) follow(t *group, all map[string]incident, known map[string]bool, e edge, now *incidents, at time.Time) {
 	var present []incident
 	again := map[string]bool{}
 	t.Members = slices.Clone(t.Members)
@@ -87,17 +87,17 @@ func (s *notifierState) last(t *told, all map[string]incident, known map[string]
 		m := &t.Members[n]
 		i, is := all[m.key()]
 		switch {
-		case is && !m.gone.IsZero() && past(at, m.gone, e.rule.Flap):
+		case is && !m.ended.IsZero() && past(at, m.ended, e.rule.Flap):
 			again[m.key()] = true
 		case is:
 			known[m.key()] = true
-			m.gone = time.Time{}
+			m.ended = time.Time{}
 			present = append(present, i)
-		case !m.gone.IsZero():
+		case !m.ended.IsZero():
 		case now.unseen(m.Host):
 			present = append(present, *m)
 		default:
-			m.gone = at
+			m.ended = at
 		}
 	}
 	if len(present) > 0 {
@@ -106,30 +106,30 @@ func (s *notifierState) last(t *told, all map[string]incident, known map[string]
 	t.present = present
 	switch {
 	case len(present) > 0:
-		t.gone = time.Time{}
+		t.ended = time.Time{}
 		if r := e.rule.Remind; r > 0 && past(at, t.Last, r) {
 			t.Last = at
 			s.queue(message(kindReminder, *t, at, present))
 		}
-	case t.gone.IsZero():
-		t.gone = at
+	case t.ended.IsZero():
+		t.ended = at
 	}
 }
 
-// end tells that all incidents of a message are over.
-func (s *notifierState) end(t told, e edge, at time.Time) {
+// resolve queues the message that all members of a group ended.
+func (s *notifierState) resolve(t group, e edge, at time.Time) {
 	for _, i := range t.Members {
 		s.Ended[i.key()] = at
 	}
-	if e.rule.Tells(model.Recovered) {
+	if e.rule.Reports(model.Recovered) {
 		s.queue(message(kindResolved, t, at, t.Members))
 	}
 }
 
-// join adds an incident to a message that has the same cause, without another message.
+// join adds an incident to an open group with the same cause, without a message.
 func (s *notifierState) join(i incident) bool {
-	n := slices.IndexFunc(s.Open, func(t told) bool {
-		return i.Cause != "" && t.gone.IsZero() && t.Members[0].Condition == i.Condition && t.Members[0].Cause == i.Cause
+	n := slices.IndexFunc(s.Open, func(t group) bool {
+		return i.Cause != "" && t.ended.IsZero() && t.Members[0].Condition == i.Condition && t.Members[0].Cause == i.Cause
 	})
 	if n >= 0 {
 		s.Open[n].Members = append(slices.Clone(s.Open[n].Members), i)
@@ -137,7 +137,7 @@ func (s *notifierState) join(i incident) bool {
 	return n >= 0
 }
 
-// count counts the passes, or reports, that an incident is there for.
+// count counts the passes or reports with an incident.
 func (e edge) count(key string, i incident, at time.Time) {
 	p := e.pending[key]
 	if p == nil {
@@ -153,8 +153,8 @@ func (e edge) count(key string, i incident, at time.Time) {
 	}
 }
 
-// begin tells of new incidents: those of a condition together, once the first of them has waited for others.
-func (s *notifierState) begin(there map[string]incident, e edge, at time.Time) {
+// fire opens groups of pending incidents, one for each condition, once the first of them has waited for others.
+func (s *notifierState) fire(there map[string]incident, e edge, at time.Time) {
 	ready := map[Condition]bool{}
 	for key, p := range e.pending {
 		if !p.due.IsZero() && past(at, p.due, e.fold) {
@@ -165,7 +165,7 @@ func (s *notifierState) begin(there map[string]incident, e edge, at time.Time) {
 		if !ready[c] {
 			continue
 		}
-		t := told{ID: newID(), Since: at, Last: at}
+		t := group{ID: newID(), Since: at, Last: at}
 		for key, p := range e.pending {
 			i := there[key]
 			if i.Condition != c || p.due.IsZero() {
@@ -183,7 +183,7 @@ func (s *notifierState) begin(there map[string]incident, e edge, at time.Time) {
 	}
 }
 
-// lasting is the announcement of all that lasts; it is not stored.
+// lasting announces all members that last; it is not stored.
 func (s *notifierState) lasting(at time.Time) Message {
 	m := Message{Kind: kindFiring, At: at.UTC()}
 	for _, t := range s.Open {
@@ -195,8 +195,8 @@ func (s *notifierState) lasting(at time.Time) Message {
 	return m
 }
 
-// message is a message about incidents.
-func message(k kind, t told, at time.Time, members []incident) Message {
+// message is a message about members of a group.
+func message(k kind, t group, at time.Time, members []incident) Message {
 	m := Message{ID: newID(), Kind: k, At: at.UTC(), Incident: t.ID, Since: t.Since.UTC(), Flaps: t.Flaps, Members: slices.Clone(members)}
 	if more := len(m.Members) - mostMembers; more > 0 {
 		m.Members, m.More = m.Members[:mostMembers], more
@@ -204,5 +204,5 @@ func message(k kind, t told, at time.Time, members []incident) Message {
 	return m
 }
 
-// mostMembers is the number of incidents that a message names.
+// mostMembers is the number of incidents that a message lists.
 const mostMembers = 100

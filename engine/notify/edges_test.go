@@ -33,7 +33,7 @@ const (
 
 func same(text string) string { return text }
 
-// world is a tree that changes, and a notifier that looks at it every minute.
+// world is a tree that changes, and a notifier that checks it every minute.
 type world struct {
 	t     *testing.T
 	rule  *model.Notify
@@ -50,7 +50,7 @@ func newWorld(t *testing.T, rule model.Notify) *world {
 	return &world{t: t, rule: &rule, now: noon, state: notifierState{Ended: map[string]time.Time{}}, wait: map[string]*pending{}, blind: map[string]bool{}}
 }
 
-// on makes things wrong: "failed father vm.a", with a cause if there is a fourth word.
+// on adds incidents: "failed father vm.a", with a cause as a fourth word.
 func (w *world) on(all ...string) {
 	for _, text := range all {
 		f := append(strings.Fields(text), "")
@@ -60,8 +60,8 @@ func (w *world) on(all ...string) {
 
 func (w *world) off() { w.wrong = nil }
 
-// looks lets minutes pass, with a pass in each, and returns what is sent: "firing failed vm.a vm.b".
-func (w *world) looks(minutes int) []string {
+// run lets minutes pass, with a pass in each, and returns the messages: "firing failed vm.a vm.b".
+func (w *world) run(minutes int) []string {
 	w.t.Helper()
 	var out []string
 	for range minutes {
@@ -92,80 +92,80 @@ func (w *world) looks(minutes int) []string {
 	return out
 }
 
-func TestEachEdgeIsToldOnce(t *testing.T) {
+func TestEachIncidentFiresOnceAndResolvesOnce(t *testing.T) {
 	w := newWorld(t, model.Notify{})
-	require.Empty(t, w.looks(3))
+	require.Empty(t, w.run(3))
 	w.on("failed father vm.a")
-	require.Equal(t, []string{"firing failed father/vm.a"}, w.looks(500))
+	require.Equal(t, []string{"firing failed father/vm.a"}, w.run(500))
 	w.off()
-	require.Equal(t, []string{"resolved failed father/vm.a"}, w.looks(500))
+	require.Equal(t, []string{"resolved failed father/vm.a"}, w.run(500))
 }
 
-// What begins together is one message, and ends by one.
+// Incidents that begin together fire as one message, and resolve as one.
 func TestIncidentsThatBeginTogetherAreFolded(t *testing.T) {
 	w := newWorld(t, model.Notify{})
 	w.on("failed father vm.b", "drift father vm.c", "failed father vm.a", "failed mother host.mother")
-	require.Equal(t, []string{"firing failed father/vm.a father/vm.b mother/host.mother", "firing drift father/vm.c"}, w.looks(5))
+	require.Equal(t, []string{"firing failed father/vm.a father/vm.b mother/host.mother", "firing drift father/vm.c"}, w.run(5))
 	w.off()
 	w.on("failed father vm.a")
-	require.Equal(t, []string{"resolved drift father/vm.c"}, w.looks(5))
+	require.Equal(t, []string{"resolved drift father/vm.c"}, w.run(5))
 	w.on("failed father vm.b")
-	require.Empty(t, w.looks(5), "it is known")
+	require.Empty(t, w.run(5), "it is open")
 	w.on("failed father vm.d")
-	require.Equal(t, []string{"firing failed father/vm.d"}, w.looks(5), "and this is not")
+	require.Equal(t, []string{"firing failed father/vm.d"}, w.run(5), "this is new")
 	w.off()
-	require.Len(t, w.looks(5), 2)
+	require.Len(t, w.run(5), 2)
 }
 
-// What is back after it was away for long is told again, also while another one that began with it lasts.
-func TestAnIncidentIsBackWhileAnotherLasts(t *testing.T) {
+// An incident that recurs after more than flap fires again, also while another one of its group lasts.
+func TestAnIncidentRecursWhileAnotherLasts(t *testing.T) {
 	w := newWorld(t, model.Notify{})
 	w.on("failed father vm.a", "failed father vm.b")
-	require.Equal(t, []string{"firing failed father/vm.a father/vm.b"}, w.looks(5))
+	require.Equal(t, []string{"firing failed father/vm.a father/vm.b"}, w.run(5))
 	w.off()
 	w.on("failed father vm.a")
-	require.Empty(t, w.looks(60))
+	require.Empty(t, w.run(60))
 	require.Equal(t, "vm.a", w.state.lasting(w.now).Members[0].Address)
-	require.Len(t, w.state.lasting(w.now).Members, 1, "Alertmanager hears of what is there")
+	require.Len(t, w.state.lasting(w.now).Members, 1, "only this one is announced to Alertmanager")
 	w.on("failed father vm.b")
-	require.Equal(t, []string{"firing failed father/vm.b"}, w.looks(60))
+	require.Equal(t, []string{"firing failed father/vm.b"}, w.run(60))
 	w.off()
-	require.Equal(t, []string{"resolved failed father/vm.a", "resolved failed father/vm.b"}, w.looks(5))
+	require.Equal(t, []string{"resolved failed father/vm.a", "resolved failed father/vm.b"}, w.run(5))
 
-	// What was told stays so when the file asks for less; it ends when it is over.
-	require.Empty(t, w.looks(30))
+	// An open incident stays open when the site no longer covers it. It resolves when it ends.
+	require.Empty(t, w.run(30))
 	w.on("failed father vm.a")
-	require.Equal(t, []string{"firing failed father/vm.a"}, w.looks(30))
+	require.Equal(t, []string{"firing failed father/vm.a"}, w.run(30))
 	w.rule.On, w.rule.Hosts = []string{"drift", "recovered"}, []string{"mother"}
-	require.Empty(t, w.looks(30))
+	require.Empty(t, w.run(30))
 	w.off()
-	require.Equal(t, []string{"resolved failed father/vm.a"}, w.looks(5))
+	require.Equal(t, []string{"resolved failed father/vm.a"}, w.run(5))
 }
 
-// Hosts that refuse the same commit later than others are no further message.
+// Hosts that refuse the same commit later cause no message.
 func TestOneRefusedCommitIsOneIncident(t *testing.T) {
 	w := newWorld(t, model.Notify{})
 	w.on("refused father host.father abc")
-	require.Equal(t, []string{"firing refused father/host.father"}, w.looks(3))
+	require.Equal(t, []string{"firing refused father/host.father"}, w.run(3))
 	w.on("refused inner host.inner abc", "refused leaf host.leaf abc")
-	require.Empty(t, w.looks(3))
+	require.Empty(t, w.run(3))
 	w.on("refused edge host.edge def")
-	require.Equal(t, []string{"firing refused edge/host.edge"}, w.looks(3), "that is another commit")
+	require.Equal(t, []string{"firing refused edge/host.edge"}, w.run(3), "that is another commit")
 	w.off()
-	require.Equal(t, []string{"resolved refused father/host.father inner/host.inner leaf/host.leaf", "resolved refused edge/host.edge"}, w.looks(3))
+	require.Equal(t, []string{"resolved refused father/host.father inner/host.inner leaf/host.leaf", "resolved refused edge/host.edge"}, w.run(3))
 }
 
 func TestThreshold(t *testing.T) {
 	w := newWorld(t, model.Notify{After: 3})
 	w.on("failed father vm.a")
-	require.Empty(t, w.looks(2))
+	require.Empty(t, w.run(2))
 	w.off()
-	require.Empty(t, w.looks(1), "two passes were not enough")
+	require.Empty(t, w.run(1), "two passes were not enough")
 	w.on("failed father vm.a")
-	require.Empty(t, w.looks(3))
-	require.Len(t, w.looks(1), 1, "the third one, and the time to fold")
+	require.Empty(t, w.run(3))
+	require.Len(t, w.run(1), 1, "the third one, and the time to fold")
 
-	// Several looks at one pass count once.
+	// Several checks of one pass count once.
 	w = newWorld(t, model.Notify{After: 2})
 	w.on("failed father vm.a")
 	for range 10 {
@@ -178,42 +178,42 @@ func TestThreshold(t *testing.T) {
 func TestReminders(t *testing.T) {
 	w := newWorld(t, model.Notify{Remind: time.Hour})
 	w.on("failed father vm.a", "failed father vm.b")
-	require.Equal(t, []string{"firing failed father/vm.a father/vm.b"}, w.looks(60))
+	require.Equal(t, []string{"firing failed father/vm.a father/vm.b"}, w.run(60))
 	w.off()
 	w.on("failed father vm.b")
-	require.Equal(t, []string{"reminder failed father/vm.b", "reminder failed father/vm.b"}, w.looks(120), "of what lasts")
+	require.Equal(t, []string{"reminder failed father/vm.b", "reminder failed father/vm.b"}, w.run(120), "of what lasts")
 }
 
-// What comes and goes is told twice at most, until it stays away.
+// A flapping incident fires twice at most until it stays away.
 func TestFlaps(t *testing.T) {
 	w := newWorld(t, model.Notify{})
 	var got []string
 	for range 100 {
 		w.on("failed father vm.a")
-		got = append(got, w.looks(3)...)
+		got = append(got, w.run(3)...)
 		w.off()
-		got = append(got, w.looks(3)...)
+		got = append(got, w.run(3)...)
 	}
 	require.Equal(t, []string{"firing failed father/vm.a", "resolved failed father/vm.a", "firing flaps failed father/vm.a"}, got)
-	require.Equal(t, []string{"resolved flaps failed father/vm.a"}, w.looks(60))
+	require.Equal(t, []string{"resolved flaps failed father/vm.a"}, w.run(60))
 	w.on("failed father vm.a")
-	require.Equal(t, []string{"firing failed father/vm.a"}, w.looks(10), "a day later it is new again")
+	require.Equal(t, []string{"firing failed father/vm.a"}, w.run(10), "a day later it is new again")
 }
 
-// What is on a host that is not seen has not recovered.
-func TestWhatIsNotSeenLasts(t *testing.T) {
+// Incidents on a host without a report do not resolve.
+func TestIncidentsOfUnknownHostsLast(t *testing.T) {
 	w := newWorld(t, model.Notify{})
 	w.on("failed inner vm.a")
-	require.Len(t, w.looks(3), 1)
+	require.Len(t, w.run(3), 1)
 	w.off()
 	w.blind["inner"] = true
-	require.Empty(t, w.looks(60))
+	require.Empty(t, w.run(60))
 	delete(w.blind, "inner")
-	require.Equal(t, []string{"resolved failed inner/vm.a"}, w.looks(3))
+	require.Equal(t, []string{"resolved failed inner/vm.a"}, w.run(3))
 }
 
-// An agent that started does not know yet what is on its host and below it, and reports neither. Nothing there has recovered.
-func TestARestartEndsNothing(t *testing.T) {
+// An agent that started has no reports of its host and of those below yet. Incidents there do not resolve.
+func TestARestartResolvesNothing(t *testing.T) {
 	w := newWorld(t, model.Notify{})
 	host := func(name, parent, problem string) wire.ReportNode {
 		return wire.ReportNode{Name: name, Type: model.PVEType, Parent: parent, Phase: wire.PhaseRun, Ready: problem == "", Error: problem}
@@ -223,12 +223,12 @@ func TestARestartEndsNothing(t *testing.T) {
 		n.Type = "vm"
 		return n
 	}
-	s := Seen{Mask: same, Status: agent.Status{Identity: "father", Last: &agent.PassStatus{Outcome: engine.Done}}}
+	s := Snapshot{Mask: same, Status: agent.Status{Identity: "father", Last: &agent.PassStatus{Outcome: engine.Done}}}
 	sees := func(nodes ...wire.ReportNode) []string {
 		s.Tree.Nodes = nodes
 		found := find(s, w.now)
 		w.wrong, w.out = found.list, found
-		return w.looks(2)
+		return w.run(2)
 	}
 	broken := []wire.ReportNode{host("inner", "father", "it broke"), vm("a", "inner", "it broke"), host("leaf", "inner", "it broke"), vm("b", "leaf", "it broke")}
 	require.Equal(t, []string{"firing failed inner/vm.a leaf/vm.b"}, sees(broken...))
@@ -254,28 +254,28 @@ func TestARestartEndsNothing(t *testing.T) {
 func TestConditionsAndHosts(t *testing.T) {
 	w := newWorld(t, model.Notify{On: []string{"drift"}, Hosts: []string{"father"}})
 	w.on("failed father vm.a", "drift father vm.b", "drift mother vm.c")
-	require.Equal(t, []string{"firing drift father/vm.b"}, w.looks(5))
+	require.Equal(t, []string{"firing drift father/vm.b"}, w.run(5))
 	w.off()
-	require.Empty(t, w.looks(5), "the end is not asked for")
+	require.Empty(t, w.run(5), "recovered is not in on")
 	require.Empty(t, w.state.Open)
 }
 
-// A clock that is set back or forth neither repeats nor withholds what is told.
+// A clock that is set back or forth neither repeats nor withholds messages.
 func TestClockThatJumps(t *testing.T) {
 	w := newWorld(t, model.Notify{Remind: 24 * time.Hour})
 	w.on("failed father vm.a")
-	require.Len(t, w.looks(2), 1)
+	require.Len(t, w.run(2), 1)
 	w.now = w.now.Add(-365 * 24 * time.Hour)
-	require.LessOrEqual(t, len(w.looks(600)), 1, "a reminder at most")
+	require.LessOrEqual(t, len(w.run(600)), 1, "a reminder at most")
 	w.on("failed father vm.b")
-	require.Len(t, w.looks(2), 1)
+	require.Len(t, w.run(2), 1)
 	w.off()
-	require.Len(t, w.looks(2), 2)
+	require.Len(t, w.run(2), 2)
 }
 
 // seenOf is an agent on which nodes fail.
-func seenOf(pass int, rules map[string]*model.Notify, failing map[string]bool) Seen {
-	s := Seen{Notifiers: rules, Mask: same, Status: agent.Status{Identity: "father", Last: &agent.PassStatus{Commit: head, Outcome: engine.Partly, Ended: noon.Add(time.Duration(pass) * time.Second)}}}
+func seenOf(pass int, rules map[string]*model.Notify, failing map[string]bool) Snapshot {
+	s := Snapshot{Notifiers: rules, Mask: same, Status: agent.Status{Identity: "father", Last: &agent.PassStatus{Commit: head, Outcome: engine.Partly, Ended: noon.Add(time.Duration(pass) * time.Second)}}}
 	if len(failing) == 0 {
 		s.Status.Last.Outcome = engine.Done
 	}
@@ -289,9 +289,9 @@ func seenOf(pass int, rules map[string]*model.Notify, failing map[string]bool) S
 // errCrash ends a process of the test.
 var errCrash = errors.New("the machine stops here")
 
-// The process dies before or after each write in turn, and between sending and recording that. Each incident begins and ends
-// once for a receiver that drops what it had before.
-func TestEachIncidentIsToldOnceThroughCrashes(t *testing.T) {
+// The process dies before or after each write in turn, and between sending a message and recording it. Each incident fires and
+// resolves once for a receiver that drops duplicates.
+func TestCrashesNeitherLoseNorRepeatMessages(t *testing.T) {
 	total := 400
 	if text := os.Getenv("HOMESTAK_NOTIFY_INCIDENTS"); text != "" {
 		var err error
@@ -323,17 +323,17 @@ func TestEachIncidentIsToldOnceThroughCrashes(t *testing.T) {
 	}
 	rules := map[string]*model.Notify{"ops": {Name: "ops", Type: model.NotifyWebhook, After: 1, Flap: time.Minute}}
 	n, now := open(), noon
-	had, told := map[string]bool{}, map[string][]string{} // by the receiver: IDs, and what each incident did
+	had, got := map[string]bool{}, map[string][]string{} // by the receiver: IDs, and the states of each incident
 	failing, begun := map[string]bool{}, 0
 	turn := func(pass int) {
 		now = now.Add(time.Duration(10+random.IntN(20)) * time.Second)
-		n.look(seenOf(pass, rules, failing), now)
+		n.check(seenOf(pass, rules, failing), now)
 		for range 3 {
 			for name, m := range n.due(rules, now) {
 				if !had[m.ID] {
 					had[m.ID] = true
 					for _, i := range m.Members {
-						told[i.Address] = append(told[i.Address], string(m.Kind))
+						got[i.Address] = append(got[i.Address], string(m.Kind))
 					}
 				}
 				if random.IntN(10) == 0 {
@@ -358,7 +358,7 @@ func TestEachIncidentIsToldOnceThroughCrashes(t *testing.T) {
 		}
 		turn(pass)
 		for name := range failing {
-			if len(told["vm."+name]) > 0 && random.IntN(3) == 0 {
+			if len(got["vm."+name]) > 0 && random.IntN(3) == 0 {
 				delete(failing, name)
 			}
 		}
@@ -367,8 +367,8 @@ func TestEachIncidentIsToldOnceThroughCrashes(t *testing.T) {
 		pass++
 		turn(pass)
 	}
-	require.Len(t, told, total)
-	for address, was := range told {
+	require.Len(t, got, total)
+	for address, was := range got {
 		require.Equal(t, []string{"firing", "resolved"}, was, address)
 	}
 	require.Empty(t, n.state.Notifiers["ops"].Queue)
@@ -376,7 +376,7 @@ func TestEachIncidentIsToldOnceThroughCrashes(t *testing.T) {
 	t.Logf("%d incidents, %d messages, %d writes, %d crashes", total, len(had), writes, crashes)
 }
 
-// The queue of a receiver that is away for long is bounded, and what it drops is counted; so is what is too old.
+// The queue of a receiver that fails for long is bounded. Dropped messages are counted, as are those that are too old.
 func TestBoundedQueue(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "notify.json")
 	n, err := Open(Options{File: file, Log: slog.New(slog.DiscardHandler), Replace: func(name string, content []byte) error { return os.WriteFile(name, content, 0o600) }})
@@ -389,14 +389,14 @@ func TestBoundedQueue(t *testing.T) {
 	now := noon
 	for i, failing := range []map[string]bool{{"a": true}, {"a": true}, nil, nil} {
 		now = now.Add(foldTime)
-		n.look(seenOf(i, rules, failing), now)
+		n.check(seenOf(i, rules, failing), now)
 	}
 	of = n.state.Notifiers["ops"]
 	require.Len(t, of.Queue, mostQueued)
 	require.Equal(t, []string{"2", "resolved"}, []string{of.Queue[0].ID, string(of.Queue[mostQueued-1].Kind)}, "the oldest are dropped")
 	n.publish(rules)
 	require.Equal(t, []agent.NotifyStatus{{Name: "ops", Type: "webhook", Queued: mostQueued, Dropped: 2}}, n.Status())
-	n.look(seenOf(9999, rules, nil), now.Add(tooOld+time.Hour))
+	n.check(seenOf(9999, rules, nil), now.Add(tooOld+time.Hour))
 	require.Empty(t, n.state.Notifiers["ops"].Queue)
 	require.Equal(t, mostQueued+2, n.state.Notifiers["ops"].Dropped)
 	lost := n.state.Notifiers["ops"].Lost
@@ -404,13 +404,13 @@ func TestBoundedQueue(t *testing.T) {
 	again, err := Open(Options{File: file, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	require.Equal(t, mostQueued+2, again.state.Notifiers["ops"].Dropped, "it survives a restart")
-	again.look(seenOf(9999, rules, nil), lost.Add(tooOld))
+	again.check(seenOf(9999, rules, nil), lost.Add(tooOld))
 	require.Zero(t, again.state.Notifiers["ops"].Dropped, "a day later it is no news")
-	again.look(Seen{Notifiers: map[string]*model.Notify{}, Mask: same}, now)
+	again.check(Snapshot{Notifiers: map[string]*model.Notify{}, Mask: same}, now)
 	require.Empty(t, again.state.Notifiers, "the site has it no more")
 }
 
-// A state that cannot be read or written keeps nothing from starting, and nothing is sent that could come twice.
+// A state that cannot be read or written does not stop the agent, and no message is sent that could be repeated.
 func TestStateThatCannotBeKept(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "notify.json")
 	for _, text := range []string{"{", `{"version":2,"notifiers":{"ops":{"queue":[{"id":"x"}]}}}`, `{"version":1,"notifiers":{"ops":{},"x":7}}`} {
@@ -422,7 +422,7 @@ func TestStateThatCannotBeKept(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(`{"version":1,"notifiers":{"ops":null}}`), 0o600))
 	n, err := Open(Options{File: file, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
-	n.look(seenOf(0, map[string]*model.Notify{"ops": {Type: model.NotifyWebhook, After: 1}}, nil), noon)
+	n.check(seenOf(0, map[string]*model.Notify{"ops": {Type: model.NotifyWebhook, After: 1}}, nil), noon)
 	full := true
 	n, err = Open(Options{File: filepath.Join(t.TempDir(), "x"), Log: slog.New(slog.DiscardHandler), Replace: func(name string, content []byte) error {
 		if full {
@@ -435,7 +435,7 @@ func TestStateThatCannotBeKept(t *testing.T) {
 	now := noon
 	for i := range 5 {
 		now = now.Add(foldTime)
-		n.look(seenOf(i, rules, map[string]bool{"a": true}), now)
+		n.check(seenOf(i, rules, map[string]bool{"a": true}), now)
 		require.Empty(t, n.due(rules, now))
 	}
 	n.publish(rules)
@@ -443,26 +443,26 @@ func TestStateThatCannotBeKept(t *testing.T) {
 	full = false
 	for i := range 2 {
 		now = now.Add(foldTime)
-		n.look(seenOf(10+i, rules, map[string]bool{"a": true}), now)
+		n.check(seenOf(10+i, rules, map[string]bool{"a": true}), now)
 	}
 	m := n.due(rules, now)["ops"]
 	require.Equal(t, kindFiring, m.Kind)
 	full = true
 	n.ended(sent{name: "ops", id: m.ID}, same, now)
-	require.Empty(t, n.due(rules, now), "that it was sent is remembered")
-	n.looked = now
-	require.Equal(t, lookEvery, n.next(now, false), "and there is nothing to do before the next look")
+	require.Empty(t, n.due(rules, now), "it is not sent twice")
+	n.checked = now
+	require.Equal(t, checkEvery, n.next(now, false), "and there is nothing to do before the next check")
 	full = false
-	n.look(seenOf(20, rules, map[string]bool{"a": true}), now.Add(time.Minute))
+	n.check(seenOf(20, rules, map[string]bool{"a": true}), now.Add(time.Minute))
 	require.Empty(t, n.state.Notifiers["ops"].Queue)
 }
 
-// What is wrong, by the status and the tree.
+// The incidents of a status and a tree.
 func TestIncidentsOfATree(t *testing.T) {
 	until := noon.Add(30 * time.Minute)
 	later := noon.Add(48 * time.Hour)
 	at := noon.Add(-time.Minute)
-	s := Seen{
+	s := Snapshot{
 		Mask:     func(text string) string { return strings.ReplaceAll(text, "canary", "(sensitive)") },
 		PageEnds: noon.Add(13 * 24 * time.Hour),
 		Status: agent.Status{
@@ -477,7 +477,7 @@ func TestIncidentsOfATree(t *testing.T) {
 			{Name: "bad", Type: "vm", Parent: "father", Phase: wire.PhaseRun, Error: "it broke"},
 			{Name: "good", Type: "vm", Parent: "father", Phase: wire.PhaseRun, Ready: true},
 			{Name: "check", Type: "ct", Parent: "father", Phase: wire.PhaseRun, Ready: true, Failing: "http: refused"},
-			{Name: "told", Type: "vm", Parent: "father", Phase: wire.PhaseRun, Drift: 1, Error: "drift: vm.told: cores 2 → 7 is left as it is (drift = report)"},
+			{Name: "drifts", Type: "vm", Parent: "father", Phase: wire.PhaseRun, Drift: 1, Error: "drift: vm.drifts: cores 2 → 7 is left as it is (drift = report)"},
 			{Name: "leaves", Type: "vm", Parent: "father", Phase: wire.PhaseDestroy, Error: "waits"},
 			{Name: "new", Type: "pve", Parent: "father", Phase: wire.PhaseRun, Error: wire.NotReported},
 			{Name: "joins", Type: "pve", Parent: "father", Phase: wire.PhaseCreate, Error: wire.WaitingSaid + "it joined from 192.0.2.7"},
@@ -501,7 +501,7 @@ func TestIncidentsOfATree(t *testing.T) {
 		"drift father host.father: it was changed by hand: 2 objects, reverted; homestak-gitops history shows what",
 		"failed father vm.bad: it broke",
 		"failed father ct.check: check http: refused",
-		"drift father vm.told: vm.told: cores 2 → 7 is left as it is (drift = report)",
+		"drift father vm.drifts: vm.drifts: cores 2 → 7 is left as it is (drift = report)",
 		"failed dead host.dead: last reported yesterday",
 		"drift inner host.inner: it was changed by hand; homestak-gitops history there shows what",
 		"failed inner vm.leaf: it broke there",
@@ -519,10 +519,10 @@ func TestIncidentsOfATree(t *testing.T) {
 		{Name: "waits", Type: "vm", Parent: "inner", Phase: wire.PhaseCreate},
 	}
 	last := find(s, noon).list
-	require.True(t, slices.ContainsFunc(last, func(i incident) bool { return i.key() == "failed inner host.inner" }), "no other incident says that")
+	require.True(t, slices.ContainsFunc(last, func(i incident) bool { return i.key() == "failed inner host.inner" }), "no incident of a node explains it")
 	s.Tree.Nodes[2].Error = "it broke"
 	last = find(s, noon).list
-	require.False(t, slices.ContainsFunc(last, func(i incident) bool { return i.key() == "failed inner host.inner" }), "that of the node does")
+	require.False(t, slices.ContainsFunc(last, func(i incident) bool { return i.key() == "failed inner host.inner" }), "that of the node explains it")
 
 	s.Status.Nodes, s.Status.Refused, s.Tree.Nodes, s.Status.Suspended, s.Status.Repository = nil, nil, nil, nil, agent.RepositoryStatus{}
 	s.PageEnds, s.Status.At = time.Time{}, noon.Add(time.Hour)

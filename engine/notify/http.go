@@ -24,11 +24,11 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// failure is why a message was not taken.
+// failure is why a message was not delivered.
 type failure struct {
 	err   error
-	final bool          // it never will be
-	after time.Duration // the receiver wants no other one before
+	final bool          // a retry would fail, too
+	after time.Duration // the receiver asks to wait that long
 }
 
 func (f *failure) Error() string { return f.err.Error() }
@@ -101,7 +101,7 @@ func send(ctx context.Context, web http.RoundTripper, n *model.Notify, m Message
 	return refusal(n, answer)
 }
 
-// trust says which certificates a receiver may have.
+// trust returns the TLS settings for a receiver.
 func trust(n *model.Notify) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if n.CAPEM != nil {
@@ -113,16 +113,16 @@ func trust(n *model.Notify) (*tls.Config, error) {
 	return config, nil
 }
 
-// mostAnswer is how much is read of an answer, in bytes: it may never end.
+// mostAnswer is how much of an answer is read, in bytes: it may be endless.
 const mostAnswer = 2 << 10
 
-// refusal is the error of an answer that is none of success.
+// refusal is the error of an answer with another status than success.
 func refusal(n *model.Notify, answer *http.Response) error {
-	text, _ := io.ReadAll(io.LimitReader(answer.Body, mostAnswer)) // what came tells enough
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, mostAnswer)) // an incomplete answer is enough
 	if n.Type == model.NotifyGitLab && answer.StatusCode == http.StatusBadRequest && bytes.Contains(text, []byte("Cannot transition status")) {
-		return nil // it is in that state
+		return nil // it has that state
 	}
-	f := &failure{err: fmt.Errorf("it answered %s: %s", answer.Status, hidden(n.To, diag.Line(string(text))))}
+	f := &failure{err: fmt.Errorf("it answered %s: %s", answer.Status, redact(n.To, diag.Line(string(text))))}
 	switch answer.StatusCode {
 	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
 		f.final = true
@@ -137,9 +137,9 @@ func refusal(n *model.Notify, answer *http.Response) error {
 	return f
 }
 
-// hidden takes the parts of an address out of a text. Receivers repeat what they were asked for, and it may be a secret, of which
-// the mask of the site knows the whole only.
-func hidden(address, text string) string {
+// redact replaces the parts of an address in a text. Receivers repeat the address of a request, which may be a secret, and the
+// mask of the site replaces only the whole of it.
+func redact(address, text string) string {
 	u, err := url.Parse(address)
 	if err != nil {
 		return text
@@ -161,7 +161,7 @@ func hidden(address, text string) string {
 	return text
 }
 
-// sign signs a body as our own server verifies generic push notifications; see docs/server.md.
+// sign adds the signature that the server of an agent verifies for generic push notifications; see docs/server.md.
 func sign(h http.Header, secret string, body []byte, now time.Time) {
 	if secret == "" {
 		return
@@ -189,8 +189,8 @@ func callOf(n *model.Notify, m Message) (call, error) {
 		if i := strings.LastIndexByte(to, '/'); i >= 0 {
 			server, topic = to[:i], to[i+1:]
 		}
-		tag, priority := map[string]string{"success": "white_check_mark", "info": "information_source", "warning": "warning", "failure": "rotating_light"}[gravity(m)], 3
-		if gravity(m) == "failure" {
+		tag, priority := map[string]string{"success": "white_check_mark", "info": "information_source", "warning": "warning", "failure": "rotating_light"}[severity(m)], 3
+		if severity(m) == "failure" {
 			priority = 4
 		}
 		return call{method: http.MethodPost, url: server, token: n.Secret, body: map[string]any{"topic": topic, "title": title, "message": text, "priority": priority, "tags": []string{tag}}}, nil
@@ -210,7 +210,7 @@ func callOf(n *model.Notify, m Message) (call, error) {
 
 // documentOf is the body of a webhook.
 func documentOf(n *model.Notify, m Message, title, text string) document {
-	d := document{Version: 1, ID: m.ID, Notify: n.Name, State: m.Kind, Incident: m.Incident, At: m.At, Since: m.Since, Flaps: m.Flaps, Incidents: []documented{}, More: m.More, Title: title, Body: text, Type: gravity(m)}
+	d := document{Version: 1, ID: m.ID, Notify: n.Name, State: m.Kind, Incident: m.Incident, At: m.At, Since: m.Since, Flaps: m.Flaps, Incidents: []documented{}, More: m.More, Title: title, Body: text, Type: severity(m)}
 	for _, i := range m.Members {
 		sum := sha256.Sum256([]byte(i.key()))
 		d.Incidents = append(d.Incidents, documented{hex.EncodeToString(sum[:8]), i.Condition, i.Host, i.Address, i.Text})
@@ -227,10 +227,10 @@ func slackText(title, text string) string {
 	return plain(title) + "\n```\n" + plain(text) + "\n```"
 }
 
-// lastsFor is the time after which Alertmanager takes an alert for resolved that is not announced again.
+// lastsFor is the time after which Alertmanager resolves an alert that is not announced again.
 const lastsFor = 4 * freshFor
 
-// alert is as of POST /api/v2/alerts of Alertmanager. Its labels identify it.
+// alert is an alert of POST /api/v2/alerts of Alertmanager. Its labels identify it.
 type alert struct {
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`

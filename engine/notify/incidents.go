@@ -26,18 +26,18 @@ const (
 	expiring Condition = "expiring" // a suspension, the certificate of the page
 )
 
-// incident is something that is wrong now. Condition, host and address identify it, and are all that does: a text may have
-// times and counts, and changes.
+// incident is a condition that exists now. Condition, host and address alone identify it: its text may have times and counts,
+// and changes.
 type incident struct {
 	Condition Condition `json:"condition"`
 	Host      string    `json:"host"`
 	Address   string    `json:"address"`
 	Text      string    `json:"text"`
-	Cause     string    `json:"cause,omitempty"` // incidents with the same one are told together: a refused commit
+	Cause     string    `json:"cause,omitempty"` // incidents with the same one are one message: a refused commit
 
 	round string    // the pass, or the report, that it is from
-	gone  time.Time // when it was over, in a message of several; zero: it is there. Not stored, as what is counted is not
-	since time.Time // when it was told, where that is not the time of its message
+	ended time.Time // when it ended while others of its group last; zero: it lasts. Not stored: a restart counts again
+	since time.Time // when it fired, if other than its message says
 }
 
 // key identifies an incident.
@@ -46,15 +46,15 @@ func (i *incident) key() string { return string(i.Condition) + " " + i.Host + " 
 // incidents are those of a tree at one moment.
 type incidents struct {
 	list    []incident
-	unknown map[string]bool // hosts that are not seen: what was wrong there may still be
+	unknown map[string]bool // hosts without a current report: incidents there may last
 	shown   map[string]bool // hosts of the tree
-	blind   bool            // there may be more hosts than that: an agent started, and does not know what is below it yet
+	partial bool            // the tree may lack hosts: an agent started, and has no reports yet
 }
 
-// unseen reports whether what was wrong on a host may still be.
-func (n *incidents) unseen(host string) bool { return n.unknown[host] || n.blind && !n.shown[host] }
+// unseen reports whether incidents on a host may last although the tree has none.
+func (n *incidents) unseen(host string) bool { return n.unknown[host] || n.partial && !n.shown[host] }
 
-// What expires soon.
+// How long before its expiry something is an incident.
 const (
 	suspensionAhead  = time.Hour
 	certificateAhead = 14 * 24 * time.Hour
@@ -63,9 +63,9 @@ const (
 // mostIncidentText is the length of the text of an incident, and of an error of a receiver, in bytes.
 const mostIncidentText = 300
 
-// find finds what is wrong.
-func find(s Seen, now time.Time) *incidents {
-	f := &finder{Seen: s, out: &incidents{unknown: map[string]bool{}, shown: map[string]bool{s.Status.Identity: true}}, troubled: map[string]bool{}, told: map[string]bool{}}
+// find returns the incidents of a tree.
+func find(s Snapshot, now time.Time) *incidents {
+	f := &finder{Snapshot: s, out: &incidents{unknown: map[string]bool{}, shown: map[string]bool{s.Status.Identity: true}}, troubled: map[string]bool{}, explained: map[string]bool{}}
 	f.own(now)
 	f.tree()
 	f.expiring(now)
@@ -73,10 +73,10 @@ func find(s Seen, now time.Time) *incidents {
 }
 
 type finder struct {
-	Seen
-	out      *incidents
-	troubled map[string]bool // hosts that are not ready because of something below them
-	told     map[string]bool // hosts with an incident of a node of theirs
+	Snapshot
+	out       *incidents
+	troubled  map[string]bool // hosts that are not ready because of something below them
+	explained map[string]bool // hosts with an incident of one of their nodes
 }
 
 func (f *finder) add(c Condition, host, address, cause, round, text string, args ...any) {
@@ -85,14 +85,14 @@ func (f *finder) add(c Condition, host, address, cause, round, text string, args
 
 func hostAddress(name string) string { return model.Address{Kind: model.HostKind, Name: name}.String() }
 
-// own finds what is wrong with the host of this agent as a whole.
+// own finds the incidents of the host of this agent as a whole.
 func (f *finder) own(now time.Time) {
 	s := f.Status
 	me, at := s.Identity, hostAddress(s.Identity)
 	if c := s.Repository.Condition; c == agent.NotAnswering || c == agent.BranchMissing {
 		f.add(failed, me, "repository", "", strconv.FormatInt(now.Unix(), 10), "the repository does not answer: %s", diag.FirstLine(s.Repository.Error))
 	}
-	f.out.unknown[me], f.out.blind = s.Unseen(), s.Unseen()
+	f.out.unknown[me], f.out.partial = s.Unseen(), s.Unseen()
 	if s.Last == nil {
 		return
 	}
@@ -143,7 +143,7 @@ func first(l diag.List) string {
 	return "its findings are in status"
 }
 
-// round is the pass that a line of the tree is from, or the report.
+// round identifies the pass or report that a line of the tree is from.
 func (f *finder) round(n wire.ReportNode) string {
 	at := n.Reported
 	if at.IsZero() && f.Status.Last != nil {
@@ -155,11 +155,11 @@ func (f *finder) round(n wire.ReportNode) string {
 // driftSaid begins the error of a node whose drift is reported only; see plan.Make.
 const driftSaid = "drift: "
 
-// tree finds what is wrong with nodes and with hosts below. Each has its parent before it.
+// tree finds the incidents of nodes and of hosts below. The tree lists parents before children.
 func (f *finder) tree() {
 	for _, n := range slices.Backward(f.Tree.Nodes) {
 		if n.Phase != wire.PhaseDestroy && n.Error != wire.NotReported && (!n.Ready && n.Error != "" || n.Failing != "") {
-			f.told[n.Parent] = true
+			f.explained[n.Parent] = true
 		}
 		if !n.Ready || n.Failing != "" || f.troubled[n.Name] {
 			f.troubled[n.Parent] = true
@@ -168,7 +168,7 @@ func (f *finder) tree() {
 	for _, n := range f.Tree.Nodes {
 		if n.Type == model.PVEType {
 			f.out.shown[n.Name] = true
-			f.out.blind = f.out.blind || n.Unseen || n.Error == wire.NotReported
+			f.out.partial = f.out.partial || n.Unseen || n.Error == wire.NotReported
 		}
 		switch {
 		case n.Phase == wire.PhaseDestroy:
@@ -180,15 +180,15 @@ func (f *finder) tree() {
 			f.node(n.Parent, n)
 		}
 	}
-	if f.Tree.Cut > 0 { // what has no room in the tree may still be
-		f.out.blind = true
+	if f.Tree.Cut > 0 { // incidents of lines that were cut may last
+		f.out.partial = true
 		for host := range f.out.shown {
 			f.out.unknown[host] = f.out.unknown[host] || host != f.Status.Identity
 		}
 	}
 }
 
-// host finds what is wrong with a host below. What is below one that does not report is unknown.
+// host finds the incidents of a host below. Those behind a host that does not report are unknown.
 func (f *finder) host(n wire.ReportNode) {
 	at := hostAddress(n.Name)
 	f.out.unknown[n.Name] = n.Unseen
@@ -198,11 +198,11 @@ func (f *finder) host(n wire.ReportNode) {
 		f.add(failed, n.Name, at, "", strconv.FormatInt(f.Tree.At.UnixNano(), 10), "%s", n.Error)
 		return
 	case n.Error == wire.NotReported || strings.HasPrefix(n.Error, wire.WaitingSaid):
-		f.out.unknown[n.Name] = true // it is being made, or joins
+		f.out.unknown[n.Name] = true // it is being created, or joins
 		return
 	case n.Refused != "":
 		f.add(refused, n.Name, at, n.Refused, f.round(n), "commit %s: %s", model.Commit{ID: n.Refused}.Short(), n.Error)
-	case n.Failed && !f.told[n.Name],
+	case n.Failed && !f.explained[n.Name],
 		!n.Ready && !f.troubled[n.Name] && (n.Error != "" || !n.Unseen): // else its first pass has not ended
 		f.add(failed, n.Name, at, "", f.round(n), "%s", cmp.Or(n.Error, "it is not ready"))
 	}
@@ -211,7 +211,7 @@ func (f *finder) host(n wire.ReportNode) {
 	}
 }
 
-// node finds what is wrong with a node of a host.
+// node finds the incidents of a node of a host.
 func (f *finder) node(host string, n wire.ReportNode) {
 	at := n.Type + "." + n.Name
 	switch {
@@ -226,7 +226,7 @@ func (f *finder) node(host string, n wire.ReportNode) {
 	}
 }
 
-// expiring finds what ends soon.
+// expiring finds what expires soon.
 func (f *finder) expiring(now time.Time) {
 	me := f.Status.Identity
 	round := strconv.FormatInt(now.Unix(), 10)

@@ -1,18 +1,18 @@
-// Package notify tells people of incidents, and forges of the state of commits. It has no source of its own: an incident
-// is a condition of the tree that the agent shows.
+// Package notify sends notifications about incidents, and sets the status of commits in forges. It has no source of its own:
+// an incident is a condition of the tree that the agent shows.
 //
 // Read in this order:
 //
 //	incidents.go  what is wrong in a tree: a set of incidents
-//	edges.go      that set and the one before → messages; a pure function for each notifier
+//	edges.go      that set and the open incidents of a notifier → messages; a pure function
 //	statuses.go   the same for the statuses of a commit
 //	store.go      open incidents, statuses and unsent messages, in one file
-//	notify.go     the goroutine that owns all of this: it looks, stores, and has messages sent
-//	text.go       a message in words
+//	notify.go     the goroutine that owns all of this: it checks the tree, stores what follows, and starts deliveries
+//	text.go       a message as text
 //	http.go       how each type sends one, with smtp.go and forge.go
 //
 // Messages are stored together with the incidents that they follow from, in one write, before they are sent. So a restart
-// loses none, and creates none again. A message keeps its ID when it is sent again.
+// loses none, and creates none twice. A message keeps its ID when it is resent.
 package notify
 
 import (
@@ -36,73 +36,73 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Seen is what incidents are derived from.
-type Seen struct {
+// Snapshot is what incidents are derived from.
+type Snapshot struct {
 	Notifiers map[string]*model.Notify // nil: no site was read yet
 	Status    agent.Status
 	Tree      wire.Report
-	Mask      func(string) string // takes secrets out of a text
+	Mask      func(string) string // redacts secrets
 	PageEnds  time.Time           // when the certificate of the page expires; zero: there is none
 }
 
 // Options configure Notifiers.
 type Options struct {
-	File string            // where incidents and messages are kept
-	Look func() Seen       // called by any goroutine; must not block
-	Log  *slog.Logger      // not nil
-	Pace time.Duration     // the longest pause; 0: as usual
-	Web  http.RoundTripper // takes the place of the network; may be nil
+	File    string            // stores open incidents and queued messages
+	Observe func() Snapshot   // called by any goroutine; must not block
+	Log     *slog.Logger      // not nil
+	Pace    time.Duration     // the longest pause; 0: no limit
+	Web     http.RoundTripper // replaces the network; may be nil
 	// Replace stores a file atomically; nil: durable.Replace. Tests crash there.
 	Replace func(name string, content []byte) error
 }
 
-// The pauses. Options.Pace takes the place of those that are longer.
+// The pauses. Options.Pace limits them.
 const (
-	foldTime  = 20 * time.Second // for incidents that come together, to be one message
-	lookEvery = 5 * time.Second  // least time between two looks at the tree
-	idleEvery = 30 * time.Second // looks without a reason: reports become stale, and reminders due
-	sendTime  = 30 * time.Second // for one message
-	endTime   = 5 * time.Second  // for all on their way when the agent stops
-	firstWait = 10 * time.Second // after the first failure; then twice as long each time
-	mostWait  = 30 * time.Minute
-	tooOld    = 24 * time.Hour // a message that could not be sent for so long is dropped
-	freshFor  = time.Minute    // between two announcements of what lasts, for Alertmanager
+	foldTime   = 20 * time.Second // incidents that begin within this time are one message
+	checkEvery = 5 * time.Second  // least time between two checks of the tree
+	idleEvery  = 30 * time.Second // checks without an event: reports become stale, and reminders due
+	sendTime   = 30 * time.Second // for one message
+	endTime    = 5 * time.Second  // for all deliveries in progress when the agent stops
+	firstWait  = 10 * time.Second // after the first failure; then twice as long each time
+	mostWait   = 30 * time.Minute
+	tooOld     = 24 * time.Hour // an unsent message of this age is dropped
+	freshFor   = time.Minute    // between two announcements of open incidents to Alertmanager
 )
 
 // Notifiers are all notifiers of a site. Run owns its state; the other methods may be called from any goroutine.
 type Notifiers struct {
-	o      Options
-	send   func(ctx context.Context, n *model.Notify, m Message) error
-	wake   chan struct{}
-	looked time.Time
-	state  state
-	stored []byte          // the state as it is on disk, as far as that is known
-	acked  map[string]bool // messages that were sent, and whose end is not stored yet
-	round  map[string]map[string]*pending
-	lines  map[string]*line
-	done   chan sent
-	broken error // why the state cannot be stored
+	o       Options
+	send    func(ctx context.Context, n *model.Notify, m Message) error
+	wake    chan struct{}
+	checked time.Time
+	state   state
+	stored  []byte          // the content of the file, as far as known
+	acked   map[string]bool // IDs of messages that were delivered or rejected, but are still in the stored queue
+	round   map[string]map[string]*pending
+	lines   map[string]*line
+	done    chan sent
+	broken  error // why the state cannot be stored
 
 	published atomic.Pointer[[]agent.NotifyStatus]
 }
 
-// line is what is known of the way to a receiver, since the start.
+// line is the state of the deliveries to a receiver since the start.
 type line struct {
 	busy  bool
 	err   error
 	since time.Time // of the failure
 	next  time.Time // no message is sent before
 	wait  time.Duration
-	last  time.Time // a message was sent, or what lasts was announced
+	last  time.Time // the last successful delivery
 }
 
-// sent is how sending a message ended. Without an ID it was the announcement of what lasts.
+// sent is the result of a delivery. It has no ID if it announced open incidents.
 type sent struct {
 	name, id string
 	err      error
 }
 
-// Open makes notifiers; it reads what was kept.
+// Open returns notifiers with their stored state. If the state cannot be read, they begin without one, and the error says why.
 func Open(o Options) (*Notifiers, error) {
 	if o.Replace == nil {
 		o.Replace = durable.Replace
@@ -116,18 +116,18 @@ func Open(o Options) (*Notifiers, error) {
 	return n, err
 }
 
-// Wake says that the tree may have changed. It never blocks.
+// Wake has the tree checked soon. It never blocks.
 func (n *Notifiers) Wake() {
 	select {
 	case n.wake <- struct{}{}:
-	default: // it is awake
+	default: // it is requested already
 	}
 }
 
 // Status describes each notifier.
 func (n *Notifiers) Status() []agent.NotifyStatus { return *n.published.Load() }
 
-// pace is a pause, or that of the options if it is shorter.
+// pace limits a pause by that of the options.
 func (n *Notifiers) pace(d time.Duration) time.Duration {
 	if n.o.Pace > 0 {
 		return min(d, n.o.Pace)
@@ -135,20 +135,20 @@ func (n *Notifiers) pace(d time.Duration) time.Duration {
 	return d
 }
 
-// Run works until ctx ends, and waits for what is being sent.
+// Run checks the tree and sends messages until ctx ends. Then it waits for deliveries in progress.
 func (n *Notifiers) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	sending, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	var seen Seen
+	var seen Snapshot
 	for woken := true; ; {
 		now := time.Now()
-		if since := now.Sub(n.looked); n.looked.IsZero() || since < 0 || since >= n.pause(woken) {
-			if woken, seen = false, n.o.Look(); seen.Notifiers != nil {
-				n.looked = now
+		if since := now.Sub(n.checked); n.checked.IsZero() || since < 0 || since >= n.pause(woken) {
+			if woken, seen = false, n.o.Observe(); seen.Notifiers != nil {
+				n.checked = now
 			}
-			n.look(seen, now)
+			n.check(seen, now)
 		}
 		for name, m := range n.due(seen.Notifiers, now) {
 			to := *seen.Notifiers[name]
@@ -180,7 +180,7 @@ func (n *Notifiers) Run(ctx context.Context) {
 	}
 }
 
-// finish waits a moment for messages on their way: how those end that are cut off is not known, so they are sent again.
+// finish waits up to endTime for deliveries in progress. The outcome of those that are cut off is unknown, so they are resent.
 func (n *Notifiers) finish(mask func(string) string) {
 	timer := time.NewTimer(endTime)
 	defer timer.Stop()
@@ -196,22 +196,22 @@ func (n *Notifiers) finish(mask func(string) string) {
 	}
 }
 
-// pause is the time between two looks: short when something happened, or lasts and is not told yet.
+// pause is the time between two checks: short after an event, and while incidents are pending.
 func (n *Notifiers) pause(woken bool) time.Duration {
 	for _, pending := range n.round {
 		woken = woken || len(pending) > 0
 	}
 	if woken || n.broken != nil {
-		return n.pace(lookEvery)
+		return n.pace(checkEvery)
 	}
 	return n.pace(idleEvery)
 }
 
-// next is how long nothing is to be done, unless something happens.
+// next is the time until the next check or delivery, unless an event comes first.
 func (n *Notifiers) next(now time.Time, woken bool) time.Duration {
 	wait := n.pause(woken)
-	if !n.looked.IsZero() {
-		wait = n.looked.Add(wait).Sub(now)
+	if !n.checked.IsZero() {
+		wait = n.checked.Add(wait).Sub(now)
 	}
 	for name, l := range n.lines {
 		if of := n.state.Notifiers[name]; of != nil && len(of.Queue) > 0 && !l.busy && !n.acked[of.first().ID] {
@@ -221,9 +221,9 @@ func (n *Notifiers) next(now time.Time, woken bool) time.Duration {
 	return wait
 }
 
-// look compares the tree with what is kept, and stores what follows. If that fails, nothing changes, and the next look
-// finds the same.
-func (n *Notifiers) look(s Seen, now time.Time) {
+// check compares the tree with the state, and stores what follows. If that fails, the state stays as it is, and the next check
+// has the same result.
+func (n *Notifiers) check(s Snapshot, now time.Time) {
 	if s.Notifiers == nil {
 		return
 	}
@@ -257,7 +257,7 @@ func (n *Notifiers) look(s Seen, now time.Time) {
 	n.store(next)
 }
 
-// store makes a state the one that counts, once it is on disk.
+// store makes a state the current one once it is on disk.
 func (n *Notifiers) store(next state) {
 	text, err := json.Marshal(next)
 	if err == nil && !bytes.Equal(text, n.stored) {
@@ -268,12 +268,12 @@ func (n *Notifiers) store(next state) {
 		return
 	}
 	if n.broken == nil {
-		n.o.Log.Error("notifications are not sent, since they cannot be stored", "error", err)
+		n.o.Log.Error("notifications cannot be stored, so none are sent", "error", err)
 	}
 	n.broken = err
 }
 
-// due gives the message that each notifier sends next: the first of its queue that counts, or the announcement of what lasts.
+// due returns the message that each notifier sends next: the first of its queue, or the announcement of its open incidents.
 func (n *Notifiers) due(rules map[string]*model.Notify, now time.Time) map[string]Message {
 	out := map[string]Message{}
 	for name, rule := range rules {
@@ -291,7 +291,7 @@ func (n *Notifiers) due(rules map[string]*model.Notify, now time.Time) map[strin
 	return out
 }
 
-// ended takes in how sending a message ended.
+// ended records the result of a delivery.
 func (n *Notifiers) ended(r sent, mask func(string) string, now time.Time) {
 	l, of := n.lines[r.name], n.state.Notifiers[r.name]
 	if l == nil || of == nil {
@@ -325,7 +325,7 @@ func (n *Notifiers) ended(r sent, mask func(string) string, now time.Time) {
 	l.next, l.wait = now.Add(n.pace(min(wait, mostWait))), min(2*l.wait, mostWait)
 }
 
-// forget takes a message out of its queue. If that cannot be stored now, the next look does it.
+// forget removes a message from its queue. If that cannot be stored now, the next check does it.
 func (n *Notifiers) forget(r sent, dropped bool, now time.Time) {
 	n.acked[r.id] = true
 	next := n.state.without(nil, n.acked)
@@ -335,7 +335,7 @@ func (n *Notifiers) forget(r sent, dropped bool, now time.Time) {
 	n.store(next)
 }
 
-// publish lets everybody see how the notifiers are.
+// publish updates what Status returns.
 func (n *Notifiers) publish(rules map[string]*model.Notify) {
 	out := []agent.NotifyStatus{}
 	for _, name := range slices.Sorted(maps.Keys(rules)) {
@@ -364,9 +364,9 @@ func (n *Notifiers) publish(rules map[string]*model.Notify) {
 // errUnknown says that a site has no notifier of a name.
 var errUnknown = errors.New("the site has no such notify block")
 
-// Test sends a message by a notifier, now and without the queue.
+// Test sends a test message by a notifier at once, without the queue.
 func (n *Notifiers) Test(ctx context.Context, name string) error {
-	seen := n.o.Look()
+	seen := n.o.Observe()
 	rule := seen.Notifiers[name]
 	if rule == nil {
 		return fmt.Errorf("%w: %s\n%s", errUnknown, name, diag.DidYouMean(name, slices.Sorted(maps.Keys(seen.Notifiers))))
@@ -377,7 +377,7 @@ func (n *Notifiers) Test(ctx context.Context, name string) error {
 	m := Message{ID: newID(), Kind: kindTest, At: now, Since: now, Agent: seen.Status.Identity, Text: "This is a test of notify " + name + "."}
 	if rule.OfCommits() {
 		if seen.Status.InForce == nil {
-			return errors.New("no commit is in force, so there is none to set a status of")
+			return errors.New("no commit is in force, so there is no status to set")
 		}
 		m.Kind, m.Commit, m.Context, m.State = kindStatus, seen.Status.InForce.ID, "homestak/test", stateSuccess
 	}
@@ -387,7 +387,7 @@ func (n *Notifiers) Test(ctx context.Context, name string) error {
 	return nil
 }
 
-// past reports whether a time is over since then. A clock that was set back does not stop everything.
+// past reports whether d has elapsed since then, or the clock was set back.
 func past(now, since time.Time, d time.Duration) bool {
 	e := now.Sub(since)
 	return e >= d || e < 0

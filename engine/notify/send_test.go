@@ -76,7 +76,7 @@ func TestWords(t *testing.T) {
 		{Kind: kindFiring},
 	} {
 		title, body := words(m)
-		fmt.Fprintf(&text, "== %s %s\n%s\n%s\n", m.Kind, gravity(m), title, body)
+		fmt.Fprintf(&text, "== %s %s\n%s\n%s\n", m.Kind, severity(m), title, body)
 	}
 	const golden = "testdata/words.txt"
 	if *update {
@@ -113,7 +113,7 @@ func (r received) json(t *testing.T) map[string]any {
 	return out
 }
 
-// receiver answers requests, and hands them over.
+// receiver answers requests, and passes them to the test.
 func receiver(t *testing.T, answer http.HandlerFunc) (url string, got chan received) {
 	t.Helper()
 	got = make(chan received, 100)
@@ -128,7 +128,7 @@ func receiver(t *testing.T, answer http.HandlerFunc) (url string, got chan recei
 
 func ok(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }
 
-// Our own server for push notifications accepts the signature, and takes a message that is sent again for a repetition.
+// The server of an agent accepts the signature, and recognizes a message that is resent.
 func TestWebhook(t *testing.T) {
 	url, got := receiver(t, ok)
 	require.NoError(t, post(t.Context(), &model.Notify{Name: "ops", Type: model.NotifyWebhook, To: url + "/x?token=y", Secret: "key"}, one(kindFiring)))
@@ -176,7 +176,7 @@ func TestSlack(t *testing.T) {
 func TestMatrix(t *testing.T) {
 	url, got := receiver(t, ok)
 	n := &model.Notify{Type: model.NotifyMatrix, Server: url + "/", To: "!ab/c:example.org", Secret: "syt"}
-	for range 2 { // the same transaction when it is sent again, so the server drops the second one
+	for range 2 { // a message that is resent has the same transaction, so the server drops it
 		require.NoError(t, post(t.Context(), n, one(kindFiring)))
 		r := <-got
 		require.Equal(t, "PUT /_matrix/client/v3/rooms/%21ab%2Fc:example.org/send/m.room.message/ID7", r.Method+" "+r.RequestURI)
@@ -257,7 +257,7 @@ func TestForges(t *testing.T) {
 	require.NoError(t, post(t.Context(), &model.Notify{Type: model.NotifyGitLab, To: url + "/o/r"}, m), "it has that state")
 }
 
-// What goes wrong with a receiver: an error that says it, and repeats no address.
+// Errors of receivers are reported, without the address.
 func TestFaultsOfReceivers(t *testing.T) {
 	n := &model.Notify{Type: model.NotifyWebhook, Secret: "key"}
 	for name, c := range map[string]struct {
@@ -315,7 +315,7 @@ func TestFaultsOfReceivers(t *testing.T) {
 		}
 	})
 	n.To = endless
-	require.NoError(t, post(t.Context(), n, one(kindFiring)), "200 without an end is taken")
+	require.NoError(t, post(t.Context(), n, one(kindFiring)), "200 with an endless body is success")
 	n.To = "http://192.0.2.1:1/canary\x00"
 	require.NotContains(t, post(t.Context(), n, one(kindFiring)).Error(), "canary")
 	silent, _ := receiver(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
@@ -460,7 +460,7 @@ func TestMail(t *testing.T) {
 			subject, err := new(mime.WordDecoder).DecodeHeader(got.Header.Get("Subject"))
 			require.NoError(t, err)
 			require.Equal(t, "vm.web on father: failed", subject)
-			require.Equal(t, "<ID7@homestak-gitops.invalid>", got.Header.Get("Message-Id"), "the same one when it is sent again")
+			require.Equal(t, "<ID7@homestak-gitops.invalid>", got.Header.Get("Message-Id"), "kept when it is resent")
 			require.Equal(t, "<INC@homestak-gitops.invalid>", got.Header.Get("References"))
 			require.Equal(t, "auto-generated", got.Header.Get("Auto-Submitted"))
 			body, err := io.ReadAll(quotedprintable.NewReader(got.Body))
@@ -481,7 +481,7 @@ func TestFaultsOfMailServers(t *testing.T) {
 		"a bad letter":      {mailbox{starts: true, reject: ".", answer: "554 spam"}, nil, "554"},
 		"a full disk":       {mailbox{starts: true, reject: ".", answer: "452 no room"}, nil, "452"},
 		"wrong password":    {mailbox{implicit: true, reject: "AUTH"}, nil, "log in: 550 \"no\""},
-		"endless":           {mailbox{talk: "250-x\r\n"}, nil, "the mail server says too much"},
+		"endless":           {mailbox{talk: "250-x\r\n"}, nil, "the mail server sends too much data"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := mailServer(t, &c.box)
@@ -502,27 +502,27 @@ func TestFaultsOfMailServers(t *testing.T) {
 }
 
 // running runs notifiers in simulated time, against a receiver.
-func running(t *testing.T, rule model.Notify, receive func(ctx context.Context, m Message) error, during func(t *testing.T, n *Notifiers, set func(func(*Seen)))) {
+func running(t *testing.T, rule model.Notify, receive func(ctx context.Context, m Message) error, during func(t *testing.T, n *Notifiers, set func(func(*Snapshot)))) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var mutex sync.Mutex
 		rule.Name, rule.After, rule.Flap = "ops", max(rule.After, 1), max(rule.Flap, time.Minute)
 		s := seenOf(0, map[string]*model.Notify{"ops": &rule}, nil)
-		look := func() Seen {
+		observe := func() Snapshot {
 			mutex.Lock()
 			defer mutex.Unlock()
 			return s
 		}
-		n, err := Open(Options{File: filepath.Join(t.TempDir(), "notify.json"), Log: slog.New(slog.DiscardHandler), Look: look})
+		n, err := Open(Options{File: filepath.Join(t.TempDir(), "notify.json"), Log: slog.New(slog.DiscardHandler), Observe: observe})
 		require.NoError(t, err)
 		n.send = func(ctx context.Context, _ *model.Notify, m Message) error {
-			look() // after what the test changed
+			observe() // after what the test changed
 			return receive(ctx, m)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var group sync.WaitGroup
 		group.Go(func() { n.Run(ctx) })
-		during(t, n, func(change func(*Seen)) {
+		during(t, n, func(change func(*Snapshot)) {
 			mutex.Lock()
 			change(&s)
 			mutex.Unlock()
@@ -533,8 +533,8 @@ func running(t *testing.T, rule model.Notify, receive func(ctx context.Context, 
 	})
 }
 
-func breaks(names ...string) func(*Seen) {
-	return func(s *Seen) {
+func breaks(names ...string) func(*Snapshot) {
+	return func(s *Snapshot) {
 		failing := map[string]bool{}
 		for _, name := range names {
 			failing[name] = true
@@ -545,17 +545,17 @@ func breaks(names ...string) func(*Seen) {
 	}
 }
 
-// A receiver that is away gets everything once it is back, in order; waits grow, and it is said.
-func TestAReceiverThatIsAway(t *testing.T) {
+// A receiver that was down gets all messages in order. Retries slow down, and status shows the error.
+func TestAReceiverThatIsDown(t *testing.T) {
 	var tries []string
-	away := true
+	down := true
 	running(t, model.Notify{Type: model.NotifyWebhook}, func(_ context.Context, m Message) error {
 		tries = append(tries, string(m.Kind))
-		if away {
+		if down {
 			return &failure{err: errors.New("it answered 503"), after: time.Minute}
 		}
 		return nil
-	}, func(t *testing.T, n *Notifiers, set func(func(*Seen))) {
+	}, func(t *testing.T, n *Notifiers, set func(func(*Snapshot))) {
 		set(breaks("a"))
 		time.Sleep(time.Minute)
 		set(breaks())
@@ -566,7 +566,7 @@ func TestAReceiverThatIsAway(t *testing.T) {
 		require.Equal(t, "it answered 503", st.Error)
 		require.Equal(t, []int{0, 2}, []int{st.Open, st.Queued})
 		require.NotNil(t, st.Failing)
-		set(func(*Seen) { away, tries = false, nil })
+		set(func(*Snapshot) { down, tries = false, nil })
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		require.Equal(t, []string{"firing", "resolved"}, tries)
@@ -577,13 +577,13 @@ func TestAReceiverThatIsAway(t *testing.T) {
 	})
 }
 
-// What a receiver will never take is dropped, and counted.
-func TestAMessageThatIsRefusedForGood(t *testing.T) {
+// A message with a final error is dropped, and counted.
+func TestAMessageWithAFinalError(t *testing.T) {
 	times := 0
 	running(t, model.Notify{Type: model.NotifyWebhook}, func(context.Context, Message) error {
 		times++
 		return &failure{err: errors.New("it answered 400" + strings.Repeat(" no", 1000)), final: true}
-	}, func(t *testing.T, n *Notifiers, set func(func(*Seen))) {
+	}, func(t *testing.T, n *Notifiers, set func(func(*Snapshot))) {
 		set(breaks("a"))
 		time.Sleep(time.Hour)
 		synctest.Wait()
@@ -593,9 +593,9 @@ func TestAMessageThatIsRefusedForGood(t *testing.T) {
 	})
 }
 
-// A slow receiver delays nothing: Wake returns at once, and what happens meanwhile is told later.
+// A slow receiver delays nothing: Wake returns at once, and what happens meanwhile is sent later.
 func TestASlowReceiver(t *testing.T) {
-	var told []string
+	var got []string
 	running(t, model.Notify{Type: model.NotifyWebhook}, func(ctx context.Context, m Message) error {
 		select {
 		case <-time.After(25 * time.Second):
@@ -603,10 +603,10 @@ func TestASlowReceiver(t *testing.T) {
 			return context.Cause(ctx)
 		}
 		for _, i := range m.Members {
-			told = append(told, i.Address)
+			got = append(got, i.Address)
 		}
 		return nil
-	}, func(t *testing.T, _ *Notifiers, set func(func(*Seen))) {
+	}, func(t *testing.T, _ *Notifiers, set func(func(*Snapshot))) {
 		began := time.Now()
 		for i := range 1000 {
 			set(breaks(fmt.Sprintf("n%d", i%2)))
@@ -617,12 +617,12 @@ func TestASlowReceiver(t *testing.T) {
 		set(breaks("a", "b"))
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		require.Equal(t, []string{"vm.a", "vm.b"}, told)
+		require.Equal(t, []string{"vm.a", "vm.b"}, got)
 	})
 }
 
-// Alertmanager forgets an alert that is not announced again: what lasts is, each minute, until it ends.
-func TestAlertmanagerHearsOfWhatLasts(t *testing.T) {
+// Alertmanager forgets an alert that is not announced again: open ones are, each minute, until they end.
+func TestOpenIncidentsAreAnnouncedToAlertmanager(t *testing.T) {
 	var ends []time.Duration
 	var kinds []kind
 	running(t, model.Notify{Type: model.NotifyAlertmanager}, func(_ context.Context, m Message) error {
@@ -630,7 +630,7 @@ func TestAlertmanagerHearsOfWhatLasts(t *testing.T) {
 		ends = append(ends, time.Until(alerts(m, time.Now())[0].EndsAt))
 		require.Len(t, m.Members, 1)
 		return nil
-	}, func(t *testing.T, _ *Notifiers, set func(func(*Seen))) {
+	}, func(t *testing.T, _ *Notifiers, set func(func(*Snapshot))) {
 		set(breaks("a"))
 		time.Sleep(10*time.Minute + 30*time.Second)
 		synctest.Wait()
@@ -656,8 +656,8 @@ func TestStatusesOfACommit(t *testing.T) {
 	running(t, rule, func(_ context.Context, m Message) error {
 		set = append(set, fmt.Sprintf("%.3s %s %s: %s", m.Commit, m.Context, m.State, m.Text))
 		return nil
-	}, func(t *testing.T, _ *Notifiers, change func(func(*Seen))) {
-		step := func(do func(*Seen)) []string {
+	}, func(t *testing.T, _ *Notifiers, change func(func(*Snapshot))) {
+		step := func(do func(*Snapshot)) []string {
 			set = nil
 			change(do)
 			time.Sleep(5 * time.Minute)
@@ -665,35 +665,35 @@ func TestStatusesOfACommit(t *testing.T) {
 			return set
 		}
 		ref := func(id string) *agent.CommitStatus { return &agent.CommitStatus{ID: id} }
-		got := step(func(s *Seen) {
+		got := step(func(s *Snapshot) {
 			s.Status.InForce = ref(head)
 			s.Status.Last = &agent.PassStatus{Commit: other, Outcome: engine.Done}
 			s.Tree.Nodes = []wire.ReportNode{{Name: "inner", Type: "pve", Parent: "father", Phase: wire.PhaseRun, Commit: other, Ready: true}}
 		})
 		require.Equal(t, []string{"012 homestak/father pending: converging", "012 homestak/inner pending: has not applied it yet", "012 homestak pending: applied on 0 of 2 hosts"}, got)
-		got = step(func(s *Seen) {
+		got = step(func(s *Snapshot) {
 			s.Status.Converged, s.Status.Last = ref(head), &agent.PassStatus{Commit: head, Outcome: engine.Done}
 		})
 		require.Equal(t, []string{"012 homestak/father success: applied"}, got)
-		require.Empty(t, step(func(*Seen) {}))
-		got = step(func(s *Seen) {
+		require.Empty(t, step(func(*Snapshot) {}))
+		got = step(func(s *Snapshot) {
 			s.Tree.Nodes = []wire.ReportNode{{Name: "inner", Type: "pve", Parent: "father", Phase: wire.PhaseRun, Commit: head, Error: "no storage\nmore"}}
 		})
 		require.Equal(t, []string{"012 homestak/inner failure: no storage", "012 homestak failure: inner: no storage"}, got)
-		got = step(func(s *Seen) {
+		got = step(func(s *Snapshot) {
 			s.Tree.Nodes = []wire.ReportNode{{Name: "inner", Type: "pve", Parent: "father", Phase: wire.PhaseRun, Commit: head, Ready: true}}
 		})
 		require.Equal(t, []string{"012 homestak/inner success: applied", "012 homestak success: applied on 2 of 2 hosts"}, got)
-		got = step(func(s *Seen) {
+		got = step(func(s *Snapshot) {
 			s.Tree.Nodes = []wire.ReportNode{{Name: "inner", Type: "pve", Parent: "father", Phase: wire.PhaseRun, Commit: head, Error: "later"}}
 			s.Status.Last = &agent.PassStatus{Commit: head, Outcome: engine.Failed}
 		})
-		require.Empty(t, got, "what fails later is no matter of the commit")
-		got = step(func(s *Seen) {
+		require.Empty(t, got, "later failures do not change it")
+		got = step(func(s *Snapshot) {
 			s.Status.Refused = &agent.Refusal{Commit: other}
 		})
 		require.Equal(t, []string{"fed homestak/father failure: refused: its findings are in status", "fed homestak failure: refused: its findings are in status"}, got)
-		got = step(func(s *Seen) {
+		got = step(func(s *Snapshot) {
 			s.Status.Refused, s.Status.InForce = nil, ref(other)
 			s.Tree.Nodes = nil
 			for i := range 30 {
@@ -714,14 +714,14 @@ func TestACommitThatTheForgeLost(t *testing.T) {
 		}
 		set = append(set, fmt.Sprintf("%.3s %s %s", m.Commit, m.Context, m.State))
 		return nil
-	}, func(t *testing.T, n *Notifiers, change func(func(*Seen))) {
+	}, func(t *testing.T, n *Notifiers, change func(func(*Snapshot))) {
 		for _, id := range []string{other, head} {
-			change(func(s *Seen) {
+			change(func(s *Snapshot) {
 				s.Status.InForce = &agent.CommitStatus{ID: id}
 				s.Status.Last = &agent.PassStatus{Commit: id, Outcome: engine.Failed}
 			})
 			time.Sleep(time.Minute)
-			change(func(s *Seen) {
+			change(func(s *Snapshot) {
 				s.Status.Converged, s.Status.Last = s.Status.InForce, &agent.PassStatus{Commit: id, Outcome: engine.Done}
 			})
 			time.Sleep(time.Hour)
@@ -733,7 +733,7 @@ func TestACommitThatTheForgeLost(t *testing.T) {
 	})
 }
 
-// A test says at once what is wrong.
+// A test reports an error at once.
 func TestTest(t *testing.T) {
 	var got []Message
 	fail := false
@@ -743,7 +743,7 @@ func TestTest(t *testing.T) {
 		}
 		got = append(got, m)
 		return nil
-	}, func(t *testing.T, n *Notifiers, set func(func(*Seen))) {
+	}, func(t *testing.T, n *Notifiers, set func(func(*Snapshot))) {
 		require.NoError(t, n.Test(t.Context(), "ops"))
 		require.Equal(t, kindTest, got[0].Kind)
 		require.Equal(t, "This is a test of notify ops.", got[0].Text)
@@ -751,7 +751,7 @@ func TestTest(t *testing.T) {
 		require.ErrorIs(t, err, errUnknown)
 		require.ErrorContains(t, err, `did you mean "ops"`)
 		fail = true
-		set(func(s *Seen) {
+		set(func(s *Snapshot) {
 			s.Mask = func(text string) string { return strings.ReplaceAll(text, "canary", "(sensitive)") }
 		})
 		require.EqualError(t, n.Test(t.Context(), "ops"), "send a test by notify ops: no route to (sensitive)")

@@ -20,10 +20,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// mostTalk bounds what a mail server says in one session, in bytes.
+// mostTalk bounds what is read from a mail server in one session, in bytes.
 const mostTalk = 64 << 10
 
-// bounded is a connection of which no more than that is read.
+// bounded is a connection with a limit of bytes to read.
 type bounded struct {
 	net.Conn
 	left int
@@ -31,7 +31,7 @@ type bounded struct {
 
 func (b *bounded) Read(p []byte) (int, error) {
 	if b.left <= 0 {
-		return 0, errors.New("the mail server says too much")
+		return 0, errors.New("the mail server sends too much data")
 	}
 	n, err := b.Conn.Read(p[:min(len(p), b.left)])
 	b.left -= n
@@ -79,7 +79,7 @@ func mail(ctx context.Context, n *model.Notify, m Message) error {
 	return deliver(c, u.Hostname(), n, m)
 }
 
-// deliver hands a message over.
+// deliver sends a message in a session.
 func deliver(c *smtp.Client, server string, n *model.Notify, m Message) error {
 	from, err := netmail.ParseAddress(n.From)
 	if err != nil {
@@ -120,8 +120,8 @@ func deliver(c *smtp.Client, server string, n *model.Notify, m Message) error {
 	return nil
 }
 
-// letter is a message as RFC 5322 has it. All messages about an incident are one thread, and one that is sent again has the
-// same Message-ID.
+// letter is a message in the format of RFC 5322. All messages about an incident form one thread. One that is resent keeps its
+// Message-ID.
 func letter(from *netmail.Address, to []*netmail.Address, m Message) []byte {
 	title, text := words(m)
 	var b bytes.Buffer

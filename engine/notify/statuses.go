@@ -15,24 +15,24 @@ import (
 // The states of a commit on a host.
 const (
 	statePending = "pending"
-	stateSuccess = "success" // it was converged to; what happens later is no matter of the commit
+	stateSuccess = "success" // the host converged to it; later failures do not change it
 	stateFailure = "failure"
 )
 
-// statusContext is the context of the status for all hosts; that of one has its name after a slash.
+// statusContext is the context of the status for all hosts. That of one host ends with /NAME.
 const statusContext = "homestak"
 
-// mostStatuses is the number of hosts that have a status of their own. Forges limit statuses and requests.
+// mostStatuses is the number of hosts up to which each has a status of its own. Forges limit statuses and requests.
 const mostStatuses = 20
 
 // hostState is the state of the commit in force on a host.
 type hostState struct{ host, state, text string }
 
-// commits queues the statuses of the commit in force, and of one that is refused, as far as they changed.
-func (s *notifierState) commits(rule *model.Notify, seen Seen, now time.Time) {
+// commits queues the statuses that changed, of the commit in force and of a refused one.
+func (s *notifierState) commits(rule *model.Notify, seen Snapshot, now time.Time) {
 	st := seen.Status
 	if st.Last == nil {
-		return // nothing is known since the start
+		return // no pass has ended since the start
 	}
 	var commits []string
 	set := func(commit string, h hostState) {
@@ -44,7 +44,7 @@ func (s *notifierState) commits(rule *model.Notify, seen Seen, now time.Time) {
 			s.Set = map[string]string{}
 		}
 		s.Set[key] = h.state
-		s.Queue = slices.DeleteFunc(s.Queue, func(q Message) bool { return q.Commit == commit && q.Context == h.host }) // one may be on its way
+		s.Queue = slices.DeleteFunc(s.Queue, func(q Message) bool { return q.Commit == commit && q.Context == h.host }) // it replaces one that is not sent yet
 		s.queue(Message{ID: newID(), Kind: kindStatus, At: now.UTC(), Commit: commit, Context: h.host, State: h.state, Text: diag.Line(seen.Mask(h.text))})
 	}
 	if r := st.Refused; r != nil && rule.Covers(st.Identity) {
@@ -73,7 +73,7 @@ func (s *notifierState) commits(rule *model.Notify, seen Seen, now time.Time) {
 }
 
 // hostStates are the states of a commit on the host of this agent, and on those below.
-func hostStates(seen Seen, commit string) []hostState {
+func hostStates(seen Snapshot, commit string) []hostState {
 	st := seen.Status
 	own := hostState{st.Identity, statePending, "converging"}
 	switch {
@@ -102,8 +102,8 @@ func hostStates(seen Seen, commit string) []hostState {
 	return out
 }
 
-// folded is the state of a commit on all hosts: a failure anywhere, or else what waits. Cut is the number of lines that the tree had no
-// room for.
+// folded is the state of a commit on all hosts: failure if it failed on any, success if all applied it, else pending. Cut is the
+// number of lines that the tree had no room for.
 func folded(hosts []hostState, cut int) hostState {
 	applied, broken := 0, []hostState{}
 	for _, h := range hosts {

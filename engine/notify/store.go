@@ -28,7 +28,7 @@ const (
 
 // Message is a message, as it is stored until it is sent.
 type Message struct {
-	ID       string     `json:"id"` // the same one whenever it is sent
+	ID       string     `json:"id"` // kept when it is resent
 	Kind     kind       `json:"kind"`
 	At       time.Time  `json:"at"`
 	Agent    string     `json:"agent,omitempty"`
@@ -36,7 +36,7 @@ type Message struct {
 	Since    time.Time  `json:"since,omitzero"`
 	Flaps    bool       `json:"flaps,omitempty"`
 	Members  []incident `json:"members,omitempty"`
-	More     int        `json:"more,omitempty"` // members that it does not name
+	More     int        `json:"more,omitempty"` // members that it does not list
 
 	Commit  string `json:"commit,omitempty"` // of a status
 	Context string `json:"context,omitempty"`
@@ -44,28 +44,28 @@ type Message struct {
 	Text    string `json:"text,omitempty"`
 }
 
-// newID makes an ID that no other message has.
+// newID returns a unique ID.
 func newID() string { return rand.Text() }
 
-// state is what is kept of all notifiers. A state is not changed once it is stored; the next one is a copy.
+// state is the stored state of all notifiers. It is immutable once stored: the next one is a copy.
 type state struct {
 	Version   int                       `json:"version"`
 	Notifiers map[string]*notifierState `json:"notifiers"`
 }
 
-// notifierState is what is kept of one.
+// notifierState is the stored state of one.
 type notifierState struct {
-	Open    []told               `json:"open"`
-	Ended   map[string]time.Time `json:"ended"` // by key of an incident: those that could be back soon
+	Open    []group              `json:"open"`
+	Ended   map[string]time.Time `json:"ended"` // by key: incidents that resolved within flap
 	Queue   []Message            `json:"queue"`
 	Dropped int                  `json:"dropped"` // messages, until a day after the last of them
 	Lost    time.Time            `json:"lost,omitzero"`
-	Set     map[string]string    `json:"set,omitempty"` // by commit and context: the state that was set, or is to be
+	Set     map[string]string    `json:"set,omitempty"` // by commit and context: the state that was queued last
 }
 
 const stateVersion = 1
 
-// readState reads what was kept. What cannot be read is no reason not to start: it costs messages that are sent again.
+// readState reads the stored state. With an error it returns an empty one, which costs messages that are sent twice.
 func readState(file string) (state, error) {
 	s := state{Version: stateVersion, Notifiers: map[string]*notifierState{}}
 	text, err := durable.ReadPrivate(file)
@@ -102,7 +102,7 @@ func (s state) without(rules map[string]*model.Notify, sent map[string]bool) sta
 	return next
 }
 
-// of is the state of a notifier, which is made if there is none.
+// of returns the state of a notifier, and creates it if there is none.
 func (s state) of(name string) *notifierState {
 	of := s.Notifiers[name]
 	if of == nil {
@@ -115,20 +115,20 @@ func (s state) of(name string) *notifierState {
 	return of
 }
 
-// mostQueued is the number of messages that wait for one receiver.
+// mostQueued is the number of messages in the queue of a receiver.
 const mostQueued = 200
 
 // queue appends a message.
 func (s *notifierState) queue(m Message) { s.Queue = append(s.Queue, m) }
 
-// first is the message to send next. Statuses of the newest commit come first: a forge that lost an older one takes none of it, and
-// does not say so for certain.
+// first is the message to send next. Statuses of the newest commit come first: a forge that lost an older commit rejects its
+// statuses, not always with a final error.
 func (s *notifierState) first() Message {
 	newest := s.Queue[len(s.Queue)-1].Commit
 	return s.Queue[slices.IndexFunc(s.Queue, func(m Message) bool { return m.Commit == newest })]
 }
 
-// bound drops messages that nobody can want any more, the oldest ones of too many first.
+// bound drops messages that are too old, and the oldest of too many.
 func (s state) bound(now time.Time) {
 	for _, of := range s.Notifiers {
 		before := len(of.Queue)
@@ -141,7 +141,7 @@ func (s state) bound(now time.Time) {
 	}
 }
 
-// lose counts messages that are dropped.
+// lose counts dropped messages.
 func (s *notifierState) lose(messages int, now time.Time) {
 	if messages > 0 {
 		s.Dropped += messages

@@ -16,7 +16,7 @@ const mostLines = 20
 // what is longer.
 const mostText = 1500
 
-// words puts a message into words: a title of one line, and a text.
+// words returns a message as text: a title of one line, and a body.
 func words(m Message) (title, text string) {
 	if m.Kind == kindTest {
 		return "homestak: test", m.Text
@@ -50,12 +50,12 @@ func words(m Message) (title, text string) {
 	default:
 	}
 	if m.Flaps && m.Kind != kindResolved {
-		b.WriteString("It comes and goes. Its end is reported once it stays away.\n")
+		b.WriteString("It is flapping: recovery is reported once it stays away.\n")
 	}
 	return title, strings.TrimRight(b.String(), "\n")
 }
 
-// place names what an incident is about.
+// place names the object of an incident.
 func place(i incident) string {
 	if i.Address == hostAddress(i.Host) {
 		return i.Host
@@ -63,7 +63,7 @@ func place(i incident) string {
 	return i.Address + " on " + i.Host
 }
 
-// what says in a few words what happened, and where.
+// what summarizes a message: what happened, and where.
 func what(m Message) string {
 	if len(m.Members) == 0 {
 		return "homestak"
@@ -94,7 +94,7 @@ func what(m Message) string {
 // takes.
 type document struct {
 	Version   int          `json:"version"` // 1
-	ID        string       `json:"id"`      // the same one when it is sent again
+	ID        string       `json:"id"`      // kept when it is resent
 	Notify    string       `json:"notify"`
 	State     kind         `json:"state"`    // firing, reminder, resolved or test
 	Incident  string       `json:"incident"` // the same one in all messages about it
@@ -117,8 +117,8 @@ type documented struct {
 	Text        string    `json:"text"`
 }
 
-// gravity is the type of a message, as apprise has it.
-func gravity(m Message) string {
+// severity is the type of a message for apprise.
+func severity(m Message) string {
 	switch {
 	case m.Kind == kindTest:
 		return "info"

@@ -31,7 +31,7 @@ func (s *Service) childReported(before, after wire.Report, child bool) {
 			return !declared || through == after.Identity
 		})
 	}
-	wakeNotices(s)
+	wakeNotifiers(s)
 	if s.above != nil {
 		s.above.PassEnded()
 	}

@@ -109,8 +109,8 @@ type Service struct {
 
 	private, public string // the key for the guests of a child; "": none
 
-	watch   Watcher           // nil: none
-	notices *notify.Notifiers // nil: the agent has a parent
+	watch     Watcher           // nil: none
+	notifiers *notify.Notifiers // nil: the agent has a parent
 }
 
 // New makes a service. It does nothing yet.
@@ -167,7 +167,7 @@ func New(o Options) (*Service, error) {
 	if s.server != nil {
 		s.server.Queue(s.carrier.queue)
 	}
-	openNotices(s)
+	openNotifiers(s)
 	if o.Watch != nil {
 		s.watch = o.Watch(s.changed)
 	}
@@ -192,7 +192,7 @@ func New(o Options) (*Service, error) {
 			passed(st)
 			checksTurned(st)
 			s.Notify(st)
-			wakeNotices(s)
+			wakeNotifiers(s)
 		},
 	}
 	serve := func(context.Context, engine.Desired, agent.HostState) {}
@@ -356,8 +356,8 @@ func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, 
 	s.carrier.settle()
 	group.Go(func() { s.carrier.run(around, s.tasks) })
 	group.Go(func() { s.jobs.run(around) })
-	if s.notices != nil {
-		group.Go(func() { s.notices.Run(around) })
+	if s.notifiers != nil {
+		group.Go(func() { s.notifiers.Run(around) })
 	}
 	group.Go(func() { n.run(around) })
 	group.Go(func() {

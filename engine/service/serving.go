@@ -175,8 +175,8 @@ func (s *Service) ownStatus() agent.Status {
 	out := s.Agent.Status()
 	out.Parent = s.parentStatus()
 	out.Notify = []agent.NotifyStatus{}
-	if s.notices != nil {
-		out.Notify = s.notices.Status()
+	if s.notifiers != nil {
+		out.Notify = s.notifiers.Status()
 	}
 	if s.watch != nil {
 		out.Watch = &agent.WatchStatus{}

@@ -269,9 +269,9 @@ func notifyText(out *rows, s agent.Status, now time.Time) {
 		if n.Error == "" && n.Dropped == 0 {
 			continue
 		}
-		text, tone := diag.Clean(n.Name)+"  sends again", good
+		text, tone := diag.Clean(n.Name)+"  recovered", good
 		if n.Error != "" {
-			text, tone = diag.Clean(n.Name)+"  does not get through", bad
+			text, tone = diag.Clean(n.Name)+"  failing", bad
 			if n.Failing != nil {
 				text += " for " + ago(now, *n.Failing)
 			}

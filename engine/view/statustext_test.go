@@ -229,7 +229,7 @@ func TestNotifiersOfAStatus(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{
-		fmt.Sprintf("%s away  does not get through for 5 min: it answered 503?[31m more; 3 messages waiting", bad),
-		fmt.Sprintf("%s back  sends again; 1 message dropped", good),
+		fmt.Sprintf("%s away  failing for 5 min: it answered 503?[31m more; 3 messages waiting", bad),
+		fmt.Sprintf("%s back  recovered; 1 message dropped", good),
 	}, lines)
 }

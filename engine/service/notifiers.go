@@ -11,26 +11,26 @@ import (
 	"github.com/homestak/homestak-gitops/engine/notify"
 )
 
-// noticesFile keeps what notifiers were told, and what they are to be told.
-const noticesFile = "notify.json"
+// notifiersFile stores open incidents and queued messages.
+const notifiersFile = "notify.json"
 
-// openNotices makes the notifiers of the site. Only an agent without a parent has any: its tree has all incidents.
-func openNotices(s *Service) {
+// openNotifiers opens the notifiers of the site. Only an agent without a parent has any: its tree has all incidents.
+func openNotifiers(s *Service) {
 	if s.above != nil {
 		return
 	}
 	var err error
-	s.notices, err = notify.Open(notify.Options{
-		File: filepath.Join(s.o.Config.DataDir, noticesFile), Look: func() notify.Seen { return seen(s) }, Log: s.o.Log, Pace: s.o.Pace, Web: s.o.Network.Web,
+	s.notifiers, err = notify.Open(notify.Options{
+		File: filepath.Join(s.o.Config.DataDir, notifiersFile), Observe: func() notify.Snapshot { return snapshot(s) }, Log: s.o.Log, Pace: s.o.Pace, Web: s.o.Network.Web,
 	})
 	if err != nil {
-		s.o.Log.Warn("what was sent before is not known, so some messages may be repeated", "error", err)
+		s.o.Log.Warn("the state of notifications is unknown, so some messages may be repeated", "error", err)
 	}
 }
 
-// seen is what notifications are derived from.
-func seen(s *Service) notify.Seen {
-	out := notify.Seen{Mask: func(text string) string { return text }}
+// snapshot is what notifications are derived from.
+func snapshot(s *Service) notify.Snapshot {
+	out := notify.Snapshot{Mask: func(text string) string { return text }}
 	s.carrier.mutex.Lock()
 	site := s.carrier.desired.Site
 	s.carrier.mutex.Unlock()
@@ -59,19 +59,19 @@ func (c *Config) pageEnds() time.Time {
 	return pair.Leaf.NotAfter
 }
 
-// wakeNotices lets the notifiers look: something happened.
-func wakeNotices(s *Service) {
-	if s.notices != nil {
-		s.notices.Wake()
+// wakeNotifiers has the notifiers check the tree soon.
+func wakeNotifiers(s *Service) {
+	if s.notifiers != nil {
+		s.notifiers.Wake()
 	}
 }
 
 // testNotify sends a test by a notifier of the site.
 func testNotify(s *Service) func(ctx context.Context, name string) error {
 	return func(ctx context.Context, name string) error {
-		if s.notices == nil {
+		if s.notifiers == nil {
 			return errors.New("this agent has a parent, and the agent without one sends notifications\nrun this on the machine of that one")
 		}
-		return s.notices.Test(ctx, name)
+		return s.notifiers.Test(ctx, name)
 	}
 }
