@@ -621,7 +621,7 @@ func TestGuestThatIsMadeMeanwhile(t *testing.T) {
 				case strings.HasSuffix(r.URL.Path, "/nodes/father/tasks"):
 					asked.Store(true)
 					time.Sleep(10 * time.Second)
-				case lost && asked.Load():
+				case lost && asked.Load() && strings.Contains(r.URL.Path, "/lxc/"):
 					return http.StatusInternalServerError, false
 				}
 				return 0, false
