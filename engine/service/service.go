@@ -313,7 +313,7 @@ func (s *Service) Once(ctx context.Context, stop <-chan struct{}, w *view.PassPr
 // check its repository now.
 func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, hangups <-chan os.Signal) error {
 	log := s.o.Log
-	n := &notifier{
+	n := &sdNotifier{
 		statuses: make(mailbox, 1), reloads: make(chan time.Time, 1), stopping: stop,
 		notify: sdNotify, stuck: s.Agent.Stuck, log: log, shared: s.o.Simulated != nil,
 	}

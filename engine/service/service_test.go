@@ -450,10 +450,10 @@ homestak_agent_pve_requests_total{class="none",method="GET"} 1
 `, samples(t, c.all()...))
 }
 
-// notified is a notifier at work in a bubble, with what it told.
+// notified is an sdNotifier that runs in a bubble, with its log.
 type notified struct {
-	*notifier
-	log  bytes.Buffer // read when the notifier rests
+	*sdNotifier
+	log  bytes.Buffer // read while the notifier is idle
 	stop chan struct{}
 	end  func()
 
@@ -471,7 +471,7 @@ func (g *notified) stuckSince(t time.Time) {
 
 func startNotifier(watchdog time.Duration) *notified {
 	g := &notified{stop: make(chan struct{})}
-	g.notifier = &notifier{
+	g.sdNotifier = &sdNotifier{
 		statuses: make(mailbox, 1), reloads: make(chan time.Time, 1), stopping: g.stop, watchdog: watchdog,
 		notify: func(state string) error {
 			g.mu.Lock()
@@ -614,7 +614,7 @@ func TestNotifySocket(t *testing.T) {
 
 // A pass that ended before the last one did is one on a machine whose clock was set back.
 func TestMemoryIsGivenBackAlsoWhereTheClockWasSetBack(t *testing.T) {
-	h := &notifier{notify: func(string) error { return nil }}
+	h := &sdNotifier{notify: func(string) error { return nil }}
 	ended := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, at := range []time.Time{ended, ended.Add(-time.Hour)} {
 		h.state(agent.Status{State: agent.Idle, Last: &agent.PassStatus{Ended: at}})
@@ -702,7 +702,7 @@ func TestProgramIsUnmappedAfterALargePass(t *testing.T) { //nolint:paralleltest 
 	memory, err := os.Open("/proc/self/mem") // a page that is read through it is mapped
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, memory.Close()) })
-	n := &notifier{}
+	n := &sdNotifier{}
 	n.giveBack()
 	for _, m := range program {
 		for at := m.from; at < m.to; at += uintptr(os.Getpagesize()) {

@@ -1,7 +1,7 @@
 // Package aspect implements the parts of a spec, one file for each: packages, services, users, … An aspect owns
 // some attributes of spec.Spec. It reads them from a machine, and plans the steps that change them.
 //
-// Read in this order: Of (the definition of an aspect), All (the table of contents), then sysctl.go, the shortest
+// Read in this order: Of (the definition of an aspect), All (the table of contents), then fail2ban.go, the shortest
 // one. The packages below have those of the network, of disks and of Proxmox VE. Package converge runs them all.
 package aspect
 

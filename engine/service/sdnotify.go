@@ -14,10 +14,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// notifier reports to the service manager how the agent is (sd_notify(3)), feeds its
+// sdNotifier reports to the service manager how the agent is (sd_notify(3)), feeds its
 // watchdog, and gives memory back after passes. Without a service manager the notices go
 // nowhere. Its goroutine owns everything in it but the channels.
-type notifier struct {
+type sdNotifier struct {
 	statuses mailbox
 	reloads  chan time.Time // when the manager asked for a reload
 	stopping <-chan struct{}
@@ -61,7 +61,7 @@ const (
 )
 
 // run reports until ctx ends.
-func (n *notifier) run(ctx context.Context) {
+func (n *sdNotifier) run(ctx context.Context) {
 	late := time.NewTimer(readyPatience)
 	defer late.Stop()
 	reloaded := time.NewTimer(0)
@@ -102,7 +102,7 @@ func (n *notifier) run(ctx context.Context) {
 }
 
 // state takes in a status.
-func (n *notifier) state(s agent.Status) {
+func (n *sdNotifier) state(s agent.Status) {
 	tried := s.Repository.Checked != nil || s.Repository.Error != ""
 	if tried {
 		n.isReady()
@@ -120,7 +120,7 @@ func (n *notifier) state(s agent.Status) {
 	}
 }
 
-func (n *notifier) isReady() {
+func (n *sdNotifier) isReady() {
 	if !n.ready {
 		n.ready = true
 		n.send(daemon.SdNotifyReady)
@@ -129,7 +129,7 @@ func (n *notifier) isReady() {
 
 // reloaded ends a reload, if one is open: the check that it asked for has begun, or
 // comes after the pass under way.
-func (n *notifier) reloaded() {
+func (n *sdNotifier) reloaded() {
 	if !n.reload.IsZero() {
 		n.reload = time.Time{}
 		n.send(daemon.SdNotifyReady)
@@ -137,7 +137,7 @@ func (n *notifier) reloaded() {
 }
 
 // feed feeds the watchdog as long as all is well.
-func (n *notifier) feed() {
+func (n *sdNotifier) feed() {
 	since := n.stuck()
 	if since.IsZero() {
 		n.starving = false
@@ -150,7 +150,7 @@ func (n *notifier) feed() {
 	}
 }
 
-func (n *notifier) send(state string) {
+func (n *sdNotifier) send(state string) {
 	if err := n.notify(state); err != nil {
 		n.log.Debug("the service manager got no notice", "error", err)
 	}
@@ -163,7 +163,7 @@ const passWorth = 8 << 20
 // giveBack returns memory to the system after a pass: the agent is mostly idle, and the runtime would keep the
 // memory for minutes. After a pass that was large alone, as each is that loads a commit, it also returns the code
 // of the program. If the process has much memory of others, a collection costs more than it saves.
-func (n *notifier) giveBack() {
+func (n *sdNotifier) giveBack() {
 	if n.shared {
 		return
 	}
