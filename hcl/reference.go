@@ -146,7 +146,8 @@ func (p *page) inner(s *lang.Schema, rule string, defaults reflect.Value, way st
 // row is one attribute: its name, in brackets its type, the default and the cost of a change, and its meaning.
 type row [3]string
 
-// list writes the attributes of a block. Those that the same block of the first type of node has too are only named.
+// list writes the attributes of a block, in one line those with the same text. Those that the same block of the first type of
+// node has too are only named.
 func (p *page) list(rule string, rows []row) {
 	p.rows[rule] = rows
 	if p.first != "" {
@@ -164,7 +165,12 @@ func (p *page) list(rule string, rows []row) {
 			p.printf("As in `%s`: %s. Besides:\n\n", first, strings.Join(same, ", "))
 		}
 	}
-	for _, r := range rows {
+	rows = slices.Clone(rows)
+	for i, r := range rows {
+		if i+1 < len(rows) && rows[i+1][1] == r[1] && rows[i+1][2] == r[2] {
+			rows[i+1][0] = r[0] + ", " + rows[i+1][0]
+			continue
+		}
 		p.printf("* %s%s: %s\n", r[0], r[1], r[2])
 	}
 	if len(rows) > 0 {

@@ -21,6 +21,10 @@ func commandsPage(root *cobra.Command) []byte {
 	fmt.Fprintf(&b, "# Commands\n\n<!-- Made by `homestak-gitops docs`; do not edit. -->\n\n%s\n", root.Long)
 	verbPages(&b, root, "##", shared)
 	fmt.Fprint(&b, "\n## Shared flags\n\nAll commands have `--color` and `--verbose`.\n\n")
+	for _, g := range flagGroups {
+		fmt.Fprintf(&b, "* *%s*: `--%s`\n", g[0], strings.Join(g[1:], "`, `--"))
+	}
+	fmt.Fprintln(&b)
 	root.PersistentFlags().VisitAll(func(f *pflag.Flag) { shared[f.Name] = flagRow(f) })
 	for _, name := range slices.Sorted(maps.Keys(shared)) {
 		b.WriteString(shared[name])
@@ -30,6 +34,12 @@ func commandsPage(root *cobra.Command) []byte {
 		fmt.Fprintf(&b, "| %d | %s |\n", c.Code, c.Meaning)
 	}
 	return b.Bytes()
+}
+
+// flagGroups are shared flags that many verbs have together, each after the name of its group.
+var flagGroups = [][]string{
+	{"of the site", "host", "manifest", "mode", "secrets", "site", "timeout", "var"},
+	{"of the agent", "config", "data-dir", "socket"}, {"of a server", "key-file", "pin", "server"},
 }
 
 // sharedFlags returns the rows of the shared flags by their names. If a name has several
@@ -48,7 +58,9 @@ func sharedFlags(root *cobra.Command) map[string]string {
 			}
 		})
 		for _, c := range of.Commands() {
-			visit(c)
+			if c.Name() != "completion" {
+				visit(c)
+			}
 		}
 	}
 	visit(root)
@@ -62,7 +74,10 @@ func verbPages(b *bytes.Buffer, of *cobra.Command, level string, shared map[stri
 			continue
 		}
 		name := strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
-		fmt.Fprintf(b, "\n%s %s\n\n%s.\n\n    %s\n", level, name, c.Short, strings.TrimSuffix(c.UseLine(), " [flags]"))
+		fmt.Fprintf(b, "\n%s %s\n\n%s.\n", level, name, c.Short)
+		if use := strings.TrimSuffix(c.UseLine(), " [flags]"); use != c.CommandPath() {
+			fmt.Fprintf(b, "\n    %s\n", use)
+		}
 		if c.Name() == "completion" { // its verbs are the shells, which its own help shows
 			continue
 		}
@@ -82,7 +97,7 @@ func flagList(b *bytes.Buffer, fs *pflag.FlagSet, shared map[string]string) {
 		switch row := flagRow(f); {
 		case row == "":
 		case shared[f.Name] == row:
-			others = append(others, "`--"+f.Name+"`")
+			others = append(others, f.Name)
 		default:
 			rows.WriteString(row)
 		}
@@ -90,8 +105,18 @@ func flagList(b *bytes.Buffer, fs *pflag.FlagSet, shared map[string]string) {
 	if rows.Len() > 0 {
 		fmt.Fprintf(b, "\n%s", rows.String())
 	}
-	if len(others) > 0 {
-		fmt.Fprintf(b, "\n[Shared](#shared-flags): %s\n", strings.Join(others, ", "))
+	var names []string
+	for _, g := range flagGroups {
+		rest := slices.DeleteFunc(slices.Clone(others), func(name string) bool { return slices.Contains(g[1:], name) })
+		if len(rest) == len(others)-len(g[1:]) {
+			names, others = append(names, "*"+g[0]+"*"), rest
+		}
+	}
+	for _, name := range others {
+		names = append(names, "`--"+name+"`")
+	}
+	if len(names) > 0 {
+		fmt.Fprintf(b, "\n[Shared](#shared-flags): %s\n", strings.Join(names, ", "))
 	}
 }
 

@@ -18,12 +18,12 @@ type Manifest struct {
 	OnError     string     `hcl:"on_error,optional" doc:"stop, rollback or continue when a step goes wrong."`
 	Execution   *execution `hcl:"execution,block" doc:"How nodes are configured unless they say otherwise."`
 	Settings    *Settings  `hcl:"settings,block" doc:"Time limits, and settings of test."`
-	Owner       string     `hcl:"owner,optional" doc:"Owner of its nodes, unless they name another."`
-	Purpose     string     `hcl:"purpose,optional" doc:"Purpose of its nodes, unless they have another."`
-	Services    []string   `hcl:"services,optional" doc:"Services of its nodes, unless they have a list of their own."`
-	Stacks      []string   `hcl:"stacks,optional" doc:"Stacks of its nodes, unless they have a list of their own."`
-	ReviewBy    string     `hcl:"review_by,optional" doc:"Date of the next review of its nodes, unless they have another."`
-	StorageTier string     `hcl:"storage_tier,optional" doc:"Storage tier of its nodes, unless they have another."`
+	Owner       string     `hcl:"owner,optional" doc:"For nodes that have none."`
+	Purpose     string     `hcl:"purpose,optional" doc:"For nodes that have none."`
+	Services    []string   `hcl:"services,optional" doc:"For nodes that have none."`
+	Stacks      []string   `hcl:"stacks,optional" doc:"For nodes that have none."`
+	ReviewBy    string     `hcl:"review_by,optional" doc:"For nodes that have none."`
+	StorageTier string     `hcl:"storage_tier,optional" doc:"For nodes that have none."`
 	Backup      *Backup    `hcl:"backup,block" doc:"Backups of its nodes that declare none."`
 
 	At    diag.Range

@@ -30,12 +30,12 @@ type Site struct {
 	Upgrade     *Upgrade    `hcl:"upgrade,block" doc:"When children get the program of their parent. Without it, all get it at once."`
 	References  *References `hcl:"references,block" doc:"Files that are searched before a guest is removed. While one of them has its name, address or VMID as a whole word, or cannot be read, the guest stays."`
 	Backup      *Backup     `hcl:"backup,block" doc:"Backups of all nodes, unless a node or its manifest declares others."`
-	Owner       string      `hcl:"owner,optional" doc:"Owner of nodes that name none, as their manifests do."`
-	Purpose     string      `hcl:"purpose,optional" doc:"Purpose of nodes that have none."`
-	Services    []string    `hcl:"services,optional" doc:"Services of nodes that have no list."`
-	Stacks      []string    `hcl:"stacks,optional" doc:"Stacks of nodes that have no list."`
-	ReviewBy    string      `hcl:"review_by,optional" doc:"Date of the next review of nodes that have none."`
-	StorageTier string      `hcl:"storage_tier,optional" doc:"Storage tier of nodes that have none."`
+	Owner       string      `hcl:"owner,optional" doc:"For nodes that have none, and whose manifest has none."`
+	Purpose     string      `hcl:"purpose,optional" doc:"For nodes that have none, and whose manifest has none."`
+	Services    []string    `hcl:"services,optional" doc:"For nodes that have none, and whose manifest has none."`
+	Stacks      []string    `hcl:"stacks,optional" doc:"For nodes that have none, and whose manifest has none."`
+	ReviewBy    string      `hcl:"review_by,optional" doc:"For nodes that have none, and whose manifest has none."`
+	StorageTier string      `hcl:"storage_tier,optional" doc:"For nodes that have none, and whose manifest has none."`
 
 	At         diag.Range
 	Hosts      map[string]*Host
