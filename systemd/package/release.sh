@@ -3,7 +3,8 @@
 #
 # GPG_KEY is the file of the private OpenPGP key that signs the apt repository, and
 # MINISIGN_KEY that of the minisign key, which has no password, that signs the checksums.
-# Without them nothing is signed. GO is the go command, ARCHES are the architectures.
+# Without them nothing is signed. URL is where the folder apt will be served. GO is the
+# go command, ARCHES are the architectures.
 set -eu
 
 version=$1
@@ -17,7 +18,8 @@ case $version in
 [0-9]*.[0-9]*.[0-9]*) ;;
 *) echo "$version is not a version such as 1.2.3" >&2 && exit 1 ;;
 esac
-if ! grep -q "^## \[$version\]" "$top/CHANGELOG.md"; then
+awk -v head="## [$version]" '/^## / { on = index($0, head) == 1 } on' "$top/CHANGELOG.md" >"$out/notes.md"
+if [ ! -s "$out/notes.md" ]; then
   echo "CHANGELOG.md has no section [$version]" >&2
   exit 1
 fi

@@ -2,12 +2,11 @@
 # repository.sh DIR [GPG-KEY]  makes an apt repository of the packages in the folder DIR.
 #
 # With the file of a private OpenPGP key, it is signed, and DIR gets the public key and a
-# .sources file for /etc/apt/sources.list.d. URL is where DIR will be served.
+# .sources file for /etc/apt/sources.list.d, if URL says where DIR will be served.
 set -eu
 
 dir=$(cd "$1" && pwd)
 key=${2:+$(realpath "$2")}
-url=${URL:-https://homestak.github.io/homestak-gitops/apt}
 now=${SOURCE_DATE_EPOCH:?}
 cd "$dir"
 
@@ -37,7 +36,11 @@ sign() { gpg --batch --quiet --yes --digest-algo SHA512 "$@"; }
 sign --clearsign --output InRelease Release
 sign --armor --detach-sign --output Release.gpg Release
 gpg --batch --armor --export >homestak-gitops.asc
+if [ -z "${URL:-}" ]; then
+  echo "$dir has no .sources file: URL does not say where it will be served" >&2
+  exit
+fi
 {
-  printf 'Types: deb\nURIs: %s\nSuites: ./\nSigned-By:\n' "$url"
+  printf 'Types: deb\nURIs: %s\nSuites: ./\nSigned-By:\n' "$URL"
   sed 's/^$/./; s/^/ /' homestak-gitops.asc
 } >homestak-gitops.sources
