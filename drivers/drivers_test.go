@@ -32,7 +32,7 @@ func TestAccess(t *testing.T) {
 	require.NotEmpty(t, drivers.Kinds())
 
 	require.Nil(t, drivers.Kinds().Get("guest"), "no block declares it")
-	require.Nil(t, a.Kinds().Get("guest"), "nobody answers in a simulator")
+	require.Nil(t, a.Kinds().Get("guest"), "a simulated machine has no guests to enter")
 	require.NotNil(t, drivers.Access{}.Kinds().Get("guest").Inside)
 }
 

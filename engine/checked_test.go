@@ -193,8 +193,7 @@ func TestChecksDoNotUseUpTheTimeOfAStep(t *testing.T) {
 	})
 }
 
-// Whoever cancels while a check is waited for gets away at once, and is told what was
-// seen until then.
+// Cancelling while a check is waited for returns at once, with what was seen until then.
 func TestCancellingAWaitForChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := enginetest.NewInn()
@@ -207,12 +206,12 @@ func TestCancellingAWaitForChecks(t *testing.T) {
 		require.Equal(t, 12*time.Second, time.Since(began))
 		require.ErrorIs(t, r.Err, errLeave)
 		require.Contains(t, r.Nodes[0].Error, "failed: db does not answer; tried 2 times")
-		require.NotContains(t, strings.Join(i.Applied, ","), "delete", "nobody may want a removal now")
+		require.NotContains(t, strings.Join(i.Applied, ","), "delete", "a stop asks for no removal")
 	})
 }
 
-// Stopping once lets a change come to its end, and ends the wait for a check at once:
-// that may take minutes, and changes nothing. Nobody may want a removal then.
+// Stopping once completes a running change, and ends the wait for a check at once: that may take minutes, and changes nothing.
+// Nothing is rolled back.
 func TestStoppingEndsTheWaitForACheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := enginetest.NewInn()
@@ -260,7 +259,7 @@ func TestANodeInModePullIsDoneWhenItReports(t *testing.T) {
 
 		r = enginetest.NewInn().Pass(s).Run(t.Context())
 		require.Equal(t, engine.Done, r.Outcome)
-		require.Empty(t, r.Checks, "nobody takes reports")
+		require.Empty(t, r.Checks, "no server takes reports")
 	})
 }
 
@@ -463,6 +462,6 @@ func TestWaitingForTheWriteLockIsReported(t *testing.T) {
 		p.Health.Notify = func(w health.Progress) { told = append(told, fmt.Sprint(w.Step(), ": ", w.String())) }
 		time.AfterFunc(5*time.Second, func() { i.Set("db", false) })
 		require.Equal(t, engine.Done, p.Run(t.Context()).Outcome)
-		require.Equal(t, []string{"box.web: waiting for check up of box.db: db does not answer (0 s of 1m)", "box.web: "}, told, "what comes then is no wait")
+		require.Equal(t, []string{"box.web: waiting for check up of box.db: db does not answer (0 s of 1m)", "box.web: "}, told, "an empty reason ends the wait")
 	})
 }

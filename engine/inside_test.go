@@ -28,7 +28,7 @@ func planned(r engine.Report) []string {
 
 // What is inside of a guest comes after the guest, in its place, and before whatever needs the guest.
 // A node is one line of the report, done when both are.
-func TestWhatIsInsideComesAfterItsGuest(t *testing.T) {
+func TestTheInsideComesAfterItsGuest(t *testing.T) {
 	s := enginetest.InsideSite(map[string]int{"a": 1, "b": 1})
 	for _, n := range s.Manifests["web"].Nodes {
 		if n.Name == "b" {
@@ -67,7 +67,7 @@ func TestChecksHoldAfterTheSpecIsApplied(t *testing.T) {
 	}
 	r := i.Pass(s).Run(t.Context())
 	require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
-	require.Equal(t, 1, asked["inner.a"], "only whether somebody can log in, so far")
+	require.Equal(t, 1, asked["inner.a"], "only whether a login works, so far")
 	require.Equal(t, 2, i.Times("a"))
 	require.Equal(t, "up", r.Nodes[0].Checks[0].Name)
 }
@@ -139,7 +139,7 @@ func TestAStepInsideGoesOn(t *testing.T) {
 
 // What differs inside is changed there, is only reported where the spec says so, and says nothing about
 // the guest of another node where it cannot be seen.
-func TestWhatDiffersInside(t *testing.T) {
+func TestDifferencesInside(t *testing.T) {
 	begin := func(t *testing.T) (*enginetest.Inn, *model.Site) {
 		t.Helper()
 		i, s := enginetest.NewInn(), enginetest.InsideSite(map[string]int{"a": 1, "b": 1})
@@ -182,19 +182,19 @@ func TestWhatDiffersInside(t *testing.T) {
 		i, s := begin(t)
 		a := enginetest.Addr("inner", "a")
 		delete(i.Holds, a)
-		i.Unknown = []model.Unknown{{Scope: "inside of box.a", Why: "nobody can log in", Kind: "inner", Only: []model.Address{a}}}
+		i.Unknown = []model.Unknown{{Scope: "inside of box.a", Why: "no login works", Kind: "inner", Only: []model.Address{a}}}
 		for _, n := range s.Manifests["web"].Nodes {
 			n.Resource.Spec.(*enginetest.Box).Size = 2
 		}
 		r := i.Pass(s).Run(t.Context())
 		require.ElementsMatch(t, []string{"update box.a", "update box.b"}, i.Applied)
 		require.Equal(t, "a:skipped b:completed", enginetest.Statuses(r))
-		require.Contains(t, r.Nodes[0].Error, "inner.a: not created: inside of box.a cannot be read (nobody can log in)")
+		require.Contains(t, r.Nodes[0].Error, "inner.a: not created: inside of box.a cannot be read (no login works)")
 	})
 }
 
 // What is inside goes with its guest, and is not looked at before.
-func TestWhatIsInsideGoesWithItsGuest(t *testing.T) {
+func TestTheInsideGoesWithItsGuest(t *testing.T) {
 	i, s := enginetest.NewInn(), enginetest.InsideSite(map[string]int{"a": 1, "b": 1})
 	require.Equal(t, engine.Done, i.Pass(s).Run(t.Context()).Outcome)
 	i.Applied = nil
@@ -291,7 +291,7 @@ func TestTwoThingsInsideOfAGuest(t *testing.T) {
 }
 
 // What does not follow from a spec is wanted in every node, and where it is not done that is a line of its own.
-func TestWhatIsInsideWithoutASpec(t *testing.T) {
+func TestTheInsideWithoutASpec(t *testing.T) {
 	s := withSecond(enginetest.InsideSite(map[string]int{"a": 1}), "")
 	s.Manifests["web"].Nodes[0].Mode = model.ModePull
 	w, found := s.Want("father")
@@ -300,12 +300,12 @@ func TestWhatIsInsideWithoutASpec(t *testing.T) {
 	require.Equal(t, []model.Address{enginetest.Addr("box", "a")}, w.State[enginetest.Addr("outer", "a")].Needs, "the other one is not there")
 	require.True(t, w.State[enginetest.Addr("box", "a")].Reports)
 
-	w, _ = withSecond(enginetest.InsideSite(map[string]int{"a": 1}), "not installed, since nobody serves").Want("father")
-	require.Equal(t, []model.Deferred{{Address: "outer.a", Why: "not installed, since nobody serves"}}, w.Deferred)
+	w, _ = withSecond(enginetest.InsideSite(map[string]int{"a": 1}), "not installed, since no server runs").Want("father")
+	require.Equal(t, []model.Deferred{{Address: "outer.a", Why: "not installed, since no server runs"}}, w.Deferred)
 	require.Contains(t, w.State, enginetest.Addr("inner", "a"))
 }
 
-// A spec that cannot be withdrawn yet is deferred, with the reason; one of which nobody knows how its guest was entered is warned of.
+// A spec that cannot be withdrawn yet is deferred, with the reason. If the way into its guest is unknown, there is a warning.
 func TestALostSpecThatStays(t *testing.T) {
 	was := enginetest.InsideSite(map[string]int{"a": 1})
 	s := enginetest.InsideSite(map[string]int{"a": 1})

@@ -144,7 +144,7 @@ func TestPartOfTheStepsFail(t *testing.T) {
 	require.Empty(t, r.Findings, "what is told at a node is not told twice")
 }
 
-func TestWhatFailsBesideTheNodesIsAFinding(t *testing.T) {
+func TestFailuresBesideTheNodesAreFindings(t *testing.T) {
 	h := &enginetest.Host{Fail: map[string]error{"disk.base": errors.New("checksum mismatch")}}
 	r := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h).Run(t.Context())
 	require.Equal(t, engine.Failed, r.Outcome)
@@ -173,7 +173,7 @@ func TestAGuardRefusesOneAndTheRestIsDone(t *testing.T) {
 	require.Contains(t, r.Nodes[1].Error, "no ownership tag")
 }
 
-func TestWhatIsOutOfSightIsNoSuccess(t *testing.T) {
+func TestUnseenPartsAreNotSuccess(t *testing.T) {
 	h := &enginetest.Host{Unknown: []model.Unknown{{Scope: "node two", Why: "offline"}}}
 	r := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h).Run(t.Context())
 	require.Equal(t, engine.Partly, r.Outcome)
@@ -431,9 +431,9 @@ func (observedFunc) Enter(engine.Phase)          {}
 func (observedFunc) Step(apply.Event)            {}
 func (f observedFunc) Observed(o model.Observed) { f(o) }
 
-// TestWhatIsSettledIsNotWarnedOf: a warning of the site about an object beside the guests
+// TestWarningsOfPresentObjectsAreOmitted: a warning of the site about an object beside the guests
 // is told by a plan only as long as the object is not there as it is wanted. All others stay.
-func TestWhatIsSettledIsNotWarnedOf(t *testing.T) {
+func TestWarningsOfPresentObjectsAreOmitted(t *testing.T) {
 	warning := func(address, source string) diag.Finding {
 		return diag.Finding{Severity: diag.Warning, Source: source, Address: address, Summary: "of " + address + " by " + source}
 	}
@@ -701,7 +701,7 @@ func TestRulesGetTheScopeOfThePass(t *testing.T) {
 }
 
 // A guard of the plan keeps a single step back; that is no denial.
-func TestAStepThatIsKeptBackIsNoDenial(t *testing.T) {
+func TestAWithheldStepIsNotADenial(t *testing.T) {
 	h := &enginetest.Host{Unmanaged: []model.Unmanaged{{VMID: 500, Name: "a", Kind: "vm", Why: "no ownership tag", Claims: enginetest.Addr("box", "a")}}}
 	r := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h).Run(t.Context())
 	require.Equal(t, engine.Refused, r.Outcome)
@@ -710,7 +710,7 @@ func TestAStepThatIsKeptBackIsNoDenial(t *testing.T) {
 }
 
 // Rules that are cut off by a stop did not deny anything.
-func TestAStopWhileRulesAreAskedIsNoDenial(t *testing.T) {
+func TestAStopDuringEvaluationIsNotADenial(t *testing.T) {
 	h, stop := &enginetest.Host{}, make(chan struct{})
 	s := enginetest.Site(map[string]int{"a": 1})
 	p := enginetest.Pass(s, h)
@@ -729,7 +729,7 @@ func TestAStopWhileRulesAreAskedIsNoDenial(t *testing.T) {
 }
 
 // Nor is a site that could not be read because there was no time.
-func TestAStopWhileTheSiteIsReadIsNoBadSite(t *testing.T) {
+func TestAStopDuringLoadingIsNotABadSite(t *testing.T) {
 	stop := make(chan struct{})
 	p := enginetest.Pass(nil, &enginetest.Host{})
 	p.Stop = stop

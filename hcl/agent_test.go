@@ -412,7 +412,7 @@ func TestS1OwnershipKeysInSecrets(t *testing.T) {
 }
 
 // No file of a site can name such a key, nor get at it through the section: it would reach specs and guests.
-func TestS1OwnershipKeysAreNoValues(t *testing.T) {
+func TestS1OwnershipKeysAreNotValues(t *testing.T) {
 	key := strings.Repeat("0a", 32)
 	s, found := hcl.ParseSecrets("s.yaml", []byte("auth:\n  ownership_key: "+key+"\n  ownership_keys:\n    father: "+key+"\n"), nil)
 	require.Empty(t, found)

@@ -209,7 +209,7 @@ func claimGuest(spec any) []model.Claim {
 func testKinds() model.Kinds {
 	return model.Kinds{
 		{Name: "vm", Block: "node", Doc: "A virtual machine.", Guest: true, New: newGuest, Resolve: resolveGuest, Claims: claimGuest},
-		{Name: "ct", Block: "node", Doc: "A container.", Guest: true, Absent: map[string]string{"notes": "nobody reads them in a container. Leave it out"}, New: func() any { return &container{Unprivileged: true} }, Resolve: func(r *model.Resource, _ model.Scope) []model.Problem {
+		{Name: "ct", Block: "node", Doc: "A container.", Guest: true, Absent: map[string]string{"notes": "containers have none. Leave it out"}, New: func() any { return &container{Unprivileged: true} }, Resolve: func(r *model.Resource, _ model.Scope) []model.Problem {
 			if r.Spec.(*container).Template == "" {
 				return []model.Problem{{Summary: "ct without template", Detail: "Write template = template.NAME."}}
 			}

@@ -36,7 +36,7 @@ func shown(found diag.List) string {
 	return b.String()
 }
 
-func TestWhatRulesSay(t *testing.T) {
+func TestFindingsOfRules(t *testing.T) {
 	s := set(t, "policy/say.rego", `package homestak.site
 
 deny contains "memory is dear\nUse less.\n" if input.version == 1
@@ -111,7 +111,7 @@ func TestFindingsOfAnotherShapeDeny(t *testing.T) {
 }
 
 // A message is one line of printable text, whatever it was made of.
-func TestMessagesAreTamed(t *testing.T) {
+func TestMessagesAreOnePrintableLine(t *testing.T) {
 	s := set(t, "policy/x.rego", `package homestak.site
 deny contains {"rule": "r\u001b[2J", "message": "red \u001b[31m\u202e text", "fix": "line\r\n\u0007line"} if true
 deny contains concat("", ["long " | some i in numbers.range(1, 1000)]) if true
@@ -313,8 +313,7 @@ func TestExportStaysInItsFolder(t *testing.T) {
 	require.Error(t, policy.Export(outside))
 }
 
-// Who exports into the site's own folder has the rules twice. That changes nothing, as
-// long as nobody edits them.
+// An export into the site's own folder contains the rules twice. That changes nothing as long as it is not edited.
 func TestExportedRulesInASite(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, policy.Export(filepath.Join(dir, "policy")))
@@ -575,7 +574,7 @@ func TestSilentPoliciesDeny(t *testing.T) {
 }
 
 // A field that the checks cannot follow to the input may be anything.
-func TestFieldsThatAreThereAreNoFindings(t *testing.T) {
+func TestExistingFieldsAreNotFindings(t *testing.T) {
 	s := set(t, "policy/lib/lib.rego", `package lib
 posture(n) := n.spec.access.posture
 any_name(x) := x.anything
@@ -655,7 +654,7 @@ func (u unreadable) Open(name string) (fs.File, error) {
 	return u.FS.Open(name)
 }
 
-// A policy that nobody could read might have denied.
+// An unreadable policy might have denied, so it denies.
 func TestUnreadablePoliciesDeny(t *testing.T) {
 	rule := &fstest.MapFile{Data: []byte("package homestak.site\n")}
 	for _, c := range []struct {
@@ -676,7 +675,7 @@ func TestUnreadablePoliciesDeny(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoPolicyIsLeftAlone(t *testing.T) {
+func TestOtherFilesAreIgnored(t *testing.T) {
 	s := set(t, "policy/README.md", "{{{", "policy/.hidden/x.rego", "{{{", "policy/.x.rego", "{{{", "policy/x_test.rego", "{{{", "other/x.rego", "{{{", "x.rego", "{{{",
 		"policy/deep/down/x.rego", "package homestak.site\ndeny contains \"found\" if true\n")
 	require.Equal(t, []string{"error: found [policy]"}, checkSite(t, s, site()))
@@ -700,7 +699,7 @@ func TestAProgramThatStopsIsWaitedFor(t *testing.T) {
 
 // A call that never looks whether it was stopped is left behind, so that the caller has
 // its answer; until it has ended, nothing further is begun.
-func TestWhatDoesNotStopIsLeftBehind(t *testing.T) {
+func TestACallThatDoesNotStopIsAbandoned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := policy.Limited(5 * time.Second)
 		deaf := make(chan struct{})

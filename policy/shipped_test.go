@@ -54,7 +54,7 @@ func TestSiteRules(t *testing.T) {
 			[]string{"manifests/web.hcl:5:3: error: VMID 10001 of web-1 is outside of the site's ranges [policy]"},
 		},
 		{"no ranges, no pattern", func(s *model.Site) { s.VMIDRanges, s.Naming = nil, nil }, nil},
-		{"recipes are nobody's deployment", func(s *model.Site) { s.Manifests["recipe"].Nodes[0].VMID = 7 }, nil},
+		{"recipes are not deployed", func(s *model.Site) { s.Manifests["recipe"].Nodes[0].VMID = 7 }, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			site := site()

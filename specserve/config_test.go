@@ -93,8 +93,8 @@ func TestConfig(t *testing.T) {
 	require.Equal(t, 405, s.ask("POST", "/config/inner").status)
 }
 
-// A child that has left the site stays known as long as it is on the host: it gets to know that it leaves,
-// and may report that it is empty. There is no spec for it any more.
+// A child that has left the site stays known as long as it is on the host: it learns that it leaves, and may report that it is
+// empty. There is no spec for it any more.
 func TestLeavingChild(t *testing.T) {
 	s := serveLimits(t, unlimited())
 	s.publishTree(map[string]bool{"gone": true})
@@ -283,7 +283,7 @@ func TestAnswer(t *testing.T) {
 }
 
 // A commit is served as a whole or not at all.
-func TestWhatIsWrongWithACommit(t *testing.T) {
+func TestInvalidCommitsAreNotServed(t *testing.T) {
 	for want, change := range map[string]func(*model.Site){
 		"error: secret passwords.x is not known here":            func(s *model.Site) { s.Specs["node_token"].Missing = []string{"passwords.x"} },
 		"error: the spec of node own is too large to be fetched": func(s *model.Site) { s.Specs["node_token"].Config.Files[0].Content = strings.Repeat("x", 8<<20) },
@@ -472,7 +472,7 @@ func TestConfigOfAChild(t *testing.T) {
 	_, _, changed := config(t, made(t, CatalogInput{Site: s, Agent: "father", Needs: needs}), "inner")
 	require.NotEqual(t, tag, changed)
 
-	// Where nobody knows who needs what, nobody gets anything but what is its own.
+	// While it is unknown which child needs what, each gets only what is its own.
 	blind, _, _ := config(t, made(t, CatalogInput{Site: s, Agent: "father"}), "inner")
 	require.Nil(t, blind.Secrets["passwords"]["app"])
 }

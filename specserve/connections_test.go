@@ -60,7 +60,7 @@ func TestRates(t *testing.T) {
 	other := key(1)
 	other.About = "web-1"
 	_, ok := r.Take(other, now)
-	require.True(t, ok, "what it asks about is counted by itself")
+	require.True(t, ok, "each node has a count of its own")
 }
 
 // What counts may be known only when it is over.
@@ -72,7 +72,7 @@ func TestWaitAndCount(t *testing.T) {
 	for range 10 { // they were under way together
 		r.Count(key(1), start)
 	}
-	require.Equal(t, time.Second, r.Wait(key(1), start), "nobody waits for more than the burst")
+	require.Equal(t, time.Second, r.Wait(key(1), start), "no wait is longer than the burst")
 	require.Zero(t, r.Wait(key(1), start.Add(time.Second)))
 	require.Zero(t, r.Wait(key(2), start))
 }
@@ -176,7 +176,7 @@ func wide() connectionBounds {
 }
 
 // The client with the most unverified connections gives way: by its oldest that is idle, else by its oldest.
-func TestS4WhoGivesWay(t *testing.T) {
+func TestS4TheBusiestClientGivesWay(t *testing.T) {
 	b := wide()
 	b.Unverified = 5
 	l := newTable(t, b)
@@ -262,6 +262,6 @@ func TestS4IdleLife(t *testing.T) {
 		later(time.Hour)
 		require.False(t, node.closed.Load())
 		require.False(t, slow.closed.Load(), "requests have deadlines of their own")
-		require.Empty(t, l.noted, "nobody had too many")
+		require.Empty(t, l.noted, "no client had too many")
 	})
 }

@@ -36,7 +36,7 @@ func TestWaitingHosts(t *testing.T) {
 
 // Only a machine that joined under a name that the site does not have waits for a commit. A host of another parent, and a nested
 // child that left, are told something else.
-func TestWhoWaits(t *testing.T) {
+func TestWaitingForACommit(t *testing.T) {
 	s := serveLimits(t, unlimited())
 	tree, needs := withChild()
 	tree.Hosts = map[string]*model.Host{"branch-1": {Name: "branch-1", Parent: "mother"}, "branch-2": {Name: "branch-2"}}

@@ -251,7 +251,7 @@ func expected(path string) int {
 	}
 }
 
-// Whatever is sent as credentials, it opens nothing, and nobody reads it in the log or the answer.
+// No text that is sent as credentials opens anything, or appears in the log or the answer.
 func FuzzAuthorization(f *testing.F) {
 	c, text := tinyCatalog(f)
 	for _, seed := range []string{"", "Bearer", "Bearer ", "Bearer x", "bearer a.b", "Basic eDp5", "Bearer " + text[:20], "Bearer \x00", "Bearer a.b.c"} {

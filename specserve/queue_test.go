@@ -55,7 +55,7 @@ func document(t *testing.T, v any) *strings.Reader {
 	return strings.NewReader(string(text))
 }
 
-// A node reads and answers its own queue, and nobody else does.
+// Only the node itself reads and answers its queue.
 func TestQueueOfANode(t *testing.T) {
 	s, queue, asked := queued(t)
 	pins, err := wire.ParsePins(s.pins)

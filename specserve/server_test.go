@@ -186,7 +186,7 @@ func (s *served) mint(k keys.Key, node string) string {
 	return text
 }
 
-// answer is what came back.
+// answer is a response with its body.
 type answer struct {
 	status int
 	header http.Header
@@ -912,7 +912,7 @@ func TestHook(t *testing.T) {
 		{"not signed, gitlab", "/hook/gitlab", push, nil, 401, "E300", false},
 		{"of another body", "/hook/github", push + " ", []string{"X-Hub-Signature-256", "sha256=" + signature(secret("github"), push)}, 401, "E301", false},
 		{"by another secret", "/hook/gitea", push, []string{"X-Gitea-Signature", signature([]byte("canary"), push)}, 401, "E301", false},
-		{"a token of nobody", "/hook/gitlab", push, []string{"X-Gitlab-Token", "canary"}, 401, "E301", false},
+		{"an unknown token", "/hook/gitlab", push, []string{"X-Gitlab-Token", "canary"}, 401, "E301", false},
 		{"the operator key", "/hook/github", push, bearer(string(s.access.Operator)), 401, "E300", false},
 		{"unknown", "/hook/bitbucket", push, nil, 404, "E100", false},
 		{"none", "/hook/", push, nil, 404, "E100", false},

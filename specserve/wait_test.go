@@ -187,7 +187,7 @@ func TestNoReportCapturesAWake(t *testing.T) {
 	// Nor does a report of a child that is not served any more.
 	put("gone", wire.ReportNode{Name: "lost", Parent: "gone"})
 	lost("lost")
-	// A node in mode push waits for nobody.
+	// A node in mode push does not wait.
 	require.Equal(t, wire.AskedPushed, w.Wake("pushed"))
 
 	// While the child does not wait it is kept for it, once for each node and of so many nodes.

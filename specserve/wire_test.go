@@ -57,8 +57,7 @@ func (s *served) raw(bytes string) answer {
 	return answer{got.StatusCode, got.Header, string(body)}
 }
 
-// Paths reach nothing but the table of endpoints: these bytes are sent as they stand here, by
-// somebody who may fetch the spec of own.
+// Paths reach only the table of endpoints. A client that may fetch the spec of own sends these bytes as they are here.
 func TestTraversal(t *testing.T) {
 	s := started(t)
 	send := func(target string) answer {
@@ -121,7 +120,7 @@ func TestTraversal(t *testing.T) {
 		require.Empty(t, got.header.Get("X-Injected"))
 		require.Empty(t, got.header.Get("Location"), "no path is corrected")
 	}
-	// What is not HTTP, net/http refuses by itself.
+	// net/http refuses what is not HTTP.
 	for _, target := range []string{"/spec/own\x00", "/spec/ own", "spec/own", "/spec/%zz", "*"} {
 		got := send(target)
 		require.Contains(t, []int{400, 404}, got.status, "%q", target)
@@ -193,8 +192,8 @@ func TestLargeRequests(t *testing.T) {
 	require.Less(t, time.Since(began), 5*time.Minute, "it does not hang")
 }
 
-// Who was refused too often about a node has to wait, with the right token of the site, too: else it could go
-// on guessing. Whoever is answered well is not limited.
+// A client that was refused too often about a node has to wait, also with the right token of the site: otherwise it could
+// continue to guess. Good answers are not limited.
 func TestTooMany(t *testing.T) {
 	l := Usual()
 	l.RefusalsPerNode.Burst, l.Refusals.Burst = 3, 8
@@ -223,8 +222,8 @@ func TestTooMany(t *testing.T) {
 	require.Equal(t, 1, strings.Count(s.log.String(), "level=WARN"), "one line for a client, however often it tries")
 }
 
-// Somebody who guesses keeps nobody out who has a provisioning token, though they share an address. Of two
-// thousand guesses only a few are compared with anything, or put before the rules of the site.
+// A client that guesses does not lock out one with a provisioning token at the same address. Of two thousand guesses only a few
+// are compared with a token, or put before the rules of the site.
 func TestNeighboursOfAGuesser(t *testing.T) {
 	l := Usual()
 	l.RefusalsPerNode.Burst, l.Refusals.Burst = 3, 8
@@ -511,8 +510,8 @@ func TestEveryByteMatters(t *testing.T) {
 	}
 }
 
-// The program and the repository need a credential that is good, also where the posture of a node lets
-// its network fetch specs: whoever needs them has a token.
+// The program and the repository need a valid credential, also where the posture of a node lets its network fetch specs: clients
+// that need them have a token.
 func TestDownloadsUnderEveryMethod(t *testing.T) {
 	s := withRepository(t)
 	expired, err := keys.MintToken(s.keys[0], keys.Claims{Node: "inner", Spec: "base", Issued: 1, Expires: 2})
@@ -633,7 +632,7 @@ func (s *served) sent(method, path, authorization string) answer {
 
 // Who gets what: the repository is for its key and for children, the program for all who have a
 // credential that is good.
-func TestWhoMayDownload(t *testing.T) {
+func TestAccessToDownloads(t *testing.T) {
 	s := withRepository(t)
 	basic := func(password string) string {
 		return "Basic " + base64.StdEncoding.EncodeToString([]byte("git:"+password))

@@ -156,7 +156,7 @@ func (d *day) withdraw() {
 	d.commit("One fewer")
 }
 
-// byHand is what somebody does on the host: a guest is off, one gone, one renamed.
+// byHand is a person at work on the host: one guest is switched off, one removed, one renamed.
 func (d *day) byHand() {
 	ours := d.managed()
 	names := slices.Sorted(maps.Keys(ours))
@@ -194,7 +194,7 @@ func (d *day) darkness() {
 	d.dark.Store(false)
 }
 
-// lost is a repository that is away, while somebody works on the host.
+// lost is a repository that is away while a person works on the host.
 func (d *day) lost() {
 	d.repo.Remove()
 	d.byHand()
@@ -218,7 +218,7 @@ func (d *day) forbidden() {
 	d.pushed = d.repo.Commit(map[string]string{"posture.hcl": sourcetest.Gone}, "As it was")
 }
 
-// rest is a suspension that ends by itself, with a commit that waits for that.
+// rest is a suspension with an end, and a commit that waits for it.
 func (d *day) rest() {
 	until := time.Now().Add(15 * time.Minute)
 	require.NoError(d.t, d.agent.Suspend(ledger.Suspension{Reason: "disks are swapped", By: "ops", Since: time.Now(), Until: &until}))

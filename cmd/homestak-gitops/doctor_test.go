@@ -40,7 +40,7 @@ var updateDoctor = flag.Bool("update-doctor", false, "write what doctor says int
 //	token NAME USER!TOKEN SEP     make user and token without any rights, and have the site use it
 //	admin NAME METHOD PATH K=V... what the administrator of the host does
 //	lock NAME VMID LOCK           a task died and left this lock
-//	put NAME VMID GUEST [ct] [template]   put a guest of somebody else there
+//	put NAME VMID GUEST [ct] [template]   create an unmanaged guest
 //	doctor CODE ARG...            run it, look at its exit code, keep what it says in out
 func TestDoctorScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{

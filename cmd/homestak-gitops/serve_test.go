@@ -97,7 +97,7 @@ func TestN9MintWritesAFileThatFetchAccepts(t *testing.T) {
 	require.NotRegexp(t, `token mint[^\n]*>`, string(page), "the page shows a way that works")
 }
 
-// A node fetches from its parent, as node.json says or as somebody writes it; the token is never shown.
+// A node fetches from the parent of node.json, or of the flags; the token is never shown.
 func TestConfigFetchFromAParent(t *testing.T) {
 	const canary = "canary-token"
 	status := http.StatusOK

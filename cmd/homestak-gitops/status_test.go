@@ -281,7 +281,7 @@ func (s *serverStage) get(ctx context.Context, path, token string, begun func())
 	return reply{got.StatusCode, string(text), err}
 }
 
-// elsewhere are the flags of somebody on another machine.
+// elsewhere are the flags for use from another machine.
 func (s *serverStage) elsewhere(key string) []string {
 	return []string{"--server", "https://" + s.server.Address, "--pin", s.server.Pins[0], "--key-file", filepath.Join(s.keys(), key)}
 }

@@ -235,7 +235,7 @@ func cancel(t *testing.T, m *machine) {
 	for m.run(nil, "test", "-s", dir+"/pid").Code != 0 {
 		select {
 		case err := <-done:
-			require.NoError(t, err, "it has ended by itself")
+			require.NoError(t, err, "it has ended already")
 			return
 		default:
 		}

@@ -180,7 +180,7 @@ func TestPush(t *testing.T) {
 }
 
 // Who may enter containers is known before anything is tried.
-func TestR9WhoMayEnterContainers(t *testing.T) {
+func TestR9AccessToContainers(t *testing.T) {
 	for says, answer := range map[string]guest.Output{
 		"": {Out: "0\n"},
 		"pct exec needs root, and this program runs as user 998, as the agent of the installed unit does": {Out: "998\n"},

@@ -285,7 +285,7 @@ func TestDetachedByHandFromARunningGuest(t *testing.T) {
 				w.Apply()
 				volume, all := file(w.Guest(10000).Config[c.slot]), volumesOf(w, 10000)
 				require.NotEmpty(t, volume)
-				w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "unused0", "local-zfs:vm-10000-disk-9") }) // what it is nobody knows
+				w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "unused0", "local-zfs:vm-10000-disk-9") }) // the program cannot know what it is
 				_, err := w.Driver.Put(t.Context(), c.url, map[string]any{"delete": c.slot})
 				require.NoError(t, err)
 				require.NotEmpty(t, w.Guest(10000).Pending)
@@ -395,9 +395,9 @@ func TestMountGrowsWhileItsChangeWaits(t *testing.T) {
 	})
 }
 
-// TestAGrowthThatDiedHalfWayIsNoSuccess: PVE has grown the volume and not said so in the
+// TestAnInterruptedGrowthIsNotASuccess: PVE has grown the volume and not said so in the
 // configuration, and takes the order no second time.
-func TestAGrowthThatDiedHalfWayIsNoSuccess(t *testing.T) {
+func TestAnInterruptedGrowthIsNotASuccess(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.ct("cache", func(c *guest.CT) { c.Disks = []guest.CTDisk{{Name: "data", Size: 8, Path: "/srv"}} })
 		w.Apply()
@@ -611,7 +611,7 @@ func TestEveryKeyOfAContainer(t *testing.T) {
 				key = family
 			}
 			hand, ok := byHand[key]
-			require.True(t, ok, "nobody tries %s", key)
+			require.True(t, ok, "no case covers %s", key)
 			value := whole.Config[key]
 			for _, change := range []string{hand, "(deleted)"} {
 				set := change

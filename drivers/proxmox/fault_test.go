@@ -180,7 +180,7 @@ func live(t *testing.T, r *storyRun, c chapters) {
 		}
 		require.Empty(t, g.Lock, g.VMID)
 		for key, value := range g.Config {
-			require.False(t, strings.HasPrefix(key, "unused"), "%d has a disk that nobody wants: %s", g.VMID, value)
+			require.False(t, strings.HasPrefix(key, "unused"), "%d has a disk that no file declares: %s", g.VMID, value)
 			volume, _, _ := strings.Cut(value, ",")
 			inUse[volume] = true
 		}
@@ -408,9 +408,8 @@ func TestACreateThatDies(t *testing.T) {
 	}
 }
 
-// TestATaskThatDies in the middle of a change is no change that was made: the step
-// fails, and what follows brings the guest to what is wanted, once whoever runs the
-// host took away a lock that stayed. Nothing is doubled.
+// TestATaskThatDies: if a task dies in the middle of a change, the step fails. Once the administrator has removed a lock that
+// stayed, later passes complete the change, and nothing exists twice.
 func TestATaskThatDies(t *testing.T) {
 	for kind, c := range map[string]struct {
 		change func(*world)
@@ -480,9 +479,9 @@ func TestATaskThatDies(t *testing.T) {
 	}
 }
 
-// TestWarningsAreNoFailure: PVE ends a task that did its work with the number of what
+// TestWarningsAreNotFailures: PVE ends a task that did its work with the number of what
 // it would have liked otherwise, here a firmware without a disk of its own.
-func TestWarningsAreNoFailure(t *testing.T) {
+func TestWarningsAreNotFailures(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", func(v *guest.VM) { v.Options = map[string]string{"bios": "ovmf"} })
 		w.Apply()

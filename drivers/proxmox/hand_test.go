@@ -132,8 +132,7 @@ func TestUnverifiedDisksAreNotAttached(t *testing.T) {
 	}
 }
 
-// TestStepsWithoutADigestVerifyTheGuest: between plan and step the guest went and somebody
-// else's got its VMID.
+// TestStepsWithoutADigestVerifyTheGuest: between plan and step the guest was removed, and an unmanaged one got its VMID.
 func TestStepsWithoutADigestVerifyTheGuest(t *testing.T) {
 	for name, edit := range map[string]func(*guest.VM){
 		"stop": func(v *guest.VM) { v.Power = "stopped" },
@@ -262,8 +261,8 @@ func TestCloneThatDiedIsNamed(t *testing.T) {
 	})
 }
 
-// TestAddressesStayWhereACardChanges: they are a key of their own, whose text is left as
-// somebody wrote it while it means what the files say.
+// TestAddressesStayWhereACardChanges: addresses have a key of their own, whose text stays as it was written by hand while it
+// means what the files say.
 func TestAddressesStayWhereACardChanges(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", IP6: "fd00::5/64"}} })
@@ -314,8 +313,8 @@ func TestSlotTakenSinceThePlanIsNotOverwritten(t *testing.T) {
 	})
 }
 
-// TestNoTwoCardsInOneSlot: somebody takes the first card out, and the files name a
-// further one before it: each has a slot of its own, the first the one it had.
+// TestNoTwoCardsInOneSlot: the first card was removed by hand, and the files insert another one before it. Each gets its own
+// slot, and the first one its old slot.
 func TestNoTwoCardsInOneSlot(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan"}} })
@@ -587,8 +586,8 @@ func TestVMIDRecycledAfterThePlan(t *testing.T) {
 	})
 }
 
-// TestRecycledDuringTheShutdown: the second proof, right before the order, is what
-// saves whoever got the VMID while ours was shutting down.
+// TestRecycledDuringTheShutdown: a guest that got the VMID while ours was shutting down is saved by the second verification,
+// right before the request to destroy.
 func TestRecycledDuringTheShutdown(t *testing.T) {
 	inTime(t, pve.Config{TaskTimes: map[string]time.Duration{"vzdump": time.Minute}}, func(t *testing.T, w *world) {
 		step := leaving(w, "requires_final_backup")
@@ -656,8 +655,8 @@ func TestTemplateRestoredUnderAnotherVMID(t *testing.T) {
 	})
 }
 
-// TestRenamedUnreadableGuestsAreNotCreated: the name that somebody gave a guest says nothing
-// about whose it is while its configuration cannot be read.
+// TestRenamedUnreadableGuestsAreNotCreated: while the configuration of a guest cannot be read, a new name that it was given by
+// hand does not show whether it is managed.
 func TestRenamedUnreadableGuestsAreNotCreated(t *testing.T) {
 	var dark atomic.Bool // the agent's requests run side by side
 	inTime(t, pve.Config{TaskTime: time.Second, Fault: unreadable(&dark, "/qemu/10000/")}, func(t *testing.T, w *world) {
@@ -676,8 +675,8 @@ func TestRenamedUnreadableGuestsAreNotCreated(t *testing.T) {
 	})
 }
 
-// TestCopyBesideAnUnreadOriginalIsNotStarted: a restored backup proves as much as its
-// original; while that one cannot be read nobody knows that there are two.
+// TestCopyBesideAnUnreadOriginalIsNotStarted: a restored backup has the same tag and identity as its original. While the
+// original cannot be read, the program cannot see that there are two.
 func TestCopyBesideAnUnreadOriginalIsNotStarted(t *testing.T) {
 	var dark atomic.Bool // as above
 	inTime(t, pve.Config{TaskTime: time.Second, Fault: unreadable(&dark, "/qemu/10000/")}, func(t *testing.T, w *world) {
@@ -865,7 +864,7 @@ func (w *world) reopenAs(token string) {
 	w.Driver = d
 }
 
-// unowned is a stopped VM of somebody else with a disk.
+// unowned is a stopped, unmanaged VM with a disk.
 func (w *world) unowned(vmid int) {
 	w.Root(http.MethodPost, "/nodes/father/qemu", url.Values{"vmid": {strconv.Itoa(vmid)}, "name": {"hers"}, "scsi0": {"tank:2"}})
 	time.Sleep(2 * time.Second)

@@ -162,7 +162,7 @@ func TestAnAgentThatIsSwitchedOff(t *testing.T) {
 	})
 }
 
-// answers gives a transport that answers certain requests by itself, n times.
+// answers returns a transport that answers certain requests itself, n times.
 func (w *world) answers(n int, path, body string, status int) {
 	d, err := proxmox.Open(proxmox.Config{
 		Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),

@@ -138,7 +138,7 @@ func seeds(w *world) []string {
 	return out
 }
 
-// silent requires that nobody but the machine got to know the secret.
+// silent requires that the secret reached only the machine.
 func silent(t *testing.T, w *world, o *wire, plans ...*plan.Plan) {
 	t.Helper()
 	all, err := json.Marshal(w.Host.Snapshot()) // configurations, marks, names, tasks and their logs
@@ -348,9 +348,9 @@ func TestNewNICsOfSeededMachinesHaveNoIPConfig(t *testing.T) {
 	})
 }
 
-// TestWhereNothingIsSeededNothingIsAsked: one request more for each storage where
+// TestNoSeedsNoRequests: one request more for each storage where
 // something is, unless it is listed as a whole anyway; none where nothing is.
-func TestWhereNothingIsSeededNothingIsAsked(t *testing.T) {
+func TestNoSeedsNoRequests(t *testing.T) {
 	requests := func(w *world) int {
 		w.Converged()
 		_, remembered := w.recalling(nil)
@@ -439,8 +439,8 @@ func TestSeedOfAMachineThatNeverCameToBeIsRemoved(t *testing.T) {
 	})
 }
 
-// TestUnlistedStoragesAreNoEvidence keeps the law of the incomplete view.
-func TestUnlistedStoragesAreNoEvidence(t *testing.T) {
+// TestUnlistedStoragesAreNotEvidence keeps the law of the incomplete view.
+func TestUnlistedStoragesAreNotEvidence(t *testing.T) {
 	unobservable := false
 	fault := func(r *http.Request) (int, bool) {
 		kind := r.URL.Query().Get("content")
@@ -534,8 +534,8 @@ func seedStory(t *testing.T, template bool, r *storyRun) {
 	require.Empty(t, seeds(w))
 }
 
-// TestEveryRequestOfASeedMayFail faults each request in turn: there is one machine
-// in the end, with one identity, and no image that nobody needs.
+// TestEveryRequestOfASeedMayFail faults each request in turn: in the end there is one machine with one identity, and no
+// superfluous image.
 func TestEveryRequestOfASeedMayFail(t *testing.T) {
 	for template, statuses := range map[bool][]int{false: {596, 500}, true: {-1}} {
 		runWithFaults(t, fmt.Sprintf("template=%v", template), statuses, func(t *testing.T, r *storyRun) {
@@ -738,9 +738,9 @@ func (w *world) pulling(name string, edit func(*guest.VM)) (*model.Node, *nurser
 	return n, p
 }
 
-// A node in mode pull gets to know its parent at its first boot. Nobody else does: the token is on
-// the seed alone, and that is removed. A fresh token is no difference.
-func TestANodeInModePullGetsToKnowItsParent(t *testing.T) {
+// A node in mode pull learns its parent at its first boot. The token is only on the seed image, which is removed afterwards. A
+// fresh token is not a difference.
+func TestANodeInModePullLearnsItsParent(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		o := w.tap()
 		_, parent := w.pulling("web-1", nil)
@@ -781,7 +781,7 @@ func TestANodeInModePullHasUserDataToo(t *testing.T) {
 		require.Len(t, pending, 1)
 		require.Equal(t, "user_data", pending[0].Path)
 		n.Mode = model.ModePush
-		require.Len(t, w.Plan().Pending, 1, "whoever pushes does not mind what it knows")
+		require.Len(t, w.Plan().Pending, 1, "in mode push its knowledge of a parent does not matter")
 	})
 }
 
@@ -812,8 +812,7 @@ func TestALaterPassRemovesTheSeedOfANodeThatHasReported(t *testing.T) {
 	})
 }
 
-// Where nobody serves its spec it is not created, and the plan says what to do. One that is there is
-// changed as any other.
+// Without a server for specs the node is not created, and the plan says what to do. An existing one is changed as usual.
 func TestANodeInModePullNeedsAParent(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		n, parent := w.pulling("web-1", nil)
@@ -846,7 +845,7 @@ func TestANodeInModePullNeedsAParent(t *testing.T) {
 	})
 }
 
-// A container has no cloud-init, so somebody has to enter it from its node.
+// A container has no cloud-init, so its node has to deliver the files.
 func TestAContainerInModePullIsNotCreated(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.pulling("web-1", nil)
@@ -932,7 +931,7 @@ func TestPVENodeIsBornAsAVMThatCanHaveGuests(t *testing.T) {
 		require.Equal(t, "pve", m.Type)
 		w.Drop("inner")
 		w.Drop("app")
-		require.NotEmpty(t, w.Apply().Postponed(), "nobody said that nothing is left in it")
+		require.NotEmpty(t, w.Apply().Postponed(), "its agent has not reported that it is empty")
 		require.Len(t, w.Host.Snapshot().Guests, 1)
 
 		w.Orphans = []string{"inner"}

@@ -17,8 +17,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
-// What lies on a storage is asked once in a pass where that is cheap, whoever wants to
-// know, and by its kind where all of it would be dear.
+// The volumes of a storage are listed once in a pass for all that need them where that is cheap, and by content type where a
+// full list would be expensive.
 func TestAStorageIsListedOnce(t *testing.T) {
 	const listing = "GET /nodes/{node}/storage/{storage}/content"
 	local := pve.Storage{Name: "local", Type: "dir", Content: []string{"iso", "vztmpl", "backup", "snippets", "import"}}
@@ -111,9 +111,8 @@ func stepOf(p *plan.Plan, addr model.Address) string {
 	return proxmoxtest.Describe(&one)
 }
 
-// TestTheLogOfATaskSaysWhy: the exit status of a start that failed names QEMU alone, its log
-// the bridge. Where the log cannot be seen the status stands by itself. PVE 9 says it in the
-// status, where the card is a virtio one.
+// TestTheLogOfATaskSaysWhy: the exit status of a failed start names only QEMU; its log names the bridge. If the log is not
+// readable, the status is reported alone. PVE 9 has the reason in the status if the card is a virtio one.
 func TestTheLogOfATaskSaysWhy(t *testing.T) {
 	for name, c := range map[string]struct {
 		config pve.Config

@@ -36,8 +36,7 @@ const (
 	ourVM = 10001 // web
 )
 
-// besieged is a site with two guests, one that is declared and not created yet, and beside them a VM and a container of
-// somebody else.
+// besieged is a site with two guests, one that is declared and not created yet, and beside them an unmanaged VM and container.
 func besieged(t *testing.T, version string, attack func(*testing.T, *world)) {
 	inTime(t, pve.Config{Version: version}, func(t *testing.T, w *world) {
 		w.Node("web", nil)
@@ -53,7 +52,7 @@ func besieged(t *testing.T, version string, attack func(*testing.T, *world)) {
 	})
 }
 
-// claims are tags that somebody may write into the description of a guest, for a node that is gone, one that exists, and one
+// claims are tags that an attacker may write into the description of a guest, for a node that is gone, one that exists, and one
 // that is to be created.
 func (w *world) claims(vmid int) map[string]owner.Tag {
 	out := map[string]owner.Tag{}
@@ -105,9 +104,9 @@ func (w *world) unharmed(steps ...string) *plan.Plan {
 	return p
 }
 
-// TestS1AClaimIsNoProof: whoever may edit the description of a guest cannot make us destroy, adopt, rename or configure it,
-// nor keep us from managing the node that it claims to be.
-func TestS1AClaimIsNoProof(t *testing.T) {
+// TestS1AClaimIsNotProof: a user who may edit the description of a guest cannot have it destroyed, adopted, renamed or configured,
+// nor keep the node that it claims to be from being managed.
+func TestS1AClaimIsNotProof(t *testing.T) {
 	for _, version := range []string{"8.4", "9.2"} {
 		t.Run(version, func(t *testing.T) {
 			besieged(t, version, func(t *testing.T, w *world) {
@@ -408,7 +407,7 @@ func (w *world) reopenWith(keys func(string) [][]byte, missing bool) {
 
 var updateTable = flag.Bool("update-table", false, "update the table of docs/security.md")
 
-// states are the columns of the table: what the guest is on which somebody has a privilege.
+// states are the columns of the table: the state of the guest on which a user has a privilege.
 var states = []string{"running", "stopped", "template", "half made", "managed"}
 
 // siege is a site with a guest of each kind for each state, which she claims to be, and such guests of hers.
@@ -624,7 +623,7 @@ func join(have, more string) string {
 	return strings.Join(slices.DeleteFunc(slices.Compact(all), func(one string) bool { return one == "" }), "; ")
 }
 
-// tried attacks all guests with a set of privileges, once for each of some lies, and returns what comes of it by state.
+// tried attacks all guests with a set of privileges, once for each lie, and returns the effects by state.
 func (s *siege) tried(privs string, first, lies int) map[string]string {
 	s.T.Helper()
 	s.Root(http.MethodPut, "/access/roles/eve-vms-101", url.Values{"privs": {privs}})
@@ -646,8 +645,8 @@ func (s *siege) tried(privs string, first, lies int) map[string]string {
 }
 
 // TestS1Table: the table of docs/security.md says what each privilege on one guest makes us do, for each state of the
-// guest, whatever its tag claims. Two privileges on a guest of
-// somebody else make us do no more than each of them, and on one of ours nothing else than what is in that column.
+// guest, whatever its tag claims. Two privileges on an unmanaged guest make us do no more than each of them, and on a managed one
+// nothing else than what is in that column.
 func TestS1Table(t *testing.T) {
 	table := map[string]map[string]string{}
 	for _, version := range []string{"8.4", "9.2"} {
@@ -900,7 +899,7 @@ func (w *world) adoptAsProposed(node, advice string) {
 	n.Resource.Guest.VMID = n.VMID
 }
 
-// TestALostTagIsPutBack: somebody cleared the notes of a guest, or damaged its tag. To follow the advice literally is enough.
+// TestALostTagIsPutBack: the notes of a guest were cleared, or its tag was damaged. Following the advice literally repairs it.
 func TestALostTagIsPutBack(t *testing.T) {
 	for name, declare := range map[string]func(w *world){
 		"vm": func(w *world) {

@@ -58,8 +58,8 @@ func (w *world) boots() int {
 	return n
 }
 
-// TestPendingOfVMIsReverted: whatever somebody let wait of any key, set or deleted, is
-// taken back, be the key declared or not.
+// TestPendingOfVMIsReverted: a pending change of any key that was made by hand, set or deleted, is reverted, whether the key is
+// declared or not.
 func TestPendingOfVMIsReverted(t *testing.T) {
 	for _, version := range []string{"8.4", "9.2"} {
 		c := twoStorages()
@@ -81,7 +81,7 @@ func TestPendingOfVMIsReverted(t *testing.T) {
 			for _, key := range slices.Sorted(maps.Keys(everyOption)) {
 				val, k := everyOption[key], index(key)
 				if strings.HasPrefix(k, "hostpci") || strings.HasPrefix(k, "usb") || strings.HasPrefix(k, "virtiofs") || k == "rng0" {
-					continue // a mapping that somebody set needs a privilege of its own
+					continue // a mapping needs a privilege of its own
 				}
 				for _, other := range []string{val.byHand, ""} {
 					if conf[k] == "" || other != "" && conf[k] == other || guest.AppliesAtOnce(k) || strings.HasPrefix(k, "ci") {
@@ -178,7 +178,7 @@ func TestPendingOfContainerIsReverted(t *testing.T) {
 }
 
 // TestPendingOfUndeclaredKeyIsReverted, with its value in force shown as what it will be:
-// an option that no file names keeps what somebody set, and what waits goes.
+// an option that no file names keeps the value set by hand, and its pending change is reverted.
 func TestPendingOfUndeclaredKeyIsReverted(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.ct("cache", func(c *guest.CT) { c.Restart = "allowed" })
@@ -376,8 +376,7 @@ func TestNICsThatCouldNotBePluggedStayInThePlan(t *testing.T) {
 	}
 }
 
-// TestOptionsSetByHandAreShown, once nobody asks for them: they are no drift, stay, and cost
-// neither a step nor a request.
+// TestOptionsSetByHandAreShown with -v: they are not drift, stay, and cost neither a step nor a request.
 func TestOptionsSetByHandAreShown(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", func(v *guest.VM) { v.Options = map[string]string{"vga": "virtio"} })

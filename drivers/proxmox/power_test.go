@@ -225,8 +225,8 @@ func TestLockFileIsAwaitedOnce(t *testing.T) {
 	})
 }
 
-// TestPausedIsDrift: a machine that somebody paused runs for PVE. The list of the cluster
-// shows it, the plan does, and apply resumes it.
+// TestPausedIsDrift: PVE says that a paused machine runs. The list of the cluster and the plan show the pause, and apply resumes
+// the machine.
 func TestPausedIsDrift(t *testing.T) {
 	for _, version := range pve.Versions() {
 		t.Run(version, func(t *testing.T) {
@@ -284,8 +284,8 @@ func TestPausedIsChanged(t *testing.T) {
 	})
 }
 
-// TestHaltedIsReported: what stopped by itself is not resumed, a guest that sleeps is not
-// woken, and what a task has in its hands is left to it.
+// TestHaltedIsReported: a machine that QEMU stopped is not resumed, a guest that sleeps is not woken, and a guest in a task is
+// left to the task.
 func TestHaltedIsReported(t *testing.T) {
 	for state, says := range map[string]string{
 		"io-error":       "vm.db does not run: QEMU stopped it at an error of one of its disks (io-error)\nit is not resumed automatically",
@@ -333,7 +333,7 @@ func TestGuestsThatIgnoreRebootsAreNotRestartedForEver(t *testing.T) {
 			require.ErrorContains(t, err, "restarting VM 10000: it did not shut down within 60 s")
 			require.ErrorContains(t, err, "startup { down }")
 			require.ErrorAs(t, err, &temporary)
-			require.False(t, temporary.Temporary(), "trying again at once helps nobody")
+			require.False(t, temporary.Temporary(), "an immediate retry cannot succeed")
 		}
 		for range 10 {
 			require.Contains(t, saidQuietly(w), "vm.db is not restarted again for its pending changes: the last restart ended with: VM quit/powerdown failed - got timeout")
@@ -392,9 +392,9 @@ func TestContainerIsLeftToTheHAManager(t *testing.T) {
 	})
 }
 
-// TestPendingChangesAreNoEdit: the digest moves between plan and step for a reason
+// TestPendingChangesAreNotEdits: the digest moves between plan and step for a reason
 // that is none of ours, while the guest waits for a restart. The step goes on.
-func TestPendingChangesAreNoEdit(t *testing.T) {
+func TestPendingChangesAreNotEdits(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("db", nil)
 		w.Apply()
@@ -696,9 +696,9 @@ func TestManagedGuestIsRemoved(t *testing.T) {
 	}
 }
 
-// TestWhatTheHAManagerIsDoingIsLeftToIt: a guest that was killed is started again by
+// TestWorkOfTheHAManagerIsLeftToIt: a guest that was killed is started again by
 // the manager; a step of ours beside that would be a fight.
-func TestWhatTheHAManagerIsDoingIsLeftToIt(t *testing.T) {
+func TestWorkOfTheHAManagerIsLeftToIt(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		managed(w, nil)
 		before := w.Host.Snapshot().Requests
@@ -734,7 +734,7 @@ func TestStateOfTheHAManagerMayBeOld(t *testing.T) {
 		w.VM("db").Power = "stopped"
 		w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) })
 		require.Empty(t, saidQuietly(w))
-		time.Sleep(time.Minute) // nobody told the manager, which started it again
+		time.Sleep(time.Minute) // the HA manager was not told, and started it again
 		require.True(t, w.Guest(10000).Running)
 		require.Equal(t, []string{"power"}, proxmoxtest.Paths(w.Apply().Steps[0]))
 		require.Empty(t, saidQuietly(w))

@@ -206,8 +206,8 @@ func TestN15ABridgeThatIsNotThere(t *testing.T) {
 	})
 }
 
-// TestWhatCannotBeSeenIsNotCalledMissing: where there is no answer, and no right.
-func TestWhatCannotBeSeenIsNotCalledMissing(t *testing.T) {
+// TestUnseenIsNotMissing: where there is no answer, and no right.
+func TestUnseenIsNotMissing(t *testing.T) {
 	lacking := func(w *world) {
 		w.Node("db", func(v *guest.VM) {
 			v.Disks = []guest.Disk{{Name: "data", Size: 5, Storage: "nowhere"}}
@@ -293,9 +293,9 @@ func TestADiskThatLiesThereGrows(t *testing.T) {
 	})
 }
 
-// TestAStorageThatAnotherNodeLacksIsNoSightOfThisOne: that a listing did not come is still
+// TestAListingFromAnotherNodeDoesNotCount: that a listing did not come is still
 // said, and no image is taken for gone.
-func TestAStorageThatAnotherNodeLacksIsNoSightOfThisOne(t *testing.T) {
+func TestAListingFromAnotherNodeDoesNotCount(t *testing.T) {
 	nas := pve.Storage{Name: "nas", Type: "dir", Content: []string{"images", "import", "iso"}}
 	broken := false
 	c := pve.Config{

@@ -67,7 +67,7 @@ func TestFinalBackup(t *testing.T) {
 		require.Contains(t, noted.IDs(), kept[0].ID, "the receipt tells where it is")
 		require.Equal(t, []string{"qmshutdown", "vzdump", "qmdestroy"}, tasksOf(w, 10000)[before:])
 
-		// Whoever gets the VMID next prunes backups, and not this one.
+		// The next guest with this VMID prunes its backups, and not this one.
 		w.Node("other", nil)
 		w.Apply()
 		upid, err := w.Driver.Post(t.Context(), "/nodes/father/vzdump", map[string]any{"vmid": "10000", "storage": "local", "prune-backups": "keep-last=1"})
@@ -154,8 +154,8 @@ func TestABackupOfAnEarlierLifeDoesNotCount(t *testing.T) {
 	})
 }
 
-// TestS7ClockABackupFromTheFutureDoesNotCount: the clock of the agent is a year behind that of the host, so
-// nobody knows how old the backup is, and which tasks the host has forgotten since.
+// TestS7ClockABackupFromTheFutureDoesNotCount: the clock of the agent is a year behind that of the host, so the age of the backup
+// is unknown, as are the tasks that the host has forgotten since.
 func TestS7ClockABackupFromTheFutureDoesNotCount(t *testing.T) {
 	for by, want := range map[time.Duration]int{0: 1, 365 * 24 * time.Hour: 2, -365 * 24 * time.Hour: 2} {
 		inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
@@ -176,9 +176,9 @@ func TestS7ClockABackupFromTheFutureDoesNotCount(t *testing.T) {
 	}
 }
 
-// TestAnOrdinaryBackupIsNoFinalOne: one that the next prune may take, however new it is
+// TestAnOrdinaryBackupIsNotAFinalOne: one that the next prune may take, however new it is
 // and however little happened since.
-func TestAnOrdinaryBackupIsNoFinalOne(t *testing.T) {
+func TestAnOrdinaryBackupIsNotAFinalOne(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("db", func(v *guest.VM) { v.Power = "stopped" }).Decomm = &model.Decomm{Policy: "requires_final_backup"}
 		w.Apply()
@@ -392,7 +392,7 @@ func TestLockedGuestIsNotRemoved(t *testing.T) {
 	}
 }
 
-// TestLockOfATaskThatRuns names the task; nobody is told to unlock under its feet.
+// TestLockOfATaskThatRuns names the task, and does not advise to unlock while it runs.
 func TestLockOfATaskThatRuns(t *testing.T) {
 	inTime(t, pve.Config{TaskTimes: map[string]time.Duration{"qmsnapshot": time.Hour}}, func(t *testing.T, w *world) {
 		step := leaving(w, "")
@@ -434,7 +434,7 @@ func TestFinalBackupBesideTheHAManager(t *testing.T) {
 		w.Drop("db")
 		p := w.Plan()
 		require.Len(t, p.Steps, 1)
-		w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) }) // it crashes, and nobody looked yet
+		w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) }) // it crashed since the last pass
 		require.NoError(t, w.Driver.Apply(t.Context(), p.Steps[0]))
 		require.Empty(t, w.Host.Snapshot().Guests)
 		require.Len(t, backups(w), 1)
@@ -459,7 +459,7 @@ func TestNoMoreProtectedBackups(t *testing.T) {
 	})
 }
 
-// TestGuestsThatIgnoreShutdown are stopped in the end, and by nobody before their time.
+// TestGuestsThatIgnoreShutdown are stopped in the end, and not before their time.
 func TestGuestsThatIgnoreShutdown(t *testing.T) {
 	t.Run("no system", func(t *testing.T) {
 		inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
@@ -498,9 +498,9 @@ func TestGuestsThatIgnoreShutdown(t *testing.T) {
 	})
 }
 
-// TestWhatGoesWithAGuest: the plan names disks that the files do not; volumes that
+// TestVolumesThatGoWithAGuest: the plan names disks that the files do not; volumes that
 // only carry the VMID stay, and so do those of other guests.
-func TestWhatGoesWithAGuest(t *testing.T) {
+func TestVolumesThatGoWithAGuest(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("db", nil)
 		w.Apply()
@@ -594,7 +594,7 @@ func TestVolumesOfADeadCreation(t *testing.T) {
 		w.Node("web-1", nil)
 		w.Apply()
 		w.leaves("local-lvm", "vm-10005-disk-0", "10005")
-		w.leaves("local-lvm", "vm-60001-disk-0", "60001") // nobody's VMID by the files
+		w.leaves("local-lvm", "vm-60001-disk-0", "60001") // a VMID that no file names
 		asked := disksAsked(w)
 		p, words := w.recalling(nil)
 		require.Empty(t, words)

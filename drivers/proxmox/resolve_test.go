@@ -326,8 +326,8 @@ func TestNumbersThatAreNone(t *testing.T) {
 	require.Equal(t, "startup.order", problems[0].Path)
 }
 
-// TestOptionsThatAreNoSettings are refused before anything is asked of PVE.
-func TestOptionsThatAreNoSettings(t *testing.T) {
+// TestOptionsThatAreNotSettings are refused before anything is asked of PVE.
+func TestOptionsThatAreNotSettings(t *testing.T) {
 	for key, value := range map[string]string{
 		"virtio0": "local-lvm:5", "sata1": "local-lvm:5", "unused0": "local-lvm:vm-1-disk-0", // each apply would allocate another one
 		"bwlimit": "100", "live-restore": "1", // of a request, not of a guest
@@ -343,8 +343,8 @@ func TestOptionsThatAreNoSettings(t *testing.T) {
 	}
 }
 
-// TestOnlyPublicKeysGoToGuests: what is not a public key is told when the site is read,
-// and a private one that stands among the site's keys is given to nobody.
+// TestOnlyPublicKeysGoToGuests: an entry that is not a public key is reported when the site is read, and a private key among the
+// site's keys goes to no guest.
 func TestOnlyPublicKeysGoToGuests(t *testing.T) {
 	const public = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHN0b3J5c3RvcnlzdG9yeXN0b3J5c3RvcnlzdG9yeXN0 ops@home"
 	const private = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----\n"

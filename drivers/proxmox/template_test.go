@@ -527,7 +527,7 @@ func TestClonesAndTemplatesThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestTemplateBelongsToTheHost: whoever works on that has it, another host does not.
+// TestTemplateBelongsToTheHost: nodes of this host find the template, those of another host do not.
 func TestTemplateBelongsToTheHost(t *testing.T) {
 	inTime(t, withTank(), func(t *testing.T, w *world) {
 		w.makes("tank")
@@ -620,7 +620,7 @@ func TestCloneTwice(t *testing.T) {
 		p = w.Plan()
 		require.Len(t, p.Steps, 1)
 		w.Host.Edit(func(e *pve.Edit) {
-			e.Set(10000, "description", "somebody else's")
+			e.Set(10000, "description", "a note")
 			e.Set(10000, "name", "theirs")
 		})
 		theirs := w.Guest(10000).Config

@@ -325,9 +325,9 @@ func TestALostWriteIsReadFirst(t *testing.T) {
 	}
 }
 
-// TestALostAnswerOfDoneWorkIsNoFailure: the look that follows a 596 finds what was
+// TestALostAnswerOfDoneWorkIsNotAFailure: the look that follows a 596 finds what was
 // ordered, waits until its task has ended, and the step goes on as if it had been answered.
-func TestALostAnswerOfDoneWorkIsNoFailure(t *testing.T) {
+func TestALostAnswerOfDoneWorkIsNotAFailure(t *testing.T) {
 	for name, c := range map[string]struct {
 		pattern string
 		declare func(w *world) *model.Node
@@ -571,7 +571,7 @@ func TestALockedGuestIsLeftOut(t *testing.T) {
 	}
 }
 
-// TestALockOfOurOwnTaskIsWaitedFor as before: it ends by itself.
+// TestALockOfOurOwnTaskIsWaitedFor: it ends with the task.
 func TestALockOfOurOwnTaskIsWaitedFor(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Minute}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
@@ -583,7 +583,7 @@ func TestALockOfOurOwnTaskIsWaitedFor(t *testing.T) {
 		require.Equal(t, "backup", w.Guest(10000).Lock)
 		p := w.Plan()
 		require.Len(t, p.Steps, 1)
-		require.NoError(t, w.Driver.Apply(t.Context(), p.Steps[0]), "it reads the guest again and goes on by itself")
+		require.NoError(t, w.Driver.Apply(t.Context(), p.Steps[0]), "it reads the guest again and continues")
 		w.Converged()
 	})
 }
@@ -632,7 +632,7 @@ func TestGuestThatIsMadeMeanwhile(t *testing.T) {
 				require.NoError(t, w.Driver.Apply(t.Context(), p.Steps[0]), "its template")
 				short, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 				defer cancel()
-				require.Error(t, w.Driver.Apply(short, p.Steps[1]), "whoever ordered it is gone")
+				require.Error(t, w.Driver.Apply(short, p.Steps[1]), "the caller is gone")
 				looks.Store(true)
 				p = w.Plan()
 				require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
@@ -729,8 +729,7 @@ func TestAHibernatedGuestThatShallNotRunIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestGrowthOfAnEarlierRunIsAwaited and not ordered again; the same run does what is left
-// of its step by itself.
+// TestGrowthOfAnEarlierRunIsAwaited and not requested again; the same run then completes the step.
 func TestGrowthOfAnEarlierRunIsAwaited(t *testing.T) {
 	c := pve.Config{TaskTime: time.Second, TaskTimes: map[string]time.Duration{"resize": 28 * time.Second}}
 	inTime(t, c, func(t *testing.T, w *world) {

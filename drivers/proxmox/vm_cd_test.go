@@ -95,7 +95,7 @@ func TestMachineInstalledByHand(t *testing.T) {
 		for _, vol := range w.Host.Snapshot().Volumes["local"] {
 			left = append(left, vol.ID)
 		}
-		require.Subset(t, left, []string{"local:iso/virtio.iso", "local:iso/win11.iso"}, "an image in a drive is nobody's to remove")
+		require.Subset(t, left, []string{"local:iso/virtio.iso", "local:iso/win11.iso"}, "an image in a drive is not removed")
 	})
 }
 

@@ -342,8 +342,8 @@ func busStory(t *testing.T, r *storyRun) {
 	require.Empty(t, w.Guest(10000).Config["unused0"])
 }
 
-// TestNoDiskIsPulledOutOfWhatRuns: neither of a machine that wakes from hibernation, and
-// has its disk in the place that it knew, nor of one that somebody started meanwhile.
+// TestNoDiskIsPulledOutOfWhatRuns: neither out of a machine that wakes from hibernation with its disk in the old slot, nor out
+// of one that was started meanwhile.
 func TestNoDiskIsPulledOutOfWhatRuns(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, between func(*world)
@@ -380,7 +380,7 @@ func TestNoDiskIsPulledOutOfWhatRuns(t *testing.T) {
 	}
 }
 
-// afterWrite has somebody at work right after the first write to a configuration.
+// afterWrite edits the host right after the first write to a configuration.
 func (w *world) afterWrite(edit func(*pve.Edit)) {
 	d, err := proxmox.Open(proxmox.Config{
 		Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
@@ -575,9 +575,9 @@ func TestContainerIsNotStoppedForAMoveThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestSnapshotsThatNothingIsInTheWayOfCostNoRequest: of the disk of a linked clone the files
+// TestSnapshotsThatPreventNothingCostNoRequest: of the disk of a linked clone the files
 // do not say where it lies, so it goes nowhere.
-func TestSnapshotsThatNothingIsInTheWayOfCostNoRequest(t *testing.T) {
+func TestSnapshotsThatPreventNothingCostNoRequest(t *testing.T) {
 	inTime(t, twoStorages(), func(t *testing.T, w *world) {
 		w.Template(9000, "golden")
 		w.cloned("web", "linked")

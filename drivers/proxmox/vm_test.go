@@ -725,7 +725,7 @@ func TestAChangedDigestIsReadAgain(t *testing.T) {
 	}
 }
 
-// value is one option as the files have it, and as somebody might set it by hand.
+// value is one option as the files have it, and as it may be written by hand.
 type value struct{ declared, byHand string }
 
 // everyOption holds every key of the API table that an option may set.
@@ -880,7 +880,7 @@ func TestAttributesChangedByHandAreFound(t *testing.T) {
 	})
 }
 
-// TestOtherSpellingsOnTheHost: attributes that somebody wrote in another form.
+// TestOtherSpellingsOnTheHost: values that were written in another form on the host.
 func TestOtherSpellingsOnTheHost(t *testing.T) {
 	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		order, down := 3, 20
@@ -955,8 +955,7 @@ func TestCloneKeepsItsStateDrives(t *testing.T) {
 	})
 }
 
-// TestOtherPartsOfAKeyStay: an attribute that shares its key with what somebody else
-// set writes its own part only.
+// TestOtherPartsOfAKeyStay: an attribute that shares its key with a setting made by hand writes only its own part.
 func TestOtherPartsOfAKeyStay(t *testing.T) {
 	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("web-1", func(v *guest.VM) { v.Power = "stopped" })

@@ -274,7 +274,7 @@ func TestAnAgentIsInstalled(t *testing.T) {
 }
 
 // Whatever is changed on the machine is called by its name, and put back.
-func TestWhatDiffersIsPutBack(t *testing.T) {
+func TestDifferencesOfAChildAreReverted(t *testing.T) {
 	for what, c := range map[string]struct {
 		line string
 		want []string
@@ -353,7 +353,7 @@ func TestRenewedPinsAndToken(t *testing.T) {
 	w.Pins = pins(t, ownPin)
 	require.Equal(t, []string{"pins: of another server"}, m.changes(w), "those that are written count no more")
 	m.sh("echo good-by-hand >/etc/homestak-gitops/parent.token")
-	require.Empty(t, m.changes(w), "somebody wrote another token, so nothing that was renewed counts")
+	require.Empty(t, m.changes(w), "another token was written, so renewed ones do not count")
 	m.put("/var/lib/homestak-gitops/parent.json", "{\n")
 	require.Empty(t, m.changes(w))
 }

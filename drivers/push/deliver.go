@@ -21,14 +21,14 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// A node in mode pull has to get to know its parent: it needs node.json, the program, and a unit for the first run. The
+// A node in mode pull has to learn its parent: it needs node.json, the program, and a unit for the first run. The
 // creation of a VM sees to that. A VM that was created otherwise, such as one that was in mode push, is entered as its
 // spec says, and gets the script of the first boot, which fetches the program. A container has no cloud-init: if this
 // program runs on its node, it gets the program by pct. From then on the node applies its spec itself.
 //
 // The other direction needs no delivery: a push removes the units and node.json, see package aspect. Before that the runs of the
 // node are ended, and its tokens are revoked here. A node whose spec is pushed and which takes its commands from its parent
-// gets to know that in the same way, as a part of the push.
+// learns that in the same way, as a part of the push.
 
 // parent serves nodes in mode pull their specs. Its methods may be called from any goroutine.
 type parent interface {
@@ -84,7 +84,7 @@ WantedBy=multi-user.target
 `
 }
 
-// Delivers reports whether containers of this machine can get to know their parent.
+// Delivers reports whether containers of this machine can learn their parent.
 func (c Config) Delivers(ctx context.Context) bool {
 	if c.Locally == nil {
 		c.Locally = local.New()
@@ -95,7 +95,7 @@ func (c Config) Delivers(ctx context.Context) bool {
 // delivery is the driver as it leads nodes to their parent, and takes them over.
 type delivery struct{ *Driver }
 
-// pulled returns the desired state inside a node in mode pull: that it got to know its parent.
+// pulled returns the desired state inside a node in mode pull: that it knows its parent.
 func (c Config) pulled(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
 	declared := in.Site.Specs[in.Node.Spec]
 	if declared == nil || text(of.Spec, "power") == "stopped" {
@@ -109,7 +109,7 @@ func (c Config) pulled(of *model.Resource, in model.Scope) (*model.Resource, dia
 	switch enters := !in.Node.TakesCommands(); {
 	case of.Addr.Kind == lxc && c.Parent == nil && !enters:
 		return nil, nil
-	case of.Addr.Kind == lxc: // it gets to know its parent by pct
+	case of.Addr.Kind == lxc: // it learns its parent by pct
 	case w.via == model.ViaExec:
 		w.barred = `via = "exec" in access of its spec is for containers`
 	case w.via == model.ViaSSH && isByDefault(declared):
@@ -121,7 +121,7 @@ func (c Config) pulled(of *model.Resource, in model.Scope) (*model.Resource, dia
 	return r, nil
 }
 
-// observe finds out whether a node got to know its parent: it reported, or it has all that it gets, and its token is not revoked.
+// observe finds out whether a node knows its parent: it reported, or it has all that it gets, and its token is not revoked.
 // The server forgets the report of a node whose tokens are revoked. A node that cannot be entered, or has no server to
 // be led to, is left as it is, with a finding.
 func (d delivery) observe(ctx context.Context, want *model.Resource, at model.Guest) (model.Observed, error) {
@@ -163,7 +163,7 @@ func (d delivery) observe(ctx context.Context, want *model.Resource, at model.Gu
 	return none, nil // it gets the file, also again
 }
 
-// into is the way by which a node gets to know its parent: of containers it is pct.
+// into is the way by which a node learns its parent: of containers it is pct.
 func (d delivery) into(addr model.Address, at model.Guest) guest.Machine {
 	if w := d.wayOf(addr); w != nil && w.guest.Kind == lxc {
 		return local.Container(d.cfg.Locally, at.VMID)

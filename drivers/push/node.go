@@ -25,7 +25,7 @@ type way struct {
 	agent bool         // the files say that its guest agent answers
 	gone  bool         // the node no longer has a spec: the guest is not entered again once nothing is left of it
 
-	delivers bool   // the node applies its spec itself, and only has to get to know its parent
+	delivers bool   // the node applies its spec itself, and only has to learn its parent
 	barred   string // why it cannot be entered for that, and what to do; "" if it can
 }
 

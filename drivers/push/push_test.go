@@ -33,7 +33,7 @@ import (
 type fleet struct {
 	mu      sync.Mutex
 	holds   map[string][]string
-	broken  map[string]error // by node: whoever enters it fails
+	broken  map[string]error // by node: the error of entering it
 	lose    map[string]bool  // the next answer is lost, after the work was done
 	applied []string
 }
@@ -130,8 +130,8 @@ func TestAPassAppliesSpecs(t *testing.T) {
 	require.Equal(t, []string{"nginx"}, w.holds["b"])
 }
 
-// A node that lost its spec is entered as that said at the commit which the host converged to, and nothing of it is left. Then
-// nobody enters it any more. Where that commit is not known, a warning says what stays.
+// A node that lost its spec is entered as the spec said at the commit that the host converged to, and the spec is withdrawn. After
+// that it is not entered. If that commit is unknown, a warning says what stays.
 func TestANodeThatLosesItsSpec(t *testing.T) {
 	w := newWorld("a", "b")
 	require.Equal(t, engine.Done, w.run(t).Outcome)
@@ -168,7 +168,7 @@ func TestANodeThatLosesItsSpec(t *testing.T) {
 	require.Empty(t, w.holds["b"])
 	known, err := w.keys.Of(alias)
 	require.NoError(t, err)
-	require.Empty(t, known.Keys, "nobody enters it any more")
+	require.Empty(t, known.Keys, "it is not entered any more")
 
 	enter() // a pass that died behind its last step
 	r = pass(was)
@@ -315,7 +315,7 @@ func TestHostKeysGoWithARenamedNode(t *testing.T) {
 
 const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHN0b3J5c3RvcnlzdG9yeXN0b3J5c3RvcnlzdG9yeXN0 ops@home"
 
-func TestWhatIsWantedInside(t *testing.T) {
+func TestWantedInside(t *testing.T) {
 	kind, host := Config{}.Kind(), &model.Host{Name: "father"}
 	of := func(s *model.Site, addr string) (*model.Resource, diag.List) {
 		a, err := model.ParseAddress(addr)
@@ -367,7 +367,7 @@ func TestWhatIsWantedInside(t *testing.T) {
 	_, l = of(site(&model.Access{Via: model.ViaExec}), "ct.a")
 	require.Empty(t, l)
 
-	// Without the secrets nobody knows which keys are wanted: that is no error of the site, but
+	// Without the secrets the wanted keys are unknown. That is not an error of the site, but
 	// nothing may be applied.
 	named := []string{"ops"}
 	s := site(&model.Access{Via: model.ViaSSH, Users: []model.User{{Name: "ops", SSHKeys: &named}, {Name: "all"}}})
@@ -596,7 +596,7 @@ func TestTheKeyOfAnEarlierVersion(t *testing.T) {
 	require.Equal(t, "canary-of-root\n", m.sh("cat /root/secret"))
 }
 
-// When the parent is cut off while the agent of a child is stopped, and stays away, the agent starts by itself.
+// If the parent is cut off while it has stopped the agent of a child, the agent starts without it.
 func TestAStoppedAgentIsStarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, w := begin(t), want(t)

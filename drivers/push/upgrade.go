@@ -88,7 +88,7 @@ func (u *Upgrade) Do(ctx context.Context) error {
 	return u.prove(ctx, found)
 }
 
-// semantic is a version as package semver reads it. Those of releases have no v, and a tilde before what comes before a release.
+// semantic is a version as package semver reads it: releases have no v, and a tilde in front of a pre-release.
 func semantic(version string) string {
 	return "v" + strings.ReplaceAll(strings.TrimPrefix(version, "v"), "~", "-")
 }

@@ -116,7 +116,7 @@ func (s *server) dropAll() {
 	}
 }
 
-// freezeAll lets nothing pass any more, in either direction, and nobody notices.
+// freezeAll drops all traffic in both directions without closing anything.
 func (s *server) freezeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -342,7 +342,7 @@ func (e *end) Close() error {
 	return nil
 }
 
-// hangUp ends a connection after somebody has said something.
+// hangUp ends a connection after the first byte on it.
 func (e *end) hangUp() {
 	_, _ = e.Read(make([]byte, 1))
 	_ = e.Close()
@@ -376,7 +376,7 @@ func realSSHD(t *testing.T) (*sourcetest.SSHServer, driver.Config) {
 	if s.User != "root" {
 		t.Skip("commands run as root, and the test does not")
 	}
-	// bash reads no ~/.bashrc of whoever runs the test, which may take long, below another shell
+	// below another shell, bash does not read the ~/.bashrc of the user who runs the test, which may take long
 	// (run_startup_files in shell.c of bash).
 	s.Configure("SetEnv SHLVL=1")
 	read := func(file string) string {

@@ -264,7 +264,7 @@ func TestAFullCheckAcceptsACommitWhoseTimeHasCome(t *testing.T) {
 	})
 }
 
-func TestWhereNothingIsKnownABadCommitConvergesNothing(t *testing.T) {
+func TestWithoutAGoodCommitABadOneConvergesNothing(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("bad", engine.Desired{Findings: diag.List{diag.Errorf(diag.Range{}, "no good", "")}})
 		s := w.start().Status()
@@ -394,8 +394,8 @@ func TestAPanicOfAnObservationIsAnUnknownHost(t *testing.T) {
 	})
 }
 
-// Whoever shows the commit in force gets it at the start, before the repository answers, and whenever
-// another one comes into force; never one that is refused.
+// A listener for the commit in force gets it at the start, before the repository answers, and each time that it changes; never a
+// refused one.
 func TestInForce(t *testing.T) {
 	live(t, func(w *world) {
 		var seen []string
@@ -563,7 +563,7 @@ func TestR4ASlowGuestDelaysNoCommit(t *testing.T) {
 	})
 }
 
-// Whoever pushes all the time does not keep passes from changing something: one that has begun nothing goes on.
+// Continuous pushes do not keep passes from changing something: one that has begun nothing continues.
 func TestR4PushesDoNotStarveAPass(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
@@ -621,7 +621,7 @@ func TestARepositoryThatDoesNotAnswerLeavesTheGoodCommitInForce(t *testing.T) {
 		require.Equal(t, "a=1", w.holds())
 		require.Equal(t, "no route to host\nask your network", s.Repository.Error)
 		require.Equal(t, "repository does not answer since "+s.Repository.Failing.Local().Format("15:04")+": no route to host; c1 stays in force", s.Summary)
-		require.False(t, s.Healthy, "nobody knows what the newest commit says")
+		require.False(t, s.Healthy, "the newest commit is unknown")
 
 		asked := w.repo.asked()
 		s = w.pass(10 * time.Hour)
@@ -671,7 +671,7 @@ func TestRetriesOfAFailingHostBackOff(t *testing.T) {
 		w.set(func() { w.host.ObserveErr = errors.New("connection refused") })
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
 		s := w.start().Status()
-		require.Nil(t, s.InForce, "no plan was made, so nobody knows whether it is good")
+		require.Nil(t, s.InForce, "no plan was made, so it is not known to be good")
 		require.Equal(t, "host could not be seen: connection refused", s.Summary)
 		s = w.pass(time.Hour)
 		for i, want := range []time.Duration{0, 10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, 300 * time.Second, 300 * time.Second} {
@@ -904,12 +904,11 @@ func TestAnAgentForgetsChecksThatLeftTheFiles(t *testing.T) {
 		s = w.pass(10 * time.Minute)
 		require.Equal(t, "box.db:true box.lone:true box.web:true", ready(s))
 		require.Empty(t, w.state().Failing)
-		require.Zero(t, strings.Count(w.log.String(), "checks hold again"), "nobody asked")
+		require.Zero(t, strings.Count(w.log.String(), "checks hold again"), "no check was run")
 	})
 }
 
-// An agent does not forget a guest whose check does not hold: it tries again until it
-// does, also after a restart, and asks nobody from then on.
+// An agent remembers a guest whose check fails: it retries until the check passes, also after a restart, and then runs no check.
 func TestTheAgentRemembersFailingChecks(t *testing.T) {
 	live(t, func(w *world) {
 		i := enginetest.NewInn()

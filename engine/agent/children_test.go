@@ -454,8 +454,8 @@ func TestAChildBelowOneThatMovedEmptiesItself(t *testing.T) {
 	})
 }
 
-// A child that no commit is known of, since it is new or lost its data folder, removes nothing. It is empty if no guest is on its host,
-// whoever manages that.
+// A child without a known commit, since it is new or lost its data folder, removes nothing. It is empty if there is no guest on its
+// host, managed or not.
 func TestAChildWithoutAPastLeaves(t *testing.T) {
 	live(t, func(w *world) {
 		bundle := w.inner(Bundle{Commit: "c1", Removed: true})
@@ -556,8 +556,8 @@ func TestAChildDoesNotGoBack(t *testing.T) {
 	})
 }
 
-// A node that loses its spec is entered by what the agent converged to before, until nothing of the spec is left; from then
-// on nobody enters it.
+// A node that loses its spec is entered as the last converged commit says, until nothing of the spec is left. After that it is
+// not entered.
 func TestAnAgentWithdrawsALostSpec(t *testing.T) {
 	live(t, func(w *world) {
 		i := enginetest.NewInn()
@@ -589,12 +589,12 @@ func TestAnAgentWithdrawsALostSpec(t *testing.T) {
 			i.Applied, i.Holds[inner].Spec = nil, &enginetest.Room{Packages: []string{"by hand"}}
 		})
 		w.pass(time.Hour)
-		require.Empty(t, i.Applied, "what somebody does inside is no business of the site any more")
+		require.Empty(t, i.Applied, "changes by hand inside do not concern the site any more")
 	})
 }
 
-// A spec that is lost while nobody may enter the guest is withdrawn by the first pass that may, whatever was committed
-// meanwhile, and also after the agent was started again.
+// A spec that is lost while the guest cannot be entered is withdrawn by the first pass that can enter it, whatever was committed
+// meanwhile, and also after a restart of the agent.
 func TestALostSpecIsWithdrawnLater(t *testing.T) {
 	inner := enginetest.Addr("inner", "a")
 	site := func(spec string, change func(*model.Site)) engine.Desired {
@@ -606,7 +606,7 @@ func TestALostSpecIsWithdrawnLater(t *testing.T) {
 		return engine.Desired{Site: s}
 	}
 	suspended := func(s *model.Site) { s.Manifests["web"].Suspend = true }
-	off := func(s *model.Site) { // nobody can enter a guest that shall be off
+	off := func(s *model.Site) { // a guest that shall be off cannot be entered
 		k := *s.Kinds.Get("inner")
 		k.Inside = func(_ *model.Resource, in model.Scope) (*model.Resource, diag.List) {
 			if in.Earlier != nil {

@@ -26,7 +26,7 @@ type pass struct {
 	params engine.Pass
 	commit model.Commit
 	aside  []ledger.Suspension // when it began
-	active bool                // not everything is suspended: it may change the host, and children get to know which of them left
+	active bool                // not everything is suspended: it may change the host, and children learn which of them left
 
 	warned diag.List // about trailers
 	harm   diag.List // why the commit must not be loaded; empty if it may

@@ -33,15 +33,15 @@ type chaos struct {
 	r      *rand.Rand
 	ctx    context.Context
 	asked  sync.WaitGroup
-	held   atomic.Int32 // somebody else is the one writer
+	held   atomic.Int32 // another process has the write lock
 	paused atomic.Bool  // everything is suspended
 	life   atomic.Int32 // agents so far
 	n      int          // commits so far
 }
 
-// Whatever is said to an agent, in whatever order: it changes nothing while somebody else
-// is the one writer or all is suspended, nothing of a refused commit ever arrives, nobody
-// waits for ever, and in the end the host is as the newest commit says.
+// Whatever requests an agent gets, in whatever order: it changes nothing while another process has the write lock or all is
+// suspended, nothing of a refused commit is applied, no request waits for ever, and in the end the host is as the newest commit
+// says.
 func TestAnAgentInAStorm(t *testing.T) {
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -58,7 +58,7 @@ func (c *chaos) run() {
 		c.host.During = func(_ context.Context, s plan.Step) error {
 			switch {
 			case c.held.Load() > 0:
-				c.t.Errorf("%s while somebody else is the one writer", s.Address)
+				c.t.Errorf("%s while another process has the write lock", s.Address)
 			case c.paused.Load():
 				c.t.Errorf("%s while everything is suspended", s.Address)
 			case strings.HasPrefix(s.Address.Name, "evil") && s.Want != nil:
@@ -152,7 +152,7 @@ func (c *chaos) beside(f func(context.Context)) {
 	c.asked.Go(func() { defer cancel(); f(ctx) })
 }
 
-// hold makes somebody else the one writer for a while, as soon as may be.
+// hold has another process take the write lock for a while, as soon as possible.
 func (c *chaos) hold(until time.Time) {
 	agent, life := c.agent, c.life.Load()
 	c.asked.Go(func() {
@@ -182,7 +182,7 @@ type death struct {
 	over  bool
 }
 
-// point ends the goroutine of whoever is dead.
+// point ends the calling goroutine if the agent is dead.
 func (d *death) point() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -235,8 +235,8 @@ func (h *mortalHost) Apply(ctx context.Context, s plan.Step) error {
 	return err
 }
 
-// story is two pushes, of which the second is denied for a while; it gives the agent
-// that lives through it, and stands at its end if nobody died.
+// story is two pushes, of which the second is denied for a while. It returns the agent that survives it; without a death it runs
+// to its end.
 func (w *world) story(d *death, h *mortalHost) {
 	w.set(func() { w.repo.before = func(context.Context, string) { d.point() } })
 	w.options = func(o *Options) {

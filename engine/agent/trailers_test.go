@@ -27,7 +27,7 @@ func asking(sizes map[string]int, grants *[]int) engine.Desired {
 	d.PolicyCheck = func(_ context.Context, q engine.Question) diag.List {
 		*grants = append(*grants, q.AllowDeletes)
 		if !q.Unattended {
-			return diag.List{diag.Errorf(diag.Range{}, "nobody watches an agent", "")}
+			return diag.List{diag.Errorf(diag.Range{}, "an agent runs unattended", "")}
 		}
 		return nil
 	}
@@ -118,7 +118,7 @@ func TestARewrittenBranchGrantsNothing(t *testing.T) {
 		require.Equal(t, "trailer Allow-Deletes of commit x1 is ignored", s.Last.Findings[0].Summary)
 		require.Contains(t, s.Last.Findings[0].Detail, "not known to be an ancestor")
 		w.repo.rewrite("y1", asking(map[string]int{"a": 2}, &grants))
-		require.Empty(t, w.look().Last.Findings, "nobody asked")
+		require.Empty(t, w.look().Last.Findings, "no grant was asked for")
 	})
 }
 
@@ -306,7 +306,7 @@ func TestRemovalsAreBookedOneByOne(t *testing.T) {
 	})
 }
 
-func TestWhatWasNotKeptIsKeptLater(t *testing.T) {
+func TestAFailedWriteOfStateIsRepeated(t *testing.T) {
 	live(t, func(w *world) {
 		state := filepath.Join(w.dir, "state.json")
 		require.NoError(t, os.Mkdir(state, 0o700), "so that no file can take its place")
@@ -318,7 +318,7 @@ func TestWhatWasNotKeptIsKeptLater(t *testing.T) {
 	})
 }
 
-func TestThatNothingCanBeKeptIsSaidOnce(t *testing.T) {
+func TestACommitThatCannotBeKeptIsReportedOnce(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.before = func(_ context.Context, call string) {
 			if call == "keep" {
@@ -372,7 +372,7 @@ func TestASuspendedAgentReadsAndPlans(t *testing.T) {
 		require.Len(t, w.pass(time.Hour).Suspended, 1)
 		require.Equal(t, "a=1", w.holds())
 
-		s = w.pass(2 * time.Hour) // and ends by itself, at once
+		s = w.pass(2 * time.Hour) // and ends at once without a resume
 		require.Equal(t, "a=2 b=1", w.holds())
 		require.Empty(t, s.Suspended)
 		require.Empty(t, w.state().Suspended)
@@ -410,7 +410,7 @@ func TestASuspendedManifestIsLeftAsItIs(t *testing.T) {
 		require.True(t, ok)
 		s = w.pass(0)
 		require.Equal(t, "a=2", w.holds())
-		require.False(t, s.Last.Drift, "it was never converged to: nobody changed it by hand since")
+		require.False(t, s.Last.Drift, "it was never converged to, so this is not drift")
 		ok, err = w.agent.Resume("web")
 		require.NoError(t, err)
 		require.False(t, ok)
@@ -421,7 +421,7 @@ func TestASuspensionOfWhatIsNotThereIsAnError(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
 		a := w.new()
-		require.NoError(t, a.Suspend(ledger.Suspension{Manifest: "wob"}), "nobody knows yet")
+		require.NoError(t, a.Suspend(ledger.Suspension{Manifest: "wob"}), "the manifests are not known yet")
 		w.start()
 		require.EqualError(t, w.agent.Suspend(ledger.Suspension{Manifest: "wep"}), `unknown manifest "wep": did you mean "web"?`)
 		require.ErrorContains(t, w.agent.Suspend(ledger.Suspension{Until: in(-time.Second)}), "that time has passed")

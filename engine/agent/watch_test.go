@@ -35,7 +35,7 @@ func TestAWatchdogIsFedAsLongAsThingsMove(t *testing.T) {
 	})
 }
 
-func TestWhatHangsIsStuckAfterItsTime(t *testing.T) {
+func TestAHangIsStuckAfterItsTime(t *testing.T) {
 	forever := func(gate chan struct{}) func(context.Context, string) {
 		return func(context.Context, string) { <-gate }
 	}
@@ -105,7 +105,7 @@ func TestProgressSaysWhatRunsAndHowLongItTakes(t *testing.T) {
 		w.repo.push("c1", boxes(map[string]int{"a": 1, "b": 1}))
 		s := w.start().Status()
 		require.Equal(t, Converging, s.State)
-		require.Equal(t, "converging c1: 0 of 3 steps done", s.Summary, "nobody knows how long yet")
+		require.Equal(t, "converging c1: 0 of 3 steps done", s.Summary, "no estimate yet")
 		require.Zero(t, s.Running.Seconds)
 		w.pass(10 * time.Minute)
 
@@ -183,7 +183,7 @@ func TestAnotherProcessHasTheWriteLock(t *testing.T) {
 		require.Equal(t, "a=2", w.holds())
 
 		ctx, cancel := context.WithCancel(w.t.Context())
-		_, err := w.agent.Pause(ctx, "somebody who dies")
+		_, err := w.agent.Pause(ctx, "a process that dies")
 		require.NoError(t, err)
 		require.Equal(t, Waiting, w.agent.Status().State)
 		gone, cause := context.WithCancelCause(w.t.Context())
@@ -237,7 +237,7 @@ func TestAPassThatMayWriteTakesTheLock(t *testing.T) {
 
 		require.NoError(t, w.agent.Suspend(ledger.Suspension{}))
 		w.pass(time.Hour)
-		require.Len(t, calls, 3, "who changes nothing stands in nobody's way")
+		require.Len(t, calls, 3, "a pass that changes nothing takes no lock")
 	})
 }
 
@@ -329,7 +329,7 @@ func TestAStopFinishesWhatRunsAndACancelLeaves(t *testing.T) {
 	})
 }
 
-// What somebody changes is put back at once. What the agent itself changes is checked once more, and that is all.
+// A change by hand is reverted at once. A change by the agent itself is checked once more, and no further.
 func TestAChangeOfTheHostIsCheckedAtOnce(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
@@ -435,7 +435,7 @@ func TestOwnChangesDoNotHurryAnAgentThatFails(t *testing.T) {
 	})
 }
 
-// Somebody who changes the same thing again and again does not keep the agent busy.
+// A person who makes the same change again and again does not keep the agent busy.
 func TestAnAgentDoesNotFight(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))

@@ -368,7 +368,7 @@ func (h *host) enter(s plan.Step, undo bool) {
 // Whatever fails, whenever it is stopped: nothing starts before its predecessors
 // succeeded, nothing twice, never too much at once; each step has one result, and
 // it is the truth.
-func TestRunKeepsItsWord(t *testing.T) {
+func TestRunInvariants(t *testing.T) {
 	outer := t
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 14).Draw(t, "steps")
@@ -776,9 +776,8 @@ func ends(results []Result) map[Status]int {
 	return out
 }
 
-// Who waits for its check holds nobody up but those of its manifest that a failure
-// would stop, or take down.
-func TestWaitingIsNoWork(t *testing.T) {
+// A step that waits for its check delays only the steps of its manifest that a failure would stop or roll back.
+func TestWaitingStepsReleaseTheirSlot(t *testing.T) {
 	for name, c := range map[string]struct {
 		do     plan.Action
 		policy string
@@ -1008,7 +1007,7 @@ func TestStopAndCancel(t *testing.T) {
 	})
 }
 
-// Run leaves nobody behind: a worker that is slow to let go is waited for.
+// Run leaves no worker running: it waits for a slow one.
 func TestRunWaitsForItsWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -214,7 +214,7 @@ func TestControlRefuses(t *testing.T) {
 	require.Empty(t, f.Status().Suspended)
 }
 
-// Whoever opens the socket and means no good costs bounded time, and nobody else.
+// A malicious client of the socket costs bounded time, and delays no other client.
 func TestControlOutlivesBadClients(t *testing.T) {
 	t.Parallel()
 	f := controltest.New()
@@ -590,7 +590,7 @@ func TestFolderErrors(t *testing.T) {
 	require.Equal(t, other, control.FolderError(dir, other))
 }
 
-// A full disk keeps nobody from being the one writer.
+// A full disk does not prevent taking the write lock.
 func TestALockNeedsNoRoom(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "agent.lock")

@@ -42,7 +42,7 @@ func TestReplaceFails(t *testing.T) {
 	require.Len(t, entries, 1)
 }
 
-// A reader sees one content as a whole, whoever writes.
+// A reader always sees one whole content while others write.
 func TestReadersSeeWholeFiles(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, durable.Replace(name, []byte(strings.Repeat("0", 1000))))
@@ -64,7 +64,7 @@ func TestReadersSeeWholeFiles(t *testing.T) {
 	all.Wait()
 }
 
-// Whoever reads, changes and writes under the lock loses no change of anybody else.
+// Read, change and write under the lock lose no change of another process.
 func TestExclusively(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "count")
@@ -205,7 +205,7 @@ func TestNotice(t *testing.T) {
 	}
 }
 
-// Files are the same only if nobody can have written them meanwhile.
+// Files count as unchanged only if a write since then is impossible.
 func TestStamps(t *testing.T) {
 	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
 	old := time.Now().Add(-time.Hour)

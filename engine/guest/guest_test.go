@@ -36,7 +36,7 @@ func TestOutputIsLimited(t *testing.T) {
 	require.Equal(t, guest.Output{Out: full, Cut: true}, guest.Output{Out: full + "y"}.Limited())
 }
 
-func TestWhatWasFoundStays(t *testing.T) {
+func TestTheStateFoundStays(t *testing.T) {
 	first := guest.RecordEntry{Aspect: "files", Item: "/etc/motd", Identity: "path", Found: map[string]string{"mode": "0644"}}
 	again := guest.RecordEntry{Aspect: "files", Item: "/etc/motd", Identity: "path", Found: map[string]string{"mode": "0600"}, Put: map[string]string{"restart": "x"}}
 	made := guest.RecordEntry{Aspect: "files", Item: "/etc/new", Identity: "path"}
@@ -166,8 +166,8 @@ func id(t *testing.T, flag string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// attack runs a script in a folder that somebody else may write, too. What they do is done at the given
-// command of the library, right behind it.
+// attack runs a script in a folder that another user may write to. The command do runs as that user right after the command at
+// of the library.
 func attack(t *testing.T, at, do, script string) (dir, victim, complaints string, code int) {
 	t.Helper()
 	dir, victim = filepath.Join(t.TempDir(), "shared"), filepath.Join(t.TempDir(), "victim")
@@ -190,7 +190,7 @@ func attack(t *testing.T, at, do, script string) (dir, victim, complaints string
 	return dir, victim, complaints, code
 }
 
-// A link that somebody puts in the way while a file is written leads nowhere.
+// A link that another user creates while a file is written leads nowhere.
 func TestPutFollowsNoLinkOfAnotherUser(t *testing.T) {
 	me := fmt.Sprintf("%d %d", os.Getuid(), os.Getgid())
 	put := "printf mine | put \"$_DIR/app\" 0644 " + me

@@ -72,13 +72,13 @@ die() { say "$*"; exit 1; }
 # sum FILE: its SHA-256, nothing for a file that is not there
 sum() { if [ -f "$1" ]; then sha256sum <"$1" | cut -c1-64; fi; }
 stale() { say "$1 has changed since it was read"; exit 75; }
-# blocked REASON: ends, since somebody who is not root put something in the way
+# blocked REASON: ends, since a user other than root put something in the way
 blocked() { say "$*"; exit 77; }
 # content FILE [BYTES]: the beginning of a plain file where others than root may write. Whatever they put there instead,
-# this follows no link, waits for nobody, and ends.
+# this follows no link, never blocks, and ends.
 content() { dd if="$1" iflag=nofollow,nonblock,fullblock,count_bytes count="${2:-67108864}" bs=65536 status=none 2>/dev/null; }
 unchanged() { [ "$(sum "$1")" = "$2" ] || stale "$1"; }
-# rootly: whether nobody but root writes in this folder
+# rootly: whether only root may write in this folder
 rootly() { case $(stat -c '%u %A' .) in 0\ d????-??-?) ;; *) false ;; esac; }
 # failed FILE REASON: ends; with the reason that others than root had a hand in it, if they write in a folder above the file
 failed() {
@@ -90,7 +90,7 @@ failed() {
   blocked "$*"
 }
 # enter FOLDER [make]: goes there, and fails if it is not there; with make it makes what is missing. It follows links
-# only in folders that nobody but root writes: another one may lead anywhere. Nobody can move what was entered.
+# only in folders where only root may write: another one may lead anywhere. A folder that was entered cannot be moved.
 enter() {
   if cd -P -- "$1" 2>/dev/null && [ "$(pwd -P)" = "$1" ]; then return 0; fi
   cd / || return

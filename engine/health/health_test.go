@@ -301,8 +301,7 @@ func TestACheckIsTriedUntilItHolds(t *testing.T) {
 	})
 }
 
-// One that does not hold says where it is declared, what it saw, how often and since
-// when; what comes after it is not tried.
+// A failing check reports where it is declared, what it saw, how often and since when. The checks after it are not tried.
 func TestACheckThatNeverHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &dialer{err: func(int) error { return &net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH} }}
@@ -347,8 +346,7 @@ func TestHopelessIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// Whoever cancels gets away at once, from a pause as well as from a try, and the reason
-// is told with what was seen before.
+// Cancelling returns at once, from a pause as well as from a try, with what was seen before.
 func TestCancelIsPrompt(t *testing.T) {
 	errLeave := errors.New("asked to leave")
 	for name, serve := range map[string]func(net.Conn){"in a pause": nil, "in a try": silent} {
@@ -592,7 +590,7 @@ func (d *dialer) dial(ctx context.Context, _, addr string) (net.Conn, error) {
 			return nil, err
 		}
 	}
-	if d.serve == nil { // nobody answers
+	if d.serve == nil { // no answer
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}

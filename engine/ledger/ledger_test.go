@@ -104,7 +104,7 @@ func TestTheNewestComeFirst(t *testing.T) {
 	require.Equal(t, "ab01", got[0].Plan)
 }
 
-// A clock that is set back does not change what came after what.
+// A clock that is set back does not change the order of receipts.
 func TestTheOrderIsThatOfWriting(t *testing.T) {
 	l := open(t, t.TempDir())
 	for _, minute := range []int{9, 3, 3, 12} {
@@ -164,7 +164,7 @@ func TestChangesOfTheChainAreReported(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsNamedBesideTheRest(t *testing.T) {
+func TestUnreadableReceiptsAreNamed(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir)
 	_, err := l.Write(took(1, 1))
@@ -223,7 +223,7 @@ func TestHalfWrittenFilesAreSwept(t *testing.T) {
 	require.FileExists(t, young, "another process may be writing it")
 }
 
-func TestAReaderNeedsNothingAndMakesNothing(t *testing.T) {
+func TestAReaderCreatesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "nothing")
 	l := Read(dir)
 	got, err := l.Last(0, nil)
@@ -382,7 +382,7 @@ func TestN8PassesThatDiffer(t *testing.T) {
 	require.WithinRange(t, got[0].Began, at(1), at(1).Add(time.Second))
 }
 
-// What somebody suspended may stand there, or what a newer program knows.
+// It may contain a suspension, or members of a newer program.
 func TestAStateThatCannotBeReadIsSetAside(t *testing.T) {
 	for name, text := range map[string]string{"garbage": "{", "newer": `{"version": 2, "suspended": [{"manifest": ""}]}`} {
 		t.Run(name, func(t *testing.T) {
@@ -438,7 +438,7 @@ func TestUsualForgetsWhatIsOld(t *testing.T) {
 	}
 	_, err = open(t, dir).Write(many)
 	require.NoError(t, err)
-	require.Equal(t, 1000*time.Second, l.Usual("vm", "create"), "it does not look by itself")
+	require.Equal(t, 1000*time.Second, l.Usual("vm", "create"), "it is not read again without a write")
 	_, err = l.Write(took(2, 7))
 	require.NoError(t, err)
 	require.Equal(t, 7*time.Second, l.Usual("vm", "create"))

@@ -194,7 +194,7 @@ func TestWantIsWhatOneHostShallHold(t *testing.T) {
 	s := site()
 	w, found := s.Want("a")
 	require.Equal(t, []string{"image.used", "pool.pa", "pve.inner", "vm.w"}, names(w.State))
-	require.Equal(t, []Address{{Kind: "image", Name: "used"}, {Kind: "pool", Name: "pa"}}, w.State[Address{Kind: "vm", Name: "w"}].Needs, "what is nowhere is needed by nobody")
+	require.Equal(t, []Address{{Kind: "image", Name: "used"}, {Kind: "pool", Name: "pa"}}, w.State[Address{Kind: "vm", Name: "w"}].Needs, "an undeclared resource is not needed")
 	require.Equal(t, map[string]bool{"rest": true}, w.Suspended)
 	require.True(t, w.Declared[Address{Kind: "image", Name: "idle"}])
 	require.Len(t, w.Deferred, 3)
@@ -530,8 +530,7 @@ func secretsOf(auth map[string]string) *Secrets {
 	return &Secrets{Values: map[string]map[string]string{"auth": auth}}
 }
 
-// Whoever has the key of the site has the keys of all owners, and two at once during a rotation. Whoever has derived ones
-// has those, and nothing else.
+// With the key of the site there are the keys of all owners, two each during a rotation. With derived keys there are only those.
 func TestS1KeysOfAnOwner(t *testing.T) {
 	now, before := strings.Repeat("0a", 32), strings.Repeat("0b", 32)
 	site := secretsOf(map[string]string{"ownership_key": now, "ownership_key_previous": before})
@@ -603,7 +602,7 @@ func TestSameIsWhatAttrsSay(t *testing.T) {
 		a, b := things().Draw(t, "a"), things().Draw(t, "b")
 		if rapid.Bool().Draw(t, "alike") {
 			b = Clone(a).(*thing)
-			b.Ref, b.local = "other", 7 // which nobody compares
+			b.Ref, b.local = "other", 7 // which is not compared
 			slices.Reverse(b.Boxes)     // nor the order of blocks
 			if rapid.Bool().Draw(t, "edited") {
 				b.Cores = rapid.IntRange(0, 1).Draw(t, "edit")
@@ -661,7 +660,7 @@ func TestSuspendMakesACopy(t *testing.T) {
 }
 
 func TestTasksAreRecordedByTheWorkersOfAStep(t *testing.T) {
-	RecordTask(t.Context(), "UPID:nobody listens")
+	RecordTask(t.Context(), "UPID:no listener")
 	var tasks Tasks
 	ctx, cancel := context.WithCancel(tasks.With(t.Context()))
 	defer cancel()

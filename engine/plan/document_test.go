@@ -152,7 +152,7 @@ func TestSecretsAreNowhere(t *testing.T) {
 		require.NotContains(t, out, secret)
 		require.NotEmpty(t, out)
 	}
-	require.Equal(t, secret, p.Steps[1].Want.Spec.(*VM).Password, "but whoever carries it out has them")
+	require.Equal(t, secret, p.Steps[1].Want.Spec.(*VM).Password, "but the driver gets them")
 }
 
 func TestMoved(t *testing.T) {

@@ -97,7 +97,7 @@ func TestGuards(t *testing.T) {
 				"vm.child: not created: it needs vm.a, which is not created",
 			},
 		},
-		"a guest that somebody creates may be one of few, and needs what they need": {
+		"a guest that another user creates may be one of few, and needs what they need": {
 			want: state(guest("vm.a", 0, &VM{}, "image.a"), guest("vm.b", 0, &VM{}), guest("vm.child", 0, &VM{}, "vm.a"), object("image.a", &Image{Checksum: "2"}), object("image.b", &Image{Checksum: "2"})),
 			have: state(object("image.a", &Image{Checksum: "1"}), object("image.b", &Image{Checksum: "1"}), object("image.c", &Image{})),
 			set: func(in *Input) {
@@ -369,7 +369,7 @@ func TestAChildIsNotDestroyedByName(t *testing.T) {
 }
 
 // What takes the place of a child waits for it, without an error.
-func TestWhatTakesThePlaceOfAChildWaits(t *testing.T) {
+func TestTheReplacementOfAChildWaits(t *testing.T) {
 	in := input(state(guest("vm.new", 100, &VM{}), guest("vm.on-it", 0, &VM{}, "vm.new"), guest("vm.beside", 0, &VM{})), state(child("vm.inner", 100, "refuse", &VM{})))
 	p := Make(in)
 	require.Equal(t, []string{"create vm.beside"}, steps(p))

@@ -130,7 +130,7 @@ func TestCreationSaysAllThatIsMade(t *testing.T) {
 	}
 }
 
-func TestWhatLeavesTheSite(t *testing.T) {
+func TestRemovedFromTheSite(t *testing.T) {
 	have := state(
 		guest("vm.a", 100, &VM{}), object("image.old", &Image{}), object("image.kept", &Image{}),
 		guest("vm.suspended", 101, &VM{}), guest("vm.moved", 102, &VM{}),
@@ -149,7 +149,7 @@ func TestWhatLeavesTheSite(t *testing.T) {
 	require.Equal(t, Summary{Delete: 2, Update: 1}, p.Summary)
 }
 
-func TestPendingIsNoStep(t *testing.T) {
+func TestPendingIsNotAStep(t *testing.T) {
 	want, have := guest("vm.a", 0, &VM{Cores: 4, Memory: 2, Password: "new"}), guest("vm.a", 100, &VM{Cores: 2, Memory: 1, Password: "old"})
 	in := input(state(want), state(have))
 	waits := []model.Pending{
@@ -168,7 +168,7 @@ func TestPendingIsNoStep(t *testing.T) {
 	require.Equal(t, "old", waits[0].Before, "the input is only read")
 }
 
-func TestWhatGoesWaitsForNoRestart(t *testing.T) {
+func TestARemovalWaitsForNoRestart(t *testing.T) {
 	stays := guest("vm.b", 101, &VM{Cores: 2})
 	in := input(state(stays), state(guest("vm.a", 100, &VM{Cores: 2}), stays))
 	hold(&in, []model.Pending{
@@ -181,8 +181,8 @@ func TestWhatGoesWaitsForNoRestart(t *testing.T) {
 	require.Equal(t, Delete, p.Steps[0].Action)
 }
 
-// TestWhatGoesAlongIsInTheReason of every step that destroys, and of no other.
-func TestWhatGoesAlongIsInTheReason(t *testing.T) {
+// TestAllThatIsDestroyedIsInTheReason of every step that destroys, and of no other.
+func TestAllThatIsDestroyedIsInTheReason(t *testing.T) {
 	const with = "after a final backup to local"
 	gone, anew, changed := guest("vm.a", 100, &VM{}), guest("vm.b", 101, &VM{Machine: "old"}), guest("vm.c", 102, &VM{Memory: 1})
 	for _, r := range []*model.Resource{gone, anew, changed} {
@@ -995,7 +995,7 @@ func TestTakingOver(t *testing.T) {
 			have:  state(guest("vm.a", 100, card("")), guest("vm.b", 101, card(x)), guest("vm.d", 102, &VM{MAC: y, Machine: "pc"})),
 			steps: []string{"update vm.b", "replace vm.d", "update vm.a after vm.b", "create vm.c after vm.d"},
 		},
-		"who keeps it waits for nobody": {
+		"a guest that keeps it waits for no other": {
 			want:  state(guest("vm.a", 0, &VM{MAC: x, Cores: 2})),
 			have:  state(guest("vm.a", 100, card(x)), guest("vm.b", 101, card(y))),
 			steps: []string{"update vm.a", "delete vm.b"},

@@ -263,7 +263,7 @@ func TestVMIDsAreUniqueStableAndInRange(t *testing.T) {
 				}
 			}
 		}
-		// Whoever exists by now keeps his, whoever else comes or goes.
+		// A guest that exists keeps its VMID, whichever others come or go.
 		after := apply(t, p, in)
 		for _, s := range Make(input(in.Want.State, after)).Steps {
 			if was := after[s.Address]; was != nil && was.Guest != nil && in.Want.State[s.Address] != nil && in.Want.State[s.Address].Guest.VMID == 0 {

@@ -464,8 +464,8 @@ func inMemory(t *testing.T) string {
 	return dir
 }
 
-// A job runs once on each of its nodes at each of its times, or has a receipt that says why not: whoever crashes at which
-// step. HOMESTAK_SCHEDULES is the number of schedules.
+// A job runs once on each of its nodes at each of its times, or has a receipt that says why not, at whichever step a process
+// crashes. HOMESTAK_SCHEDULES is the number of schedules.
 func TestJobsExactlyOnce(t *testing.T) {
 	schedules := 30
 	if text := os.Getenv("HOMESTAK_SCHEDULES"); text != "" {

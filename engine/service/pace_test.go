@@ -12,7 +12,7 @@ import (
 )
 
 // A child makes events about itself and what is below it, and none about its siblings or its parent.
-func TestAChildTellsOfItselfAlone(t *testing.T) {
+func TestEventsOfAChildAreItsOwn(t *testing.T) {
 	hosts := map[string]*model.Host{}
 	for name, parent := range map[string]string{"hub": "", "branch-7": "hub", "branch-8": "hub", "shop": "branch-7"} {
 		hosts[name] = &model.Host{Name: name, Parent: parent}

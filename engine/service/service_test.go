@@ -156,7 +156,7 @@ func TestLocalHost(t *testing.T) {
 	require.False(t, h.TokenMissing)
 	require.Equal(t, "private", h.SSH.Key)
 	require.Equal(t, want.PublicKey, h.PublicKey)
-	require.True(t, load(nil).HostFor("inner").TokenMissing, "nobody else knows it")
+	require.True(t, load(nil).HostFor("inner").TokenMissing, "only the secrets have it")
 	father := load(l).HostFor("father")
 	require.True(t, father.TokenMissing)
 	require.Empty(t, father.SSH.Key)

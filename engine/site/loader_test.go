@@ -151,7 +151,7 @@ func TestParsedTextIsNotKept(t *testing.T) {
 }
 
 // An agent keeps worked out what is its own, and what others shall hold can still be had.
-func TestWhatOthersHoldIsNotKept(t *testing.T) {
+func TestOnlyTheOwnHostIsKept(t *testing.T) {
 	tree := folder("hosts.hcl", "host \"father\" {\n  api = \"https://192.0.2.1:8006\"\n}\nhost \"mother\" {\n  api = \"https://192.0.2.2:8006\"\n}\n")
 	all := NewLoader(proxmox.Kinds()).Load(t.Context(), tree, Input{Tree: "a"}).Site
 	require.Len(t, all.Resolved, 2)
@@ -399,7 +399,7 @@ func TestInvalidFolder(t *testing.T) {
 	require.Equal(t, f.Desired.Findings, invalid.Found)
 }
 
-// Secrets are in the folder or in a named file, and nobody else may read them.
+// Secrets are in the folder or in a named file that other users cannot read.
 func TestSecretsOfAFolder(t *testing.T) {
 	const secrets = "api_tokens:\n  father: root@pam!x=1\n"
 	token := func(f *Folder) string { return f.Desired.Site.Hosts["father"].APIToken }

@@ -116,7 +116,7 @@ func TestS2ALoadThatTakesTooMuchIsEnded(t *testing.T) {
 }
 
 // A text that overflows the stack of the parser ends its process only.
-func TestS2AChildThatCrashesIsNoAgentThatCrashes(t *testing.T) {
+func TestS2ACrashOfTheChildDoesNotCrashTheAgent(t *testing.T) {
 	s := sandboxed(t)
 	s.Command[2] = inCrash
 	d := load(t, loaderIn(s), soundTree(), "a")

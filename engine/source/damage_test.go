@@ -288,7 +288,7 @@ func TestS5DamageIsReplacedOnceTheRemoteAnswers(t *testing.T) {
 }
 
 // What was moved aside is bounded in number and in size, and the newest stays.
-func TestS5WhatIsMovedAsideIsBounded(t *testing.T) {
+func TestS5DamagedCopiesAreBounded(t *testing.T) {
 	o, _, _, _ := copied(t)
 	for n := 1; n <= mostAside+2; n++ {
 		require.NoError(t, os.WriteFile(filepath.Join(o.Dir, stateFile), []byte(fmt.Sprint("damage ", n)), 0o600))

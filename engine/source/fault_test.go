@@ -64,7 +64,7 @@ func TestABranchThatIsNotThere(t *testing.T) {
 	})
 }
 
-func TestAFolderThatIsNoRepository(t *testing.T) {
+func TestAFolderWithoutARepository(t *testing.T) {
 	repo := openRepository(t, Options{URL: t.TempDir()})
 	require.Contains(t, fault(t, repo, errNotFound, false), "is not a git repository")
 }

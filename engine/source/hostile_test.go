@@ -27,7 +27,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
-// giant is a remote that sends a pack somebody made.
+// giant is a remote that sends a crafted pack.
 type giant struct {
 	tip  plumbing.Hash
 	data []byte
@@ -168,8 +168,7 @@ func TestPacksThatLie(t *testing.T) {
 	}
 }
 
-// One tree in another ten times, nine times over: a handful of objects, a thousand
-// million files for whoever walks through them.
+// A tree that contains another ten times, nine levels deep: a handful of objects, and a thousand million files in a walk.
 func TestACommitOfTooManyFiles(t *testing.T) {
 	blob := raw{plumbing.BlobObject, []byte("x")}
 	level := tree(treeLine(0o100644, "a", idOf(blob)))

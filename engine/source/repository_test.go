@@ -88,7 +88,7 @@ func ids(commits []model.Commit) []string {
 	return out
 }
 
-// fsck asks git whether a repository is sound. Without git nobody is asked.
+// fsck has git check a repository. Without git it does nothing.
 func fsck(t *testing.T, dir string) {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
@@ -357,7 +357,7 @@ func TestAnotherFolderIsLeftAlone(t *testing.T) {
 	require.FileExists(t, filepath.Join(dir, "thesis.txt"))
 }
 
-func TestTheCallersEndIsNoFault(t *testing.T) {
+func TestACancelledCallerIsNotAFault(t *testing.T) {
 	overAll(t, func(t *testing.T, r *sourcetest.Repo, o Options) {
 		r.Commit(map[string]string{"a": "1"}, "first")
 		repo := openRepository(t, o)
@@ -526,7 +526,7 @@ func needGit(t testing.TB) {
 	}
 }
 
-// runGit runs git in a folder, without the settings of whoever runs the test.
+// runGit runs git in a folder, without the settings of the user who runs the test.
 func runGit(t testing.TB, dir, in string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "git", append([]string{"-c", "safe.directory=*"}, args...)...)
@@ -565,7 +565,7 @@ func files(t *testing.T, bare string) (id string, texts map[string]string) {
 	return ref.Hash().String(), texts
 }
 
-func TestWhatIsPushedIsInTheRepository(t *testing.T) {
+func TestAPushIsInTheRepository(t *testing.T) {
 	a, bare, dir := begin(t)
 	first, err := a.Push(t.Context(), "first")
 	require.NoError(t, err)
@@ -593,7 +593,7 @@ func TestWhatIsPushedIsInTheRepository(t *testing.T) {
 
 func TestAPushDoesNotOverwriteAnother(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("git is not installed, and somebody else pushes with it")
+		t.Skip("git is not installed: the test pushes with it")
 	}
 	a, bare, _ := begin(t)
 	_, err := a.Push(t.Context(), "first")

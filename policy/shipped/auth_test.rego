@@ -73,7 +73,7 @@ test_refused[note] if {
 		"unknown method": none("whatever"),
 		"unknown kind": request("network", "cookie", true, "web-1"),
 		"of no node, for no node": object.union(request("network", "provisioning", true, ""), {"identity": ""}),
-		"of nobody, for nobody": object.union(request("network", "provisioning", true, null), {"identity": null}),
+		"without an identity, for none": object.union(request("network", "provisioning", true, null), {"identity": null}),
 	}
 	not allowed(r)
 }

@@ -63,7 +63,7 @@ type server struct {
 	serve http.HandlerFunc
 	// silent: connections are accepted, and nothing is ever sent.
 	silent bool
-	// refuse: nobody listens.
+	// refuse: no server listens.
 	refuse bool
 	dials  []time.Time
 	conns  chan net.Conn
@@ -316,7 +316,7 @@ func TestRecovers(t *testing.T) {
 	})
 }
 
-// Whoever sends nothing, too slowly or too much costs a bounded time and memory.
+// A server that sends nothing, too slowly or too much costs a bounded time and memory.
 func TestBadServers(t *testing.T) {
 	cert, now := certificate(t)
 	good := body(t, "edge", "", now)
@@ -385,7 +385,7 @@ func TestBadServers(t *testing.T) {
 	}
 }
 
-// Whoever stops it does not wait for the pauses.
+// Cancelling does not wait for the pauses.
 func TestCancelled(t *testing.T) {
 	cert, now := certificate(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -393,10 +393,10 @@ func TestCancelled(t *testing.T) {
 		defer s.stop()
 		s.refuse = true
 		ctx, cancel := context.WithCancelCause(t.Context())
-		time.AfterFunc(3*time.Second, func() { cancel(fmt.Errorf("somebody stopped it")) })
+		time.AfterFunc(3*time.Second, func() { cancel(fmt.Errorf("stopped by a test")) })
 		begun := time.Now()
 		_, err := s.client(now).Spec(ctx, "")
-		require.ErrorContains(t, err, "somebody stopped it")
+		require.ErrorContains(t, err, "stopped by a test")
 		require.Equal(t, 3*time.Second, time.Since(begun))
 		require.Len(t, s.dials, 1)
 	})

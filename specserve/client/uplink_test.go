@@ -180,7 +180,7 @@ func (a *above) child(file string) *child {
 
 func (a *above) end() {
 	_ = a.server.Close()
-	<-time.After(time.Minute) // TLS takes seconds to say goodbye to a pipe that nobody reads
+	<-time.After(time.Minute) // TLS takes seconds to say goodbye to a pipe without a reader
 }
 
 func pass(d time.Duration) {

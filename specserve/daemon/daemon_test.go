@@ -295,7 +295,7 @@ func TestNewIdentityIsNoticed(t *testing.T) {
 	m.o.Found = func(l diag.List) { require.False(t, l.HasErrors()) }
 	m.start()
 	status, _ := m.get(first)
-	require.Equal(t, 401, status, "nobody knows the token here")
+	require.Equal(t, 401, status, "the token is unknown here")
 	dir := filepath.Join(home, ".config", "sops", "age")
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "keys.txt"), []byte(secret+"\n"), 0o600))
@@ -319,7 +319,7 @@ func TestHangup(t *testing.T) {
 	require.Equal(t, "READY=1", m.notices[2])
 }
 
-// A notification of a push and the operator's request mean now, too, and are needed by nobody else.
+// A push notification and the operator's request start a check at once, too, and the program works without them.
 func TestAsked(t *testing.T) {
 	m := newMachine(t)
 	m.o.poll = time.Hour
@@ -402,7 +402,7 @@ func TestCommits(t *testing.T) {
 	m.eventually(first, 200, `"domain":"home.example"`)
 }
 
-// A restart keeps the pins and the keys: nobody notices.
+// A restart keeps the pins and the keys, so clients do not notice it.
 func TestRestart(t *testing.T) {
 	m := newMachine(t)
 	m.start()
@@ -448,13 +448,13 @@ func (m *machine) spoil(name string) {
 	require.NoError(m.t, os.WriteFile(filepath.Join(m.o.Dir, name), []byte("x"), 0o600))
 }
 
-// A folder is loaded when it has changed and nobody writes to it any more.
+// A folder is loaded when it has changed and is no longer written to.
 func TestWatched(t *testing.T) {
 	a, b, c := []byte("a"), []byte("b"), []byte("c")
 	w := watched{served: a}
 	require.False(t, w.changed(a))
 	require.False(t, w.changed(b))
-	require.False(t, w.changed(c), "somebody is writing")
+	require.False(t, w.changed(c), "a write is going on")
 	require.True(t, w.changed(c))
 	require.True(t, w.changed(c), "until it is loaded")
 	w.loaded(c)
@@ -519,7 +519,7 @@ func spawn(t *testing.T, dir string, change func(*exec.Cmd)) (*child, error) {
 	require.NoError(t, c.cmd.Start())
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	if err != nil {
-		err := c.cmd.Wait() // from here on nobody writes to errors
+		err := c.cmd.Wait() // errors is complete from here on
 		return nil, fmt.Errorf("%w: %s", err, &c.errors)
 	}
 	require.NoError(t, json.Unmarshal(line, c))
@@ -573,8 +573,7 @@ func TestAKilledServerKeepsItsKeys(t *testing.T) {
 	}
 }
 
-// SIGTERM under load, with silent clients and slow ones: it ends within two seconds, and whoever got
-// an answer got all of it.
+// SIGTERM under load, with silent clients and slow ones: it ends within two seconds, and every answer that began is complete.
 func TestTerminatedUnderLoad(t *testing.T) {
 	c, err := spawn(t, folder(t), nil)
 	require.NoError(t, err)
@@ -815,7 +814,7 @@ func TestClone(t *testing.T) {
 	require.Equal(t, "3", m.git("-C", dir, "rev-list", "--count", two+"~1..origin/main"))
 	require.Empty(t, m.git("-C", dir, "log", "--all", "-Scanary", "--format=%H"))
 
-	// Somebody removes the copy: it is made again, with the next commit.
+	// A copy that was removed is created again, with the next commit.
 	require.NoError(t, os.RemoveAll(filepath.Join(m.o.Dir, copyFolder)))
 	four := m.commit("four.example")
 	status, _, body = m.ask("/site.git/raw/"+four+"/site.hcl", m.key())

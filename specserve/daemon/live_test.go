@@ -243,7 +243,7 @@ func TestKeys(t *testing.T) {
 	require.Equal(t, pins, r.State().Pins)
 	r.stop()
 	_, err = r.Parent("web-1", "base")
-	require.ErrorIs(t, err, ErrNotServing, "nobody listens any more")
+	require.ErrorIs(t, err, ErrNotServing, "the server does not listen any more")
 }
 
 // Where nodes reach the server is what listen says, or the site, or the host that the agent runs on.
@@ -316,8 +316,7 @@ func TestReportsAreKept(t *testing.T) {
 	require.False(t, empty(again))
 }
 
-// A resolver that does not answer keeps nobody waiting but who asks for the address, and only for a moment. What it answered before
-// counts meanwhile.
+// A resolver that does not answer delays only a request for the address, and only for a moment. Meanwhile its last answer counts.
 func TestASlowResolverDelaysNoRequest(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan net.Conn)
 	r := startIn(t, filepath.Join(t.TempDir(), "server"), "0.0.0.0:0", func(s *Server) {

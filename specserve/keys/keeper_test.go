@@ -126,7 +126,7 @@ func TestRenewalWhileRunning(t *testing.T) {
 	require.Equal(t, k.Pins(), w.open(t).Pins())
 }
 
-// New names need a new certificate, and no new key: nobody has to learn a pin.
+// New names need a new certificate and no new key, so pins stay.
 func TestNewNamesKeepTheKey(t *testing.T) {
 	w := newWorld(t)
 	k := w.open(t)
@@ -254,7 +254,7 @@ func TestKilled(t *testing.T) {
 	require.Len(t, entries, 1)
 }
 
-// A file that cannot be used is never replaced by itself: nodes have pinned what was in it.
+// An unusable file is never replaced automatically: nodes have pinned what was in it.
 func TestCertUnusableFile(t *testing.T) {
 	for name, spoil := range map[string]func(file string) error{
 		"has no block":        func(file string) error { return os.WriteFile(file, nil, 0o600) },
@@ -300,7 +300,7 @@ func spoiled(t *testing.T, file string) []byte {
 	return []byte(strings.Replace(string(text), "MIG", "AAA", 1))
 }
 
-// pair makes a certificate as somebody else's tool does.
+// pair makes a certificate as other tools do.
 func pair(t *testing.T, dir string) (certFile, keyFile, pinned string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
@@ -318,7 +318,7 @@ func pair(t *testing.T, dir string) (certFile, keyFile, pinned string) {
 	return certFile, keyFile, wire.PinOf(leaf).String()
 }
 
-// The files of somebody else are read again when they change, and only as a pair.
+// The operator's own files are read again when they change, and only as a pair.
 func TestCertificateFilesAreReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	certFile, keyFile, first := pair(t, dir)

@@ -181,7 +181,7 @@ func TestAccess(t *testing.T) {
 	require.False(t, moved.Equal(with))
 }
 
-// A key that is there is never replaced by itself, and no error has it.
+// An existing key is never replaced automatically, and no error contains it.
 func TestAccessRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		content string
@@ -291,7 +291,7 @@ func TestS8MintedTokensAreUsedOnce(t *testing.T) {
 	require.NotEmpty(t, lost)
 	next, _ := d.show(first)
 	require.NotEmpty(t, next)
-	require.Empty(t, d.code(first), "nobody has used the next one")
+	require.Empty(t, d.code(first), "the next one is not used yet")
 	renewed, code := d.show(next)
 	require.Empty(t, code)
 	require.Empty(t, renewed, "it is good for a day")
@@ -495,7 +495,7 @@ func TestS8ARevocationIsNoticed(t *testing.T) {
 	require.False(t, k.Check())
 	minted, err := Mint(dir, "web-1", "base", time.Hour, time.Now())
 	require.NoError(t, err)
-	require.False(t, k.Check(), "nobody waits for that")
+	require.False(t, k.Check(), "no task waits for that")
 	_, err = Revoke(dir, "web-1", time.Now())
 	require.NoError(t, err)
 	_, err = k.Ring().Tokens().VerifyBy(k.Book(), minted.Token, "web-1", time.Now())

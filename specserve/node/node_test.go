@@ -35,7 +35,7 @@ func (b broken) Run(context.Context, guest.Command) (guest.Output, error) {
 	return guest.Output{}, b.err
 }
 
-// An attempt that fails is recorded; one that somebody stopped is not a failure.
+// An attempt that fails is recorded; one that was cancelled is not a failure.
 func TestApplyRecordsFailure(t *testing.T) {
 	f := Folder{Path: t.TempDir()}
 	_, err := f.Store([]byte(one))
@@ -62,7 +62,7 @@ func TestApplyRecordsFailure(t *testing.T) {
 	require.Nil(t, done)
 }
 
-// The plan of a machine by itself has the form of every other plan.
+// The plan of one machine has the form of every other plan.
 func TestPlan(t *testing.T) {
 	want, err := spec.Read([]byte(`{"version":1,"node":"web-1","spec":"base","identity":{"hostname":"web-1"}}`))
 	require.NoError(t, err)
@@ -266,7 +266,7 @@ func (u unsupported) Run(context.Context, guest.Command) (guest.Output, error) {
 // Two runs take turns, and one that is stopped does not wait.
 func TestLock(t *testing.T) {
 	f := Folder{Path: t.TempDir()}
-	unlock, err := f.Lock(t.Context(), func() { t.Error("nobody has it") })
+	unlock, err := f.Lock(t.Context(), func() { t.Error("the lock is free") })
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -366,7 +366,7 @@ func TestStoreRefuses(t *testing.T) {
 	require.Equal(t, "base", s.Name)
 }
 
-// Files that somebody damaged are reported; a new failure replaces them.
+// Damaged files are reported; a new failure replaces them.
 func TestDamagedFiles(t *testing.T) {
 	f := Folder{Path: t.TempDir()}
 	for _, name := range []string{"config-complete.json", "config-failed.json", "spec.json"} {

@@ -245,7 +245,7 @@ func (s *story) ends() error {
 	return nil
 }
 
-// A task is carried out at most once, and has a result, whoever crashes at which step, whatever the network loses and
+// A task is carried out at most once, and has a result, at whichever step a process crashes, and whatever the network loses and
 // replays. HOMESTAK_SCHEDULES is the number of schedules.
 func TestExactlyOnce(t *testing.T) {
 	schedules := 300

@@ -263,7 +263,7 @@ func TestReportsFoldUpward(t *testing.T) {
 	require.Equal(t, good().Commit, stale.Nodes[0].Commit)
 	for _, n := range stale.Nodes {
 		require.True(t, n.Stale, n.Name)
-		require.False(t, n.Ready, "nobody knows how %s is by now", n.Name)
+		require.False(t, n.Ready, "the state of %s is not known any more", n.Name)
 	}
 	atBoot := FoldReports(own("inner"), []ReceivedReport{{Report: good(), ReceivedAt: noon}}, func(string) time.Duration { return 0 }, noon.Add(100*period))
 	require.False(t, atBoot.Nodes[0].Stale, "one that reports only when it boots is never stale")

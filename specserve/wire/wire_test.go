@@ -185,7 +185,7 @@ func TestSaveAndLoad(t *testing.T) {
 	}
 }
 
-// Whoever may read the file could fetch the spec, so its mode is checked; and it is a file.
+// A reader of the file could fetch the spec, so its mode is checked; and it must be a file.
 func TestLoadRefuses(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "node.json")

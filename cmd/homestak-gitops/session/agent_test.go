@@ -72,7 +72,7 @@ manifest "deep" {
 `
 
 // The agent of a child is installed by an agent that serves, unless the child is simulated and the server is not.
-func TestWhoServesChildren(t *testing.T) {
+func TestChildrenNeedAServer(t *testing.T) {
 	inMemory := service.Network{Listen: func(context.Context, string) (net.Listener, error) { return nil, errors.New("not in this test") }}
 	simulated := session.Network{Guests: &push.Config{}}
 	for name, c := range map[string]struct {

@@ -102,7 +102,7 @@ func TestCarryOut(t *testing.T) {
 	})
 }
 
-// Without a yes, and with an agreement that somebody else breaks, nothing is done.
+// Without a yes, or if the change is refused after it, nothing is done.
 func TestNotAgreed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := prepare(t)
@@ -262,7 +262,7 @@ func TestWithin(t *testing.T) {
 
 func noEnv(string) string { return "" }
 
-// The zero network is the real one: hosts by TLS, guests as whoever runs the program may enter them.
+// The zero network is the real one: hosts by TLS, guests as the user who runs the program can enter them.
 func TestRealNetwork(t *testing.T) {
 	own := session.OwnWays("/data", noEnv)
 	require.Equal(t, filepath.Join("/data", "known_hosts"), own.HostKeys.(*push.KnownHosts).Path)

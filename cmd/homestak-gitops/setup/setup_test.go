@@ -175,7 +175,7 @@ func TestThePageOnInstallingGrantsTheSame(t *testing.T) {
 }
 
 // What setup did not make it neither changes nor removes.
-func TestWhatIsThereStays(t *testing.T) {
+func TestExistingThingsStay(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, why, fix string

@@ -62,7 +62,7 @@ func TestRun(t *testing.T) {
 	require.Contains(t, text, "port     = "+port+"\n")
 }
 
-// Whoever cannot use it ends it.
+// A host that its user cannot use is closed.
 func TestNotReady(t *testing.T) {
 	broken := errors.New("stdout is closed")
 	var at sim.Simulator

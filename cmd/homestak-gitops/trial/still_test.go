@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A tree is stuck when nobody works on it. On a slow machine agents work for long before anything changes.
+// A tree is stuck when no agent works. On a slow machine agents work for long before anything changes.
 func TestN5ATreeThatIsWorkedOnIsNotStuck(t *testing.T) {
 	ticks := func(s *stillness, working bool) (n time.Duration) {
 		for n++; !s.tick(false, working); n++ {

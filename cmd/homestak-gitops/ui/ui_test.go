@@ -72,7 +72,7 @@ func TestOneDocument(t *testing.T) {
 
 func TestTextForPeople(t *testing.T) {
 	s := open(t, ui.Process{})
-	s.Document = func(error) any { return "nobody asked for a document" }
+	s.Document = func(error) any { return "no document was asked for" }
 	require.NoError(t, s.Show(map[string]int{"steps": 2}, "2 steps\n"))
 	s.Failure(errors.New("a \x1b[2J b"))
 	s.Failure(&ui.ExitError{Code: ui.ExitFailed}) // everything was reported before
@@ -183,7 +183,7 @@ func TestConfirmWithoutTerminal(t *testing.T) {
 	}
 }
 
-// Whoever is asked can leave by Ctrl-C.
+// Ctrl-C leaves the question.
 func TestConfirmCanBeLeft(t *testing.T) {
 	unanswered, end := io.Pipe()
 	defer func() { _ = end.Close() }()
@@ -282,7 +282,7 @@ func TestExitCodesAreOneTable(t *testing.T) {
 }
 
 // A plan of a host that was seen in part does not end as one that is all there is to do.
-func TestAPartlySeenHostIsNoGoodNews(t *testing.T) {
+func TestAPartlySeenHostIsNotInSync(t *testing.T) {
 	dark := model.Unknown{Scope: "node pve2", Why: "offline"}
 	denied := model.Unknown{Scope: "images on storage local", Why: "403", Denied: true}
 	nothing := model.Unknown{Scope: "all guests", All: true}
@@ -311,7 +311,7 @@ func TestAPartlySeenHostIsNoGoodNews(t *testing.T) {
 }
 
 // Exit code 2 is for steps and for drift that is only reported. Withheld, postponed and pending changes are neither, and apply exits with 0.
-func TestN6WhatWaitsIsNoChange(t *testing.T) {
+func TestN6WithheldWorkIsNotAChange(t *testing.T) {
 	left := diag.Finding{Severity: diag.Warning, Source: diag.FromGuard, Address: "vm.web-1", Summary: "vm.web-1 is not created: no server runs"}
 	for name, c := range map[string]struct {
 		plan plan.Plan
@@ -349,8 +349,8 @@ func TestSignalsAreCounted(t *testing.T) {
 	require.ErrorIs(t, context.Cause(ctx), engine.ErrInterrupted)
 }
 
-// A program that nobody asked to end says so: its context has no cause of interruption.
-func TestCloseIsNoInterruption(t *testing.T) {
+// A program that ends without an interruption has no cause of one in its context.
+func TestCloseIsNotAnInterruption(t *testing.T) {
 	ctx, s := ui.Process{}.Watch(t.Context())
 	s.Close()
 	require.ErrorIs(t, ctx.Err(), context.Canceled)

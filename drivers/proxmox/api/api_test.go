@@ -273,7 +273,7 @@ func TestEveryNonSuccessIsATypedError(t *testing.T) {
 }
 
 // What PVE says of each parameter follows the status; where a bridge is missing, what to do follows that.
-func TestN15WhatIsWrongWithAParameter(t *testing.T) {
+func TestN15ErrorsOfParameters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, roundTrip(func(*http.Request) (*http.Response, error) {
 			return respond(400, "400 Parameter verification failed.", `{"data":null,"errors":{"net0":"bridge 'vmbr7' does not exist\n"},"message":"Parameter verification failed.\n"}`), nil
@@ -299,7 +299,7 @@ func TestOnlyReadsAreSentTwice(t *testing.T) {
 	})
 }
 
-// Whoever counts requests hears of each one that was sent, also of those that are repeated.
+// Every request that is sent is counted, repeated ones included.
 func TestSentRequestsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sent []string

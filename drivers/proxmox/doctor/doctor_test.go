@@ -392,7 +392,7 @@ func TestDoctorChecksVirtualisation(t *testing.T) {
 			n := w.Node("inner", nil)
 			how := hears(w, "/nodes/father/status", fmt.Sprintf(`{"data":{"cpuinfo":{"flags":%q}}}`, flags))
 			for _, c := range w.Examine(how) {
-				require.NotEqual(t, "nested virtualisation", c.Name, "nobody needs it")
+				require.NotEqual(t, "nested virtualisation", c.Name, "no node needs it")
 			}
 			n.Type, n.Resource.Addr = "pve", model.Address{Kind: "pve", Name: "inner"}
 			got := proxmoxtest.CheckNamed(t, w.Examine(how), "nested virtualisation")

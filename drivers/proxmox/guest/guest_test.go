@@ -161,8 +161,7 @@ func wantedCT(edit func(*CT)) *model.Resource {
 	return &model.Resource{Addr: ctTag.Addr(), Spec: c, Private: &Resolution{}, Guest: &model.Guest{VMID: 100, Node: "father"}}
 }
 
-// running is a guest whose configuration somebody changed; the pending changes await a
-// restart.
+// running is a guest whose configuration was changed by hand, with pending changes.
 func running(lxc bool, changed, pending change) *model.Resource {
 	config, tag := vmConfig, vmTag
 	if lxc {
@@ -260,7 +259,7 @@ func TestNeedsMore(t *testing.T) {
 	}
 }
 
-// Devices keep their slots, and new ones get slots that nobody else has.
+// Devices keep their slots, and new ones get free slots.
 func TestSlots(t *testing.T) {
 	want := TargetOf(wantedVM(func(v *VM) {
 		v.Disks = append(v.Disks, Disk{Name: "data"}, Disk{Name: "logs", Bus: "sata"})
@@ -370,8 +369,8 @@ func TestTextOfANIC(t *testing.T) {
 	}
 }
 
-// TestOtherSpellingsAreNoChange: the same thing said otherwise.
-func TestOtherSpellingsAreNoChange(t *testing.T) {
+// TestOtherSpellingsAreNotChanges: the same thing said otherwise.
+func TestOtherSpellingsAreNotChanges(t *testing.T) {
 	for _, c := range [][3]string{
 		{"acpi", "", "1"},
 		{"kvm", "1", "yes"},

@@ -24,7 +24,7 @@ type Host struct {
 	Near  *images.Near      // what downloads that do not run on the host come from; nil: the network alone
 
 	Parent   Parent                     // of nodes in mode pull; nil without a server
-	Delivers func(context.Context) bool // whether containers get to know it; nil: they do not
+	Delivers func(context.Context) bool // whether containers can learn it; nil: they do not
 
 	Copies  turns[int]    // of container templates, by VMID: PVE locks one as long as it is copied (PVE/API2/LXC.pm, clone_vm), and refuses another copy meanwhile
 	Fetches turns[string] // of images to nodes, by node and volume

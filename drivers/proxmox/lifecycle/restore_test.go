@@ -8,8 +8,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
-// TestWhatARestoredGuestMustNotHave: keys now in force and pending ones. The stories are in drivers/proxmox.
-func TestWhatARestoredGuestMustNotHave(t *testing.T) {
+// TestForbiddenKeysOfARestoredGuest: keys now in force and pending ones. The stories are in drivers/proxmox.
+func TestForbiddenKeysOfARestoredGuest(t *testing.T) {
 	cfg := api.GuestConfig{
 		Now: map[string]string{
 			"net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0", "hostpci0": "mapping=gpu", "usb1": "host=1234:5678", "virtiofs0": "dirid=share", "serial0": "socket",

@@ -92,7 +92,7 @@ func TestImageIsUploadedFromTheSite(t *testing.T) {
 	})
 }
 
-// TestImageIsJoinedFromItsParts: what comes is verified before the host has all of it.
+// TestImageIsJoinedFromItsParts: the parts are verified before the host has the whole file.
 func TestImageIsJoinedFromItsParts(t *testing.T) {
 	content := "QFI\xfb\x00\x00\x00\x03" + strings.Repeat("\x00", 24) + strings.Repeat("qcow2 bytes ", 1000)
 	for name, c := range map[string]struct{ second, problem string }{

@@ -266,9 +266,8 @@ func (l *orders) taken() []string {
 	return out
 }
 
-// TestAnyObjects: whatever the files say of pools, images and templates is there
-// after one apply, and after any edit; and of an edit exactly what it means is
-// written. Whoever looks later finds nothing to do.
+// TestAnyObjects: one apply creates the pools, images and templates of the files, whatever they are. After any edit it writes
+// exactly the difference, and the next plan is empty.
 func TestAnyObjects(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		first, then := drawObjects(rt, "first "), drawObjects(rt, "then ")

@@ -58,14 +58,13 @@ func TestN14TagsOfEarlierVersions(t *testing.T) {
 	for _, field := range []string{`"content":"x"`, `"recreate":"x"`} {
 		cfg["description"] = strings.Replace(earlier, `"needs"`, field+`,"needs"`, 1)
 		is = id.Check(api.GuestConfig{Now: cfg, Next: cfg}, api.GuestRef{Node: "father", VMID: 101})
-		require.Equal(t, []any{owner.Unsigned, false}, []any{is.Tag.Trust, is.Owned}, "nobody can add a field")
+		require.Equal(t, []any{owner.Unsigned, false}, []any{is.Tag.Trust, is.Owned}, "a field cannot be added")
 	}
 }
 
 const earlier = `homestak-gitops: {"v":2,"site":"home","type":"vm","node":"web","owner":"father","uuid":"11111111-2222-3333-4444-555555555555","born":101,"from":"image.debian-12","needs":["image.debian-12"],"sig":"1.VLt-5J_ClTDq5s88H1vlYA"}`
 
-// FuzzS1Tags: no description makes a guest ours that the site did not sign for, whatever somebody changes in a tag that it
-// signed for another one.
+// FuzzS1Tags: a guest is managed only if the site signed its tag; no edit of a tag that was signed for another guest changes that.
 func FuzzS1Tags(f *testing.F) {
 	id := owner.Identity{Site: "home", Owner: "father", Host: "father", Keys: func(string) [][]byte { return [][]byte{[]byte("the key"), []byte("the one before")} }}
 	const uuid, mac = "11111111-2222-3333-4444-555555555555", "BC:24:11:00:00:99"

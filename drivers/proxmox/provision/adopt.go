@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// mostTries bounds how often the tag is written again after someone else has changed the guest meanwhile.
+// mostTries bounds how often the tag is written again after another user has changed the guest meanwhile.
 const mostTries = 5
 
 // Adopt writes the ownership tag and PVETag of a guest that exists, and nothing else. Right before, it reads the guest

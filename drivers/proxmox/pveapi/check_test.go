@@ -823,8 +823,7 @@ func TestRecordedNoMethod(t *testing.T) {
 			require.Equal(t, http.StatusNotImplemented, e.Response.Status, e.name)
 			require.Nil(t, m, e.name)
 		case m == nil && e.Response.Status >= 300:
-			// Without a login nobody learns what there is; HEAD and the like have
-			// no body.
+			// Without a login an API does not reveal what exists. HEAD and the like have no body.
 			require.Contains(t, []int{http.StatusUnauthorized, http.StatusNotImplemented}, e.Response.Status, e.name)
 		}
 	}

@@ -206,7 +206,7 @@ func TestASpecIsAppliedAndWithdrawn(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// What comes over the connection is what the helper saw.
+// The connection transmits what the helper saw.
 func TestSeenGoesOverTheConnection(t *testing.T) {
 	h := newHost(t)
 	want := parse(t, others)

@@ -129,7 +129,7 @@ func TestADroppedItemCostsASecondCommand(t *testing.T) {
 }
 
 // What could not be read is unknown: nothing follows from it, and an apply does not succeed.
-func TestWhatCannotBeReadIsUnknown(t *testing.T) {
+func TestUnreadableAspectsAreUnknown(t *testing.T) {
 	m := machine(t)
 	m.codes["packages"] = 3
 	m.rows["timezone"] = []string{"link|=/usr/share/zoneinfo/UTC\n"}
@@ -233,7 +233,7 @@ func TestAStepWithoutEffect(t *testing.T) {
 
 const ssh = `"posture": {"ssh": {"port": "2222", "permit_root_login": "no", "password_authentication": "no"}}`
 
-// The machine takes back what nobody confirms; only a confirmation cancels that.
+// The machine reverts a change unless it is confirmed; only a confirmation cancels that.
 func TestTheRevertIsCancelledByAConfirmationOnly(t *testing.T) {
 	before := []string{"settings|=port 22\npermitrootlogin yes\npasswordauthentication no\n"}
 	m := machine(t)
@@ -280,7 +280,7 @@ func TestTheRevertIsCancelledByAConfirmationOnly(t *testing.T) {
 		require.NotErrorIs(t, err, why, "nothing is tried again")
 	}
 
-	// Nobody knows whether it was confirmed: then it is a change, whatever is in force.
+	// It is unknown whether it was confirmed: then it is a change, whatever is in force.
 	m = machine(t)
 	m.rows["sshd"] = []string{"settings|=port 2222\npermitrootlogin no\npasswordauthentication no\n"}
 	m.rows["armed"] = []string{"armed|=sshd.sh"}
@@ -399,7 +399,7 @@ func TestAChangeThatCutsTheConnection(t *testing.T) {
 		m := machine(t)
 		m.card("10.0.0.5/24")
 		var story []string
-		fresh := false // somebody connected to the new address
+		fresh := false // a login at the new address succeeded
 		m.script = func(_ int, text string) (guest.Output, error) {
 			lost := fmt.Errorf("%w: no sign of life", guest.ErrOutcomeLost)
 			switch {
@@ -503,14 +503,14 @@ func TestAChangeOfASlowNetwork(t *testing.T) {
 	})
 }
 
-// A change that fails is taken back by the machine; one that works but nobody reaches is taken back, too.
+// The machine reverts a change that fails, and one after which it cannot be reached.
 func TestAChangeThatIsTakenBack(t *testing.T) {
 	for _, c := range []struct {
 		name, outcome, said string
 		confirm             func(context.Context, *spec.Spec, aspect.Step) error
 		check               int // exit code of the check of the step
 		says                string
-		back                bool // somebody starts the revert
+		back                bool // the revert is started
 	}{
 		{name: "it fails", outcome: "failed", said: "ifup eth0 fails", says: "it failed, so the old state is restored: ifup eth0 fails"},
 		{name: "it never began", outcome: "none", says: "the machine has already restored the old state, or never started"},
@@ -544,7 +544,7 @@ func TestAChangeThatIsTakenBack(t *testing.T) {
 	}
 }
 
-// Nobody knows whether it was confirmed: then it is a change, whatever is in force.
+// It is unknown whether it was confirmed: then it is a change, whatever is in force.
 func TestAnUnconfirmedAddress(t *testing.T) {
 	m := machine(t)
 	m.card("10.0.0.6/24")
@@ -623,7 +623,7 @@ func TestN13R5R11UnmanagedThings(t *testing.T) {
 	site := &model.Site{VMUser: "ops", Specs: map[string]*model.Spec{"base": {Name: "base"}}}
 	for nodeType, says := range map[string][]string{
 		"vm": {"user bob on web-1 is unmanaged", "sudoers file /etc/sudoers.d/bob on web-1 is unmanaged"},
-		"ct": { // nobody but root is created in a container
+		"ct": { // a container has no user but root
 			"user bob on web-1 is unmanaged", "user ops on web-1 is unmanaged",
 			"sudoers file /etc/sudoers.d/90-cloud-init-users on web-1 is unmanaged", "sudoers file /etc/sudoers.d/bob on web-1 is unmanaged",
 		},

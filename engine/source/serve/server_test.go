@@ -353,7 +353,7 @@ func (s *spool) state() (items, idle int, size int64, built int) {
 	return len(s.items), len(s.idle), s.bytes, s.built
 }
 
-// All who want the same at one time get it from one build, whoever goes away meanwhile.
+// Concurrent requests for one pack share one build, even if some clients leave.
 func TestSpoolBuildsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSpool(t.TempDir(), 1<<20)
@@ -431,7 +431,7 @@ func TestSpoolForgets(t *testing.T) {
 	})
 }
 
-// What nobody reads makes room; what is read does not, and then nothing more is built.
+// A pack without readers makes room. One that is read does not, and then no other is built.
 func TestSpoolIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSpool(t.TempDir(), 1<<20)

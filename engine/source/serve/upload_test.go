@@ -264,7 +264,7 @@ type answer struct {
 func (a *answer) Header() http.Header    { return a.header }
 func (a *answer) WriteHeader(status int) { a.status = status }
 
-// Whoever wraps the handler answers refusals in its own form: nothing is written before.
+// A wrapping handler formats refusals itself: nothing is written before.
 func TestRefusalsAreErrors(t *testing.T) {
 	w := newWorld(t, serve.HandlerOptions{})
 	w.push(map[string]string{"site.hcl": "# one\n"})
@@ -460,7 +460,7 @@ func postHead(length string) string {
 	return "POST /site.git/git-upload-pack HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-git-upload-pack-request\r\nContent-Length: " + length + "\r\n\r\n"
 }
 
-// Clients that take nothing, or send nothing, are cut off, and nobody else waits for them.
+// Clients that neither take nor send anything are cut off, and delay no other client.
 func TestSlowClients(t *testing.T) {
 	w := newWorld(t, serve.HandlerOptions{Quiet: 300 * time.Millisecond})
 	w.push(map[string]string{"site.hcl": "# one\n", "noise": noise(8 << 20)})
