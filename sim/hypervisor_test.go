@@ -119,7 +119,7 @@ func TestAHostGoesWithItsGuest(t *testing.T) {
 	require.Empty(t, g.Hosts()[0].Snapshot().Guests)
 }
 
-// Programs of machines reach one another at ports that somebody serves, and nothing else.
+// Programs of machines reach one another only at ports with a listener.
 func TestPorts(t *testing.T) {
 	g := &Guests{}
 	defer g.Close()
@@ -153,7 +153,7 @@ func TestPorts(t *testing.T) {
 	require.ErrorContains(t, err, "network is unreachable")
 }
 
-// A network that does not answer holds up nobody for longer than he waits: a host that halts a machine waits for its
+// A network that does not answer delays a caller no longer than the caller waits: a host that halts a machine waits for its
 // programs, which may wait for that host.
 func TestANetworkThatDoesNotAnswer(t *testing.T) {
 	asked, free := make(chan struct{}), make(chan struct{})

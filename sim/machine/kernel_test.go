@@ -50,7 +50,7 @@ func TestSignals(t *testing.T) {
 	})
 }
 
-// A pipe holds some, gives it on in order, and kills who writes where nobody reads.
+// A pipe has a buffer, keeps the order, and kills a writer without a reader.
 func TestPipes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		long := strings.Repeat("0123456789", 20000) // more than a pipe holds

@@ -117,9 +117,8 @@ func TestSnapshotParameters(t *testing.T) {
 	)
 }
 
-// TestRollbackStarts: the start is a task of its own; since 9.2 whoever orders it must be
-// allowed to start the VM, of a container nobody asks (rollback in PVE/API2/Qemu.pm and in
-// PVE/API2/LXC/Snapshot.pm).
+// TestRollbackStarts: the start is a task of its own. Since 9.2 the caller needs the right to start the VM; for a container there is
+// no such check (rollback in PVE/API2/Qemu.pm and in PVE/API2/LXC/Snapshot.pm).
 func TestRollbackStarts(t *testing.T) {
 	const refused = "403 Permission check failed (/vms/100, VM.PowerMgmt)"
 	for version, want := range map[string]string{"8.4": "OK", "9.1": "OK", "9.2": refused} {

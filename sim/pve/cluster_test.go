@@ -134,7 +134,7 @@ func TestManaged(t *testing.T) {
 		c.vm("101", nil)
 		c.ok("POST", "/cluster/ha/resources", form{"sid": "vm:101"})
 		c.h.Edit(func(e *pve.Edit) { e.Delete(101) })
-		require.Empty(t, c.list("/cluster/ha/resources"), "nobody can delete it otherwise")
+		require.Empty(t, c.list("/cluster/ha/resources"), "it cannot be deleted otherwise")
 		require.Equal(t, 501, c.ask("GET", "/cluster/ha/rules", nil).status, "PVE 8 has no rules")
 	})
 }
@@ -166,7 +166,7 @@ func TestRecovered(t *testing.T) {
 	})
 }
 
-// TestNoManager: without a manager of HA nobody looks at what is requested: the
+// TestNoManager: without a manager of HA requested states have no effect: the
 // recorded host's status/current has no state, the lists have what was written
 // (PVE/API2/Cluster.pm), the status is queued (PVE/HA/Tools.pm).
 func TestNoManager(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/simtest"
 )
 
-// TestContainerLife: addresses, waiting changes that the end of the container makes,
-// a forced destruction, and secrets that nobody gets back.
+// TestContainerLife: addresses, pending changes that the end of the container applies,
+// a forced destruction, and secrets that are never returned.
 func TestContainerLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, pve.Config{})
@@ -116,9 +116,8 @@ func TestContainerRights(t *testing.T) {
 }
 
 // TestPrivilegedContainers: since pve-container 6.0.6, which came with PVE 9.0, a
-// container is unprivileged unless the order says otherwise, and whoever says so must be
-// allowed to change the host (PVE/API2/LXC.pm, create_vm). A privileged one has no word
-// of it in its configuration.
+// container is unprivileged unless the request says otherwise, and that needs the right to
+// change the host (PVE/API2/LXC.pm, create_vm). The configuration of a privileged one does not mention it.
 func TestPrivilegedContainers(t *testing.T) {
 	for _, test := range []struct {
 		version, said string
@@ -499,8 +498,8 @@ func TestNamesOfContainers(t *testing.T) {
 	require.Equal(t, []any{"CT201", 512.0, 512.0, 1.0}, []any{conf["hostname"], conf["memory"], conf["swap"], conf["unprivileged"]})
 }
 
-// TestEnvironmentIsHidden: it may hold secrets, and whoever may only look at a container
-// does not see it (delete_read_restricted_options in PVE/LXC.pm).
+// TestEnvironmentIsHidden: it may contain secrets, so a user with VM.Audit alone does not see it
+// (delete_read_restricted_options in PVE/LXC.pm).
 func TestEnvironmentIsHidden(t *testing.T) {
 	c := versionedCTs(t, "9.2", nil)
 	c.steps(

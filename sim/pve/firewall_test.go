@@ -215,7 +215,7 @@ func TestJobsAndGroups(t *testing.T) {
 		step{"PUT", "/cluster/ha/groups/none", form{"comment": "x"}, "500 update ha group failed: no such ha group 'none'"},
 		step{"PUT", "/cluster/ha/groups/g1", form{"delete": "nodes"}, "500 update ha group failed: unable to delete required option 'nodes'"},
 		step{"PUT", "/cluster/ha/groups/g1", form{"delete": "nosuch"}, "500 update ha group failed: no such option 'nosuch'"},
-		step{"POST", "/cluster/ha/resources", form{"sid": "vm:100", "group": "none"}, "OK"}, // Nobody looks for it there.
+		step{"POST", "/cluster/ha/resources", form{"sid": "vm:100", "group": "none"}, "OK"}, // PVE does not check that it exists.
 		step{"DELETE", "/cluster/ha/resources/vm:100", nil, "OK"},
 		step{"POST", "/cluster/ha/resources", form{"sid": "vm:100", "group": "g1"}, "OK"},
 		step{"POST", "/cluster/ha/resources", form{"sid": "vm:100"}, "500 create resource failed: resource ID 'vm:100' already defined"},

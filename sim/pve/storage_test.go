@@ -179,7 +179,7 @@ func TestDownload(t *testing.T) {
 	c.done("DELETE", "/nodes/father/storage/local/content/import/d.qcow2", nil)
 	require.Empty(t, c.h.Snapshot().Volumes["local"])
 	c.done("DELETE", "/nodes/father/storage/local/content/local:import%2Fd.qcow2", nil)
-	require.Contains(t, c.log(), "disk image '/var/lib/vz/import/d.qcow2' does not exist", "nobody minds")
+	require.Contains(t, c.log(), "disk image '/var/lib/vz/import/d.qcow2' does not exist", "the missing file is only logged")
 	for _, scheme := range []string{"http", "https"} {
 		require.Equal(t, "f.iso", c.object("/nodes/father/query-url-metadata?url=" + scheme + "://images.test/f.iso")["filename"])
 		c.done("POST", path, form{"url": scheme + "://images.test/f.iso", "filename": scheme + ".iso", "content": "iso"})

@@ -373,7 +373,7 @@ func TestDigest(t *testing.T) {
 	})
 }
 
-// TestCustomModel: a model that nobody made up is refused before anything else
+// TestCustomModel: a model that does not exist is refused before anything else
 // (get_custom_model in PVE/QemuServer/CPUConfig.pm).
 func TestCustomModel(t *testing.T) {
 	c := likeRecorded(t)
@@ -433,7 +433,7 @@ func TestSizesOfPackets(t *testing.T) {
 		"virtio,bridge=vmbr0":          {"OK", "OK"},
 	} {
 		for i, version := range []string{"8.4", "9.2"} {
-			c := newClient(t, files(version)).ticketed() // 8.4 lets nobody else leave the bridge out.
+			c := newClient(t, files(version)).ticketed() // in 8.4 only root may leave the bridge out.
 			c.done("POST", "/nodes/father/qemu", form{"vmid": "100", "net0": net, "scsi0": "files:1,format=qcow2"})
 			require.Equal(t, want[i], c.task("POST", vmURL("100", "/status/start"), nil), "%s: %s", version, net)
 			if want[i] == "OK" {

@@ -196,7 +196,7 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 			"engine/x.go: T has 5 functions, 4 are enough: write an interface",
 		},
 		{
-			"exported for nobody", exportLaw, // the type is needed to write the other one, and the constant belongs to a set
+			"exported without a user", exportLaw, // the type is needed to write the other one, and the constant belongs to a set
 			map[string]string{
 				"engine/diag/x.go": "package diag\ntype A struct{ F B }\ntype B int\nconst (\n\tB1 B = iota\n\tB2\n)\nfunc Alone() {}\n",
 				"engine/x.go":      "package engine; import \"" + module + "/engine/diag\"\nvar _ diag.A\n",

@@ -21,14 +21,13 @@ type layer struct {
 // layers is the whole table, bottom first. A package that is missing here is a
 // violation: a new one gets its place before it gets its second file.
 //
-// pveapi, the API of Proxmox VE as a table, lies below the driver and the simulator
-// so that both are held to the same one; nobody else needs it. The simulator, whose packages
-// are in simulatorLayers, is for tests and for the verbs that run a simulator, never for
-// the driver itself.
+// pveapi, the API of Proxmox VE as a table, lies below the driver and the simulator so that both follow the same one. The
+// simulator, whose packages are in simulatorLayers, is for tests and for the verbs that run a simulator, never for the driver
+// itself.
 var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/diag"},
 	{pkg: "engine/model", may: []string{"engine/diag"}},
-	{pkg: "engine/source/sourcetest"}, // repositories and real git servers, for tests of whoever reads from them
+	{pkg: "engine/source/sourcetest"}, // repositories and real git servers, for tests of packages that read from them
 	{pkg: "engine/source/objects", may: []string{"engine/diag", "engine/model"}},
 	{pkg: "engine/source", may: []string{"engine/diag", "engine/model", "engine/source/objects", "engine/source/serve"}, tests: []string{"engine/source/sourcetest"}}, // for the demo: it needs pushes, and nothing else of ours
 	{pkg: "engine/source/serve", may: []string{"engine/source/objects"}, tests: []string{"engine/source", "engine/source/sourcetest"}},                                // git over http; who may ask is decided above it
@@ -125,11 +124,11 @@ var libraries = []library{
 	{path: "github.com/zclconf/go-cty", owners: []string{"hcl/..."}, why: "its values carry the marks of secrets, which only hcl knows to keep"},
 	{path: "filippo.io/age", owners: []string{"hcl/sops", "hcl/sops/sopstest"}, why: "one package decrypts the secrets of a site"},
 	{path: "go.yaml.in/yaml/v3", owners: []string{"sim/debian", "hcl", "hcl/sops", "hcl/sops/sopstest", "drivers/proxmox/importer", "specserve"}, tests: true, why: "files of the site, secrets among them, are read in one place, those of the predecessor in another, and specs written as YAML in a third; the simulated cloud-init reads it, and tests read what cloud-init is told"},
-	{path: "github.com/diskfs/go-diskfs", tests: true, why: "for tests: somebody else's reader of ISO images"},
+	{path: "github.com/diskfs/go-diskfs", tests: true, why: "for tests: another reader of ISO images"},
 	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source", "engine/source/objects", "engine/source/serve"}, tests: true, why: "one package says what a commit is; tests build repositories"},
 	{path: "github.com/hiddeco/sshsig", owners: []string{"engine/source/objects"}, tests: true, why: "one package says who signed a commit"},
 	{path: "github.com/go-git/go-billy/v5", owners: []string{"engine/source"}, why: "gives go-git the folder to read"},
-	{path: "golang.org/x/crypto", owners: []string{"drivers/ssh", "sim", "sim/debian", "engine/source", "engine/source/objects", "engine/health"}, why: "git, checks, the way into machines and simulated machines speak ssh, and nobody else"},
+	{path: "golang.org/x/crypto", owners: []string{"drivers/ssh", "sim", "sim/debian", "engine/source", "engine/source/objects", "engine/health"}, why: "git, checks, the way into machines and simulated machines speak ssh"},
 	{path: "mvdan.cc/sh/v3", owners: []string{"sim/machine/userland"}, why: "simulated machines run the scripts that are sent to real ones"},
 	{path: "github.com/robfig/cron/v3", owners: []string{"engine/model"}, why: "one place says when a job is due"},
 	{path: "github.com/fsnotify/fsnotify", owners: []string{"engine/durable"}, why: "one package notices changes of files"},

@@ -37,8 +37,7 @@ import (
 // never is a time between looks that no measurement lives to see.
 const never = "24h"
 
-// agentProcess is the program as a daemon, a process of its own. It finds no other program:
-// what it does, it does by itself.
+// agentProcess is the program as a daemon, a process of its own. It finds no other program in its path.
 type agentProcess struct {
 	m    *meter
 	cmd  *exec.Cmd
@@ -286,8 +285,8 @@ func (p *published) retag(name, tag string) {
 }
 
 // deploy is P9: from the end of a push that changes one of 100 nodes to the first
-// request that changes the host. Who pushes tells the agent, as a hook does, or it
-// finds out by itself. The floor is the reads that must come first; for polling,
+// request that changes the host. The push notifies the agent, as a hook does, or the
+// agent polls. The floor is the reads that must come first; for polling,
 // with the wait for the next poll that one push in twenty exceeds.
 func (m *meter) deploy() {
 	if !m.hasGit("P9") {

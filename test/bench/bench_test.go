@@ -297,7 +297,7 @@ func (m *meter) create() {
 
 	made, requests, sent, after := m.clones(hosting{Latency: latency, TaskTime: taskTime})
 	const tasks = 3 // clone, resize, start
-	require.Len(m.b, after.Lags, tasks*cloned, "ends of tasks that somebody saw")
+	require.Len(m.b, after.Lags, tasks*cloned, "ends of tasks that were seen")
 	lag := at95(after.Lags)
 	m.add(
 		row{"P8", "the same, resize and start of 2.2 s too", "–", sec(made.wall), sec(waves * (tasks*taskTime + 7*latency)), seconds, open, "–"},
@@ -410,8 +410,7 @@ func names(n int) []string {
 	return out
 }
 
-// row is one line of the table: a goal, what we reach, what nobody could go below,
-// and what a usual tool of others needs for the same work.
+// row is one line of the table: a goal, our figure, the floor, and the figure of a usual tool for the same work.
 type row struct {
 	id, what    string
 	goal        string
@@ -655,8 +654,7 @@ func rss(runs []run) int64 { return median(each(runs, func(r run) int64 { return
 const concurrency = 10
 
 // floor does the reads of a full check and nothing else: the list of guests, then
-// the configuration of each, over connections that are kept. Nobody who looks at
-// every guest over this API can do less.
+// the configuration of each, over connections that are kept. A check of every guest over this API cannot do less.
 func floor(ctx context.Context, host access) error {
 	client := &http.Client{Transport: &http.Transport{
 		TLSClientConfig:     &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // A floor has no duties.

@@ -136,7 +136,7 @@ func (s *server) traffic() (traffic, error) {
 	return t, nil
 }
 
-// minus is what came since an earlier count; peaks are those of all time.
+// minus is the traffic since an earlier count; peaks are those of all time.
 func (t traffic) minus(earlier traffic) traffic {
 	t.Requests -= earlier.Requests
 	t.Connections -= earlier.Connections
@@ -227,8 +227,8 @@ func (f *firstWrite) take() time.Time {
 	return at
 }
 
-// lookout notes when somebody looked at tasks. What a request is told is known when
-// it arrives, and to whom asked when it is answered.
+// lookout notes when tasks were asked about. The content of an answer is fixed when the request arrives; the client has it when
+// the request ends.
 type lookout struct {
 	latency time.Duration
 
@@ -252,8 +252,7 @@ func (l *lookout) see(r *http.Request) (status int, apply bool) {
 	return 0, false
 }
 
-// take tells how long the end of each task went unseen, and begins anew. An end that
-// nobody looked for by now is left out.
+// take returns how long the end of each task went unseen, and begins anew. An end that was not asked for by now is left out.
 func (l *lookout) take(tasks []pve.Task) []time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -487,7 +486,7 @@ type inside struct {
 	debian *nspawn.Machine
 	host   *server
 	dir    string // of the site
-	home   string // of whoever runs ours and Ansible: .ssh has the key
+	home   string // of the user who runs ours and Ansible: .ssh has the key
 	plays  string // folder of the playbook
 }
 

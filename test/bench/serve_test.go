@@ -101,7 +101,7 @@ func (m *meter) serving() {
 	}
 }
 
-// loaded is a server, and what came of asking it.
+// loaded is a server, and the answers to a load.
 type loaded struct {
 	name        string
 	at          *process
@@ -110,15 +110,15 @@ type loaded struct {
 
 // company measures how 100 bad clients move the p99 of good ones. Two servers are asked in turns, over
 // connections that stay: one has the bad clients, one has not, and each is both, so that neither
-// the servers nor the drift of the machine count. Who is cut off comes back, so what that costs is
-// in it. The median of the ratios of many pairs of windows says what one p99 cannot on a machine that
-// does other work, too; what nobody moves shows how far that goes.
+// the servers nor the drift of the machine count. Clients that are cut off come back, so the cost of that is
+// included. The median of the ratios of many pairs of windows says what one p99 cannot on a machine that
+// does other work, too; the ratio without bad clients shows how far that goes.
 func (m *meter) company() {
 	const pairs, window = 120, 150 * time.Millisecond
 	var servers [2]*specServer
 	var conns [2][]*conn
 	var ask [2]string
-	nobody := 1.0 // the ratio where there is nobody
+	idle := 1.0 // the ratio without bad clients
 	for i := range servers {
 		servers[i] = m.specServer(100)
 		defer servers[i].end()
@@ -128,9 +128,9 @@ func (m *meter) company() {
 	}
 	for _, c := range []struct {
 		what  string
-		begin func(net.Conn) (io.Writer, error) // what such a client does first, and what it trickles into; nil: nobody comes
+		begin func(net.Conn) (io.Writer, error) // what such a client does first, and what it trickles into; nil: no such client
 	}{
-		{"nobody", nil},
+		{"no client", nil},
 		{"p99 of others beside 100 silent clients", func(net.Conn) (io.Writer, error) { return nil, nil }},
 		{"p99 of others beside 100 trickling clients", func(c net.Conn) (io.Writer, error) {
 			conn := tls.Client(c, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // a bad client trusts everybody
@@ -159,11 +159,11 @@ func (m *meter) company() {
 		spread := fmt.Sprintf("%d pairs of windows of %v: median of the ratios %.3f, the middle half from %.2f to %.2f", pairs, window, median(ratios), ratios[pairs/4], ratios[pairs*3/4])
 		if c.begin == nil {
 			m.notef("P15, p99 of two servers without anybody: %s.", spread)
-			nobody = median(ratios)
+			idle = median(ratios)
 			continue
 		}
 		is := met(median(ratios) <= 1.1)
-		if math.Abs(nobody-1) > 0.05 {
+		if math.Abs(idle-1) > 0.05 {
 			is = open // the machine moves it as much
 		}
 		m.add(row{"", c.what, "1.10 × without", median(ratios) * median(without), median(without), micros, is, "–"})
@@ -274,7 +274,7 @@ func stay(c net.Conn, to io.Writer) {
 	}
 }
 
-// asked is what came of a load.
+// asked is the result of a load.
 type asked struct {
 	wall time.Duration
 	took []time.Duration // of each request
@@ -319,8 +319,8 @@ func (m *meter) load(s *process, ask string, fresh bool, d time.Duration) asked 
 	return a
 }
 
-// ask asks over connections that are there. One that the server closes is made again when it is needed:
-// a server with one thread waits for the request of whoever is connected.
+// ask asks over existing connections. One that the server closes is opened again when it is needed:
+// a server with one thread waits for the request of the client that is connected.
 func (m *meter) ask(s *process, conns []*conn, ask string, d time.Duration) []time.Duration {
 	return m.workers(len(conns), d, func(i int) (err error) {
 		if conns[i] == nil {

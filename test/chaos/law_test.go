@@ -129,7 +129,7 @@ func (w *world) as(n *node, list []pve.Guest) {
 // volumes looks for disks that belong to no guest.
 func (w *world) volumes(snap pve.Snapshot, stand reasons) {
 	used := map[string]bool{}
-	// Decision 6: where no machine has or had words of its own nobody looks for seeds.
+	// Decision 6: where no machine has or had user_data, seeds are not listed.
 	looked := slices.ContainsFunc(w.site().nodes, func(n *node) bool { return n.seeded != 0 })
 	for _, g := range snap.Guests {
 		for _, conf := range []map[string]string{g.Config, g.Pending} {
@@ -295,7 +295,7 @@ const (
 	held      reason = "it goes wrong together with what is locked"
 	strayed   reason = "it was restored under another VMID than the files say"
 	unmovable reason = "its disk moves only while it is stopped"
-	unseen    reason = "it has no tag any more, and is where nobody looks"
+	unseen    reason = "it has no tag any more, and is outside of all ranges"
 )
 
 // says is how the program tells of each.
@@ -309,7 +309,7 @@ func says() map[reason]*regexp.Regexp {
 		bus:    regexp.MustCompile(`cannot go from bus`), snapped: regexp.MustCompile(`still in use|snapshot`),
 		strayed: regexp.MustCompile(`restored under another VMID`),
 		held:    regexp.MustCompile(`is locked`),
-		unseen:  regexp.MustCompile(`$^`), // of what nobody looks at nothing can be said (decision 5)
+		unseen:  regexp.MustCompile(`$^`), // such a guest is not found, so there is no finding (decision 5)
 		unsaved: regexp.MustCompile(`no backup would hold`), unmovable: regexp.MustCompile(`can only be moved while it is stopped`),
 		needed: regexp.MustCompile(`still needs it|lives on it|VMID \d+ is (still )?that of`), waits: regexp.MustCompile(`it needs|still needs it|in a cycle`),
 	}
@@ -631,7 +631,7 @@ func (w *world) quiet() {
 		_, err := w.agent.Reconcile(ctx)
 		cancel()
 		if err != nil {
-			w.violation('a', "the agent answers nobody: %v", err)
+			w.violation('a', "the agent does not answer: %v", err)
 			return
 		}
 		w.idle()

@@ -172,8 +172,7 @@ func (w *world) round(last bool) {
 	w.quiet()
 }
 
-// typo is a commit that does not load, with everything taken out but that; somebody
-// mends it with the next one.
+// typo is a commit that does not load, in which all else was removed; the next one fixes it.
 func (w *world) typo() {
 	w.repo.push("site \"home\" {\n", "a typo")
 	w.logf("push: a typo")
@@ -191,8 +190,8 @@ func (w *world) outage() {
 		switch w.r.IntN(5) {
 		case 0:
 			f.dark = nodes[w.r.IntN(len(nodes))]
-			// Of guests on a node that is dark the cluster's list is the only witness. If it
-			// lied, too, by leaving out just one of them, nobody could know.
+			// Of guests on a node that is dark the cluster's list is the only witness. If that
+			// omitted just one of them, this could not be noticed.
 			f.short = strings.TrimPrefix(f.short, "/cluster/resources")
 		case 1:
 			f.lost = true
@@ -324,8 +323,7 @@ func handContainer(w *world, r *rand.Rand, g pve.Guest) string {
 	return fmt.Sprintf("%s = %q", key, strings.ReplaceAll(value, "\n", " ⏎ "))
 }
 
-// handCard takes the first card out. A container that had its proof in it is nobody's
-// until the card is back.
+// handCard removes the first card. A container whose identity it was is unmanaged until the card is back.
 func handCard(w *world, _ *rand.Rand, g pve.Guest) string {
 	card := g.Config["net0"]
 	if card == "" || len(g.Pending) > 0 {
@@ -375,7 +373,7 @@ func handStrip(w *world, r *rand.Rand, g pve.Guest) string {
 		now, there := snap.Guest(g.VMID)
 		switch {
 		case !there || !kin(now, g):
-		case len(managed(snap)[addr]) > 0: // renamed, too, it was nobody's, and was recreated
+		case len(managed(snap)[addr]) > 0: // renamed, too, it was unmanaged, and was recreated
 			w.sim.Edit(func(e *pve.Edit) { e.Delete(g.VMID) })
 		default:
 			w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, "description", g.Config["description"]) })
@@ -466,7 +464,7 @@ func handLock(w *world, r *rand.Rand, g pve.Guest) string {
 	return "left with the lock " + lock
 }
 
-// handRecycle deletes it, and somebody else's guest gets its VMID.
+// handRecycle deletes it, and an unmanaged guest gets its VMID.
 func handRecycle(w *world, r *rand.Rand, g pve.Guest) string {
 	w.sim.Edit(func(e *pve.Edit) {
 		e.Delete(g.VMID)
@@ -477,7 +475,7 @@ func handRecycle(w *world, r *rand.Rand, g pve.Guest) string {
 	return "deleted, its VMID is a stranger's"
 }
 
-// handReclaim makes a guest of somebody else's that has the name of ours.
+// handReclaim creates an unmanaged guest with the name of a managed one.
 func handReclaim(w *world, r *rand.Rand, g pve.Guest) string {
 	id := w.freeVMID(r)
 	w.sim.Edit(func(e *pve.Edit) {
@@ -485,7 +483,7 @@ func handReclaim(w *world, r *rand.Rand, g pve.Guest) string {
 	})
 	w.rebase()
 	w.strangers = append(w.strangers, id)
-	return fmt.Sprintf("somebody has another of that name, %d", id)
+	return fmt.Sprintf("another guest gets that name, %d", id)
 }
 
 // handUnmanaged changes an unmanaged guest.

@@ -24,7 +24,7 @@ type site struct {
 	other     string   // where else they may be; "" in a cluster
 	pooled    bool     // the host has a pool that its guests join
 	comment   string   // of that pool
-	beside    bool     // there is a pool that nobody joins
+	beside    bool     // there is a pool without members
 	sums      map[string]int
 	from, to  int    // the range that VMIDs are chosen from
 	onError   string // of the manifest

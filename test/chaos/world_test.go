@@ -332,7 +332,7 @@ func (w *world) broken() bool {
 	return len(w.violations) > 0
 }
 
-// secret looks for secrets in what somebody can read.
+// secret searches readable text for secrets.
 func (w *world) secret(where, text string) {
 	for _, s := range []string{tokenSecret, password} {
 		if i := strings.Index(text, s); i >= 0 {
@@ -538,7 +538,7 @@ type wire struct {
 	w  *world
 	mu sync.Mutex // requests come from many goroutines
 
-	life     int            // of the agent; requests of an older one reach nobody
+	life     int            // of the agent; requests of an older one are dropped
 	faults   faultPlan      // of the round
 	seen     map[string]int // requests of the round by method and path
 	requests int            // of the round

@@ -19,7 +19,7 @@ const fleetSample = 2
 
 // TestFleetSchedule lets hosts below a hub live through faults at random, by seed: agents are killed, links cut, answers lost,
 // guests stopped and deleted by hand, and hosts move to another parent meanwhile. When the faults end, everything is as declared
-// and reported where it is declared, and no guest was made again that nobody deleted.
+// and reported where it is declared, and no guest was created again unless it was deleted by hand.
 func TestFleetSchedule(t *testing.T) {
 	first, last := 1, number(t, "HOMESTAK_FLEET_SCHEDULES", fleetSample)
 	if seed := number(t, "HOMESTAK_FLEET_SEED", 0); seed != 0 {

@@ -83,7 +83,7 @@ type Machine struct {
 	Name   string
 	Typo   string   // identity that its agent.hcl has by mistake; "": its name
 	Parent *Machine // whose agent serves it; nil: the root
-	Alone  bool     // it stands by itself, and is no guest of its parent
+	Alone  bool     // a machine elsewhere, not a guest of its parent
 	Host   *pve.Host
 	Data   string // folder of the agent
 	At     netip.AddrPort
@@ -141,7 +141,7 @@ func (f *Forest) boot(name string, parent *Machine, vmid int, uuid string) error
 	return nil
 }
 
-// Add adds a machine that stands by itself, with an empty host, below another one.
+// Add adds a machine elsewhere, with an empty host, below another one.
 func (f *Forest) Add(name string, parent *Machine) (*Machine, error) {
 	if err := f.boot(name, parent, 0, ""); err != nil {
 		return nil, err
@@ -237,7 +237,7 @@ func (m *Machine) Start() error {
 	return nil
 }
 
-// Join lets a machine that stands by itself join its parent with a token, which the agent gets at its next start.
+// Join lets a machine elsewhere join its parent with a token, which the agent gets at its next start.
 func (m *Machine) Join(token, key string, pins []wire.Pin) (wire.Joined, error) {
 	ask := client.Client{Parent: wire.Parent{Identity: m.Name, Server: "https://" + m.Parent.At.String(), Pins: pins, Token: token}, Dial: m.f.Network.dial(m)}
 	got, known, err := ask.Join(m.f.ctx, key)

@@ -146,7 +146,7 @@ func (w *world) trouble(r *rand.Rand, f *faults, s *site) {
 	}
 }
 
-// happens is one thing that goes wrong, or that somebody does.
+// happens is one fault, or one act of a person.
 func (w *world) happens(r *rand.Rand, s *site) {
 	name := pick(r, "father", "inner", "leaf")
 	child := pick(r, "inner", "leaf")
@@ -164,7 +164,7 @@ func (w *world) happens(r *rand.Rand, s *site) {
 		w.Network.Cut(child, gone)
 	case 8:
 		if c != nil && r.IntN(2) == 0 {
-			w.record("somebody destroys %s", child)
+			w.record("by hand: destroy %s", child)
 			w.Destroy(c)
 		}
 	case 9:
@@ -248,7 +248,7 @@ func (w *world) byHand(r *rand.Rand, m *Machine) {
 			continue
 		}
 		what := pick(r, "deletes", "stops", "changes")
-		w.record("somebody %s %s on %s", what, name, m.Name)
+		w.record("by hand: %s %s on %s", what, name, m.Name)
 		m.Host.Edit(func(e *pve.Edit) {
 			switch what {
 			case "deletes":
@@ -289,8 +289,8 @@ func (w *world) calm(f *faults) {
 	w.violation("the tree does not converge within three hours: %s", w.differs())
 }
 
-// operator lets those machines go that cannot prove that they are empty, and which say so: nothing is known of what was
-// in force there, or nobody ever reported from it.
+// operator gives up those machines that cannot prove that they are empty, and say so: the commit that was in force there is
+// unknown, or they never reported.
 func (w *world) operator() {
 	var names []string
 	for _, name := range []string{"inner", "leaf"} {

@@ -231,7 +231,7 @@ func TestHubAndSpokes(t *testing.T) {
 	})
 }
 
-// The hub is away for two days: the hosts below go on with what was in force, and put back what somebody changes. So they do when
+// The hub is away for two days: the hosts below continue with the commit in force, and revert changes by hand. The same holds when
 // the hub has lost all of its data; then they need to join again, with their guests as they are.
 func TestHubAway(t *testing.T) {
 	h := newHub(2, 0)

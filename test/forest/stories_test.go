@@ -106,7 +106,7 @@ func TestST06PeersOnAChild(t *testing.T) {
 	})
 }
 
-// ST-11, on a child of a child: a tag and a VM that leave the files leave the host, and what nobody manages stays as it
+// ST-11, on a child of a child: a tag and a VM that leave the files leave the host, and an unmanaged guest stays as it
 // was. It keeps the machine that it is in, too, and its parent says why.
 func TestST11WithdrawalInAChildOfAChild(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestST11WithdrawalInAChildOfAChild(t *testing.T) {
 		s.leaf = false
 		w.push(s, "leaf leaves\n\nAllow-Deletes: 5")
 		w.live(20 * time.Minute)
-		require.NotZero(t, w.vmid("inner", "leaf"), "somebody's guest is in it")
+		require.NotZero(t, w.vmid("inner", "leaf"), "an unmanaged guest is in it")
 		require.Zero(t, w.vmid("leaf", "vm-3"))
 		now, there := leaf.Snapshot().Guest(900)
 		require.True(t, there)
@@ -150,8 +150,8 @@ func TestST11WithdrawalInAChildOfAChild(t *testing.T) {
 	})
 }
 
-// ST-18, in a tree that runs, at both levels: a new signing key, a new certificate, and tokens that end. Nobody is cut off, nobody
-// is started again, and what was good before is good only as long as it has to be.
+// ST-18, in a tree that runs, at both levels: a new signing key, a new certificate, and tokens that end. No agent is cut off or
+// restarted, and the old key, certificate and tokens are valid only as long as they have to be.
 func TestST18RotationInATree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, s := grown(t, nil)
@@ -219,8 +219,8 @@ func TestST18RotationInATree(t *testing.T) {
 	})
 }
 
-// ST-19: the agent of the root is away for hours, and that of the child in the middle. All below go on with what was in force, put
-// back what somebody changes, and say what is wrong. When it is back, all of them catch up.
+// ST-19: the agent of the root is away for hours, and that of the child in the middle. All below continue with the commit in force,
+// revert changes by hand, and report the outage. When it is back, all of them catch up.
 func TestST19ParentAwayForHours(t *testing.T) {
 	for away, below := range map[string][]string{"father": {"inner", "leaf"}, "inner": {"leaf"}} {
 		t.Run(away, func(t *testing.T) {
@@ -232,7 +232,7 @@ func TestST19ParentAwayForHours(t *testing.T) {
 				s.vms["vm-1"]++
 				s.vms["vm-3"]++
 				gone := s.add("leaf")
-				w.push(s, "a change that nobody below hears of")
+				w.push(s, "a change that does not reach the hosts below")
 				w.rest(4 * time.Hour)
 				for _, name := range below {
 					require.Equal(t, before, w.status(name).InForce.ID, name)
@@ -360,7 +360,7 @@ func TestST22IdentityGoneInATree(t *testing.T) {
 			require.True(t, w.status(child).Healthy)
 		}
 
-		// A child with another name is a new one, and a removal of all that is in the old one, which nobody allowed.
+		// A child with another name is a new one, and the old one with all that is in it is a removal, which no trailer allowed.
 		files = s.files()
 		files["tree.hcl"] = strings.ReplaceAll(strings.ReplaceAll(files["tree.hcl"], `node "inner"`, `node "outer"`), "node.inner", "node.outer")
 		w.pushFiles(s, files, "inner is outer now")
@@ -504,8 +504,8 @@ func TestAChildWithATokenOfAnotherTime(t *testing.T) {
 	})
 }
 
-// Where the clocks of all go on by a year, since nothing ran or no clock was right, the tree goes on, although nobody has a token
-// that counts by its date.
+// If all clocks go on by a year, since nothing ran or no clock was right, the tree continues although no token is valid by its
+// date.
 func TestS7ClockOfATree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, s := grown(t, nil)
@@ -807,9 +807,9 @@ func (q *requests) take() []string {
 	return out
 }
 
-// An agent on a node takes back within three seconds what somebody changes there by hand. A pass that finds nothing to do
-// asks the API at most twice, however many guests there are. What cannot be said of the guest alone makes it a pass about
-// the whole host, and full checks are made as before.
+// An agent on a node reverts a change by hand there within three seconds. A pass that finds nothing to do asks the API at most
+// twice, however many guests there are. If the guest alone is not enough to decide, the pass is about the whole host, and full
+// checks are made as before.
 func TestAChangeByHandIsTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked requests
@@ -861,7 +861,7 @@ func TestAChangeByHandIsTakenBack(t *testing.T) {
 		within(3*time.Second, "the change is taken back", func() bool { return strings.Contains(guest(5).Config["tags"], "rev-1") })
 		w.live(time.Minute)
 		list := asked.take()
-		require.LessOrEqual(t, reads(list), 8, "two for the change, two for who made it, some for the write, two to see whether somebody changed it again:\n%s", strings.Join(list, "\n"))
+		require.LessOrEqual(t, reads(list), 8, "two for the change, two for its author, some for the write, two to see whether it was changed again:\n%s", strings.Join(list, "\n"))
 		for _, line := range list {
 			require.True(t, strings.Contains(line, fmt.Sprintf("/qemu/%d/", guest(5).VMID)) || line == "GET /nodes/father/tasks" || line == "GET /cluster/log", "nothing is asked of other guests: %s", line)
 		}

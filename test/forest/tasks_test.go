@@ -285,7 +285,7 @@ job "tick" {
 		require.Equal(t, wire.TaskUnknown, results()["edge"].Outcome)
 		require.Equal(t, 3, all.ran("edge"))
 
-		// A node that nobody reaches does not run it later.
+		// A node that cannot be reached does not run it later.
 		w.Network.Cut("edge", true)
 		results = asked(t, father, run)
 		w.live(4 * time.Minute)

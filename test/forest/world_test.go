@@ -115,7 +115,7 @@ type world struct {
 	broken []string
 	begun  time.Time
 
-	down    map[string]time.Time // agents that nobody starts before
+	down    map[string]time.Time // agents that are not started before
 	allowed map[string]bool      // machines that the operator lets go with what is in them
 	whyText string
 }

@@ -105,8 +105,8 @@ func TestTheAgentPutsDriftBack(t *testing.T) {
 	}
 }
 
-// ST-15 with an agent: what is out of sight is unknown, and nothing is made or destroyed
-// there, however often the agent looks; when it is back all is well by itself.
+// ST-15 with an agent: an unseen part is unknown, and nothing is created or destroyed there, however often the agent checks. When
+// it is back, the agent converges without help.
 func TestTheAgentWaitsForWhatItCannotSee(t *testing.T) {
 	t.Parallel()
 	for name, blind := range map[string]struct {
@@ -582,7 +582,7 @@ func TestANodeIsAskedOverTheNetwork(t *testing.T) {
 	w := newWard(t, "stop")
 	w.dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if !strings.HasPrefix(addr, "10.0.") || !strings.HasSuffix(addr, ":8080") {
-			return nil, errors.New("nobody is at " + addr)
+			return nil, errors.New("no machine is at " + addr)
 		}
 		return new(net.Dialer).DialContext(ctx, network, s.Listener.Addr().String())
 	}

@@ -167,7 +167,7 @@ type tree struct {
 	*simulated
 	*nursery
 	upgrade time.Duration
-	alone   bool // nobody serves children
+	alone   bool // no server for children
 }
 
 func beginTree(t *testing.T, lines ...string) *tree {
@@ -225,7 +225,7 @@ func changesOf(p *plan.Plan, address string) []string {
 	return out
 }
 
-// A machine of type pve gets its agent after its spec, and is ready when that has reported. What the agent gets to know is nowhere else.
+// A machine of type pve gets its agent after its spec, and is ready when that has reported. What the agent is given is nowhere else.
 func TestST03SimulatedAgentIsInstalled(t *testing.T) {
 	s := beginTree(t, "spec = spec.base")
 	require.Equal(t, []string{"create image.debian-12", "create pve.inner", "create guest.inner", "create agent.inner"}, actions(s.run("plan").Plan))
@@ -257,7 +257,7 @@ func TestST03SimulatedAgentIsInstalled(t *testing.T) {
 	require.Equal(t, engine.Refused, r.Outcome, describe(r))
 	require.Equal(t, ui.ExitRefused, ui.ExitCode(ui.ExitOfPass(r)))
 	requireFinding(t, r.Findings, "pve.inner", "nodes of the site may be in it", "Take manifest web out of the site and push that", "--allow-orphans inner")
-	require.NotEmpty(t, s.managed(), "nobody but its agent knows what is in it")
+	require.NotEmpty(t, s.managed(), "only its agent knows what is in it")
 	s.story.pass("destroy", func(p *engine.Pass) {
 		p.Load = s.load
 		p.Manifest, p.Destroy, p.AllowOrphans = "web", true, []string{"inner"}
@@ -273,7 +273,7 @@ func TestST03SimulatedAgentWithoutASpec(t *testing.T) {
 	require.Equal(t, "1.0", s.Runs("inner"))
 }
 
-// Where nobody serves children, or the machine cannot be entered by SSH, the plan says what to do.
+// Without a server for children, or if the machine cannot be entered by SSH, the plan says what to do.
 func TestST03SimulatedAgentThatIsNotInstalled(t *testing.T) {
 	s := beginTree(t, "spec = spec.base")
 	s.alone = true
@@ -323,7 +323,7 @@ func (d dying) Apply(ctx context.Context, s plan.Step) error {
 	return d.Driver.Apply(ctx, s)
 }
 
-// A parent that lost its data folder has new keys: its child gets to know them, and a token, over SSH.
+// A parent that lost its data folder has new keys: it gives its child the pins and a token over SSH.
 func TestST18SimulatedParentThatLostItsKeys(t *testing.T) {
 	s := beginTree(t, "spec = spec.base")
 	s.works("install")
@@ -364,7 +364,7 @@ func TestST18SimulatedLeavingChildOfAParentThatLostItsKeys(t *testing.T) {
 	r = s.run("plan", func(p *engine.Pass) { p.AllowOrphans, p.AllowDeletes = []string{"inner"}, 1 })
 	require.Equal(t, []string{"delete pve.inner"}, actions(r.Plan))
 
-	// One that cannot be entered keeps nobody waiting.
+	// One that cannot be entered delays no other.
 	s.holds("systemctl stop ssh", "by hand")
 	r = s.run("apply", allow)
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
@@ -526,8 +526,8 @@ func TestST20SimulatedUpgradeWithoutTime(t *testing.T) {
 	s.works("a version that works")
 }
 
-// A node of type pve that loses its spec keeps its agent, and what the spec put on the machine is withdrawn over the same
-// connection, wherever the spec let sshd listen. Where nobody knows the spec, what stays is said.
+// A node of type pve that loses its spec keeps its agent, and the spec is withdrawn from the machine over the same
+// connection, wherever the spec let sshd listen. If the spec is unknown, a warning says what stays.
 func TestST03SimulatedAgentOutlivesTheSpec(t *testing.T) {
 	s := beginTree(t, "spec = spec.base")
 	s.write("specs.hcl", "posture \"tight\" {\n  ssh {\n    port = 2222\n  }\n}\nspec \"base\" {\n  access {\n    posture = posture.tight\n  }\n  platform {\n    packages = [\"jq\"]\n  }\n}\n")
@@ -556,7 +556,7 @@ func TestST03SimulatedAgentOutlivesTheSpec(t *testing.T) {
 }
 
 // ST-21 at a child: its data folder is lost, with its clone, its certificate and its signing keys. It finds its guests again, enters
-// them by the key that they know, and its own child gets to know its new keys.
+// them by the key that they know, and its own child learns its new keys.
 func TestST21AChildThatLostItsDataFolder(t *testing.T) {
 	t.Parallel()
 	l := grow(t)
@@ -591,8 +591,8 @@ func TestST21AChildThatLostItsDataFolder(t *testing.T) {
 	require.Empty(t, l.father.Tree().Nodes)
 }
 
-// ST-21 at a host whose child leaves the site at the same time: the child gets to know the new keys although no file has it any more, hears
-// that it left, and goes when it is empty.
+// ST-21 at a host whose child leaves the site at the same time: the child learns the new keys although no file declares it any
+// more, hears that it left, and is removed when it is empty.
 func TestST21AParentThatLostItsDataFolderAndAChildThatLeaves(t *testing.T) {
 	t.Parallel()
 	l := grow(t)
@@ -607,8 +607,8 @@ func TestST21AParentThatLostItsDataFolderAndAChildThatLeaves(t *testing.T) {
 	require.Equal(t, []string{"-inner", "-father"}, l.history.List()[3:])
 }
 
-// ST-11 and ST-21: a child without nodes lost its data folder, and leaves the site at the same time. No commit is known there that had it,
-// but nothing is on it, and nobody has to let it go.
+// ST-11 and ST-21: a child without nodes lost its data folder, and leaves the site at the same time. No commit with it is known
+// there, but its host is empty, so it needs no operator.
 func TestST21AChildWithoutNodesThatLostItsDataFolderLeaves(t *testing.T) {
 	t.Parallel()
 	l := grow(t)

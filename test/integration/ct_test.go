@@ -106,7 +106,7 @@ func TestWithdrawnContainersGo(t *testing.T) {
 	require.Equal(t, []string{"stays"}, s.names())
 	after := s.guest("stays").Config
 	require.Equal(t, []string{"homestak", "0", "77"}, []string{after["tags"], after["onboot"], after["cpuunits"]})
-	require.Len(t, s.plan().Pending, 1, "tty waits for a restart, which nobody allowed")
+	require.Len(t, s.plan().Pending, 1, "tty waits for a restart, which is not allowed")
 	s.remove("manifests/web.hcl")
 	s.apply()
 	require.Empty(t, s.names())

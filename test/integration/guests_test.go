@@ -68,8 +68,7 @@ func TestTwiceIsOnce(t *testing.T) {
 	require.Empty(t, s.names())
 }
 
-// ST-10: what somebody changes on the host is found by the next pass, called by its
-// name, and put back.
+// ST-10: a change by hand on the host is found by the next pass, named, and reverted.
 func TestDriftIsPutBack(t *testing.T) {
 	s := begin(t, pve.Config{TaskTime: 20 * time.Millisecond})
 	s.deploy("web", vm("changed", "restart = \"allowed\"")+vm("deleted")+vm("stopped")+vm("untouched"))
@@ -131,7 +130,7 @@ func TestDriftMayOnlyBeReported(t *testing.T) {
 // ST-11: what leaves the files leaves the guest, and what leaves the site leaves the
 // host: a tag, a card, a disk, an option, a key, a node, an image, a pool. What was
 // never ours stays, beside it and after it.
-func TestWhatLeavesTheFilesLeavesTheHost(t *testing.T) {
+func TestRemovalsFromTheFilesReachTheHost(t *testing.T) {
 	s := begin(t, pve.Config{TaskTime: 10 * time.Millisecond})
 	s.write("pool.hcl", "pool \"prod\" {\n  host = host.father\n}\n")
 	s.edit("host.hcl", "node        =", "pool        = \"prod\"\n  node        =")
@@ -210,7 +209,7 @@ func TestGuestsWithoutATagAreUnmanaged(t *testing.T) {
 	s.unchanged(before)
 }
 
-// ST-12: a guest was destroyed by hand, and somebody else's got its VMID.
+// ST-12: a guest was destroyed by hand, and an unmanaged one got its VMID.
 func TestARecycledVMIDIsUnmanaged(t *testing.T) {
 	s := begin(t, pve.Config{})
 	s.deploy("web", vm("chosen")+vm("declared", "vmid = 10050"))
@@ -237,7 +236,7 @@ func TestARecycledVMIDIsUnmanaged(t *testing.T) {
 
 // ST-12: a copy has the ownership tag of the guest it was made from, and is another
 // machine all the same.
-func TestACopiedTagIsNoOwnership(t *testing.T) {
+func TestACopiedTagIsNotOwnership(t *testing.T) {
 	s := begin(t, pve.Config{})
 	s.deploy("web", vm("web-1"))
 	s.apply()
@@ -260,8 +259,8 @@ func TestACopiedTagIsNoOwnership(t *testing.T) {
 	require.Equal(t, copied, guestIn(snap, 10777).Config)
 }
 
-// ST-12: a backup of a guest was restored beside it. Both now prove to be the same
-// one, so neither is touched until somebody decides.
+// ST-12: a backup of a guest was restored beside it. Both have the same tag and identity, so neither is touched until a person
+// removes one.
 func TestARestoredBackupMakesTwoOfOne(t *testing.T) {
 	s := begin(t, pve.Config{TaskTime: 20 * time.Millisecond})
 	s.withoutKey()
@@ -375,7 +374,7 @@ func TestAStepFails(t *testing.T) {
 
 // ST-13: the image that two manifests need cannot be had. Both wait, a third one
 // does not, and nothing half-made is left.
-func TestWhatManyNeedFails(t *testing.T) {
+func TestASharedDependencyFails(t *testing.T) {
 	s := begin(t, pve.Config{})
 	s.template()
 	s.deploy("one", vm("one"))
@@ -667,8 +666,8 @@ func TestAFullCheckOfAllKindsIsCheap(t *testing.T) {
 	require.Len(t, read, 2*each)
 }
 
-// ST-10 on a node of Proxmox VE: the agent notices what somebody changes there long before the next full check, and asks
-// its API for nothing until then.
+// ST-10 on a node of Proxmox VE: the agent notices a change by hand long before the next full check, and until then makes no
+// request to the API.
 func TestAgentOnANodeNoticesChanges(t *testing.T) {
 	root := t.TempDir()
 	f := follow(t, pve.Config{Files: root}, byFile())

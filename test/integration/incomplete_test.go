@@ -21,10 +21,9 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
-// ST-15: an incomplete view is never evidence of absence. While the host cannot be
-// seen, what left the site is not destroyed and what came to it is not created;
-// once it can be seen again, both happen.
-func TestAnIncompleteViewIsNoAbsence(t *testing.T) {
+// ST-15: an incomplete view is never evidence of absence. While the host is not visible, nodes that left the site are not
+// destroyed and new ones are not created; once it is visible again, both happen.
+func TestAnIncompleteViewIsNotAbsence(t *testing.T) {
 	t.Parallel()
 	onlyOf := func(path, text string) func(string, string) string {
 		return func(asked, answer string) string {
@@ -210,7 +209,7 @@ func TestAShortListHidesNoGuest(t *testing.T) {
 }
 
 // PVE answers about 1 of 100 parallel writes with "got no worker upid - start worker
-// failed". These stories are about that: a run goes on by itself.
+// failed". These stories are about that: a run continues without help.
 
 // hundred is a manifest of so many VMs.
 func hundred(n int) string {
@@ -308,7 +307,7 @@ func TestWorkersThatDoNotStart(t *testing.T) {
 	})
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.Len(t, notes, 3)
-	require.Equal(t, left, s.unfinished(), "what was broken off is nobody's, and stays")
+	require.Equal(t, left, s.unfinished(), "an interrupted creation is unmanaged, and stays")
 	for _, g := range s.host.Snapshot().Guests {
 		require.False(t, strings.HasPrefix(g.Config["name"], "web-"), g.Config["name"])
 	}

@@ -104,7 +104,7 @@ func shelves() []pve.Storage {
 	)
 }
 
-// beginGolden sets the scene with a template of somebody else.
+// beginGolden sets the scene with an unmanaged template.
 func beginGolden(t *testing.T, c pve.Config) *story {
 	t.Helper()
 	s := begin(t, c)
@@ -561,7 +561,7 @@ func rolesOf(t *testing.T, page, version string) []role {
 		if at < 0 {
 			continue
 		}
-		require.NotEmpty(t, paths[c[3]], "the page makes role %s and gives it to nobody", c[3])
+		require.NotEmpty(t, paths[c[3]], "the page makes role %s and grants it to no user", c[3])
 		for _, p := range privs {
 			out = append(out, role{c[3], paths[c[3]], p})
 		}

@@ -133,9 +133,9 @@ func everySecond() int {
 	return 2
 }
 
-// ST-14: the agent is killed (-9) at each write of a pass, as the request arrives and
-// its effect is still to come, so that the answer reaches nobody. Started again, it
-// converges. The even writes are those of TestALostDataFolderInTheMiddle, unless HOMESTAK_FAULTS=all is set.
+// ST-14: the agent is killed (-9) at each write of a pass, when the request arrives and before its effect, so that the answer is
+// lost. Started again, it converges. The even writes are those of TestALostDataFolderInTheMiddle, unless HOMESTAK_FAULTS=all is
+// set.
 func TestKilledAtEveryStep(t *testing.T) {
 	whole := upheaval(t)
 	before := whole.writes()

@@ -50,7 +50,7 @@ import (
 // Debian in it runs the packages of the program.
 type pulling struct {
 	*simulated
-	parent *sim.Parent // nil: nobody serves specs
+	parent *sim.Parent // nil: no server for specs
 	rules  *policy.Set
 
 	node    string        // the one that is looked into
@@ -210,7 +210,7 @@ func TestST01SimulatedPullWithUserData(t *testing.T) {
 	s.holds(simulatedFields[0].effect, "the spec")
 }
 
-// A guest that is created again gets to know its parent, too.
+// A guest that is created again learns its parent, too.
 func TestST01SimulatedPullIsRecreated(t *testing.T) {
 	s := beginPulling(t, specOf())
 	require.Equal(t, engine.Done, s.pass("apply").Outcome)
@@ -229,7 +229,7 @@ func TestST01SimulatedPullThatFails(t *testing.T) {
 	r := s.pass("apply", func(p *engine.Pass) {
 		p.Stop = stop
 		p.Health.Notify = func(w health.Progress) {
-			if once == nil && strings.Contains(w.Saw, "it reported") { // nobody has to wait for the next one
+			if once == nil && strings.Contains(w.Saw, "it reported") { // no need to wait for the next one
 				once = &w
 				close(stop)
 			}
@@ -241,7 +241,7 @@ func TestST01SimulatedPullThatFails(t *testing.T) {
 	require.ErrorContains(t, err, "no-such-package")
 }
 
-// Where nobody serves specs, such a node is not created, and the plan says what to do.
+// Without a server for specs such a node is not created, and the plan says what to do.
 func TestST01SimulatedPullWithoutAServer(t *testing.T) {
 	s := beginPulling(t, specOf())
 	s.parent = nil
@@ -349,7 +349,7 @@ func beginPullingCT(t *testing.T) (*pulling, *pct) {
 	return s, at
 }
 
-// A container in mode pull has no cloud-init: it gets to know its parent by pct, applies its spec, and reports.
+// A container in mode pull has no cloud-init: it learns its parent by pct, applies its spec, and reports.
 func TestST01SimulatedPullOfAContainer(t *testing.T) {
 	s, at := beginPullingCT(t)
 	r := s.pass("plan")
@@ -437,7 +437,7 @@ func TestST01SimulatedPullOfAContainerElsewhere(t *testing.T) {
 }
 
 // parentSite has nodes of every method of auth, and a host of its own. Secrets are where they may be:
-// of alpha and beta in files of their specs, which nobody else needs.
+// of alpha and beta in files of their specs, and nowhere else.
 const parentSite = `site "home" {
   domain = "home.example"
 }
@@ -658,7 +658,7 @@ func (p *serving) start(args ...string) {
 	require.NoError(p.t, p.cmd.Start())
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	if err != nil {
-		err = p.cmd.Wait() // from here on nobody writes to the log
+		err = p.cmd.Wait() // the log is complete from here on
 		require.NoError(p.t, err, "%s", &p.log)
 	}
 	var at struct{ URL, Pin string }
@@ -725,7 +725,7 @@ func (p *serving) peak() int64 {
 	return kib << 10
 }
 
-// child is somebody on another address who asks a parent. All addresses of 127.0.0.0/8 are of this machine.
+// child is a client on another address that asks a parent. All addresses of 127.0.0.0/8 are of this machine.
 type child struct {
 	p    *serving
 	from string

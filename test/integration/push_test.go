@@ -149,9 +149,8 @@ const baseSpec = `spec "base" {
 }
 `
 
-// A node is there, and what its spec says is inside of it: after one apply, with a plan that shows
-// it. What somebody changes by hand there is found and reverted, and what leaves the spec leaves the
-// machine. The node goes with all that is inside.
+// One apply creates a node and applies its spec inside, with a plan that shows it. A change by hand inside is found and reverted,
+// and an item that leaves the spec leaves the machine. The node is removed with all that is inside.
 func TestST02PushMakesANodeWhatItsSpecSays(t *testing.T) {
 	p := beginPush(t)
 	p.write("specs.hcl", baseSpec)
@@ -217,13 +216,13 @@ func TestST02PushRefusesAnotherMachine(t *testing.T) {
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.Equal(t, "managed", p.debian.Run("cat", "/etc/motd"))
 
-	// Without an agent nobody can say so.
+	// Without an agent no key is confirmed.
 	p.agent.Store(false)
 	p.debian.Run("sh", "-c", "rm /etc/ssh/ssh_host_*; ssh-keygen -A && systemctl restart ssh && echo changed >/etc/motd")
 	r = p.pass("apply")
 	require.Equal(t, engine.Failed, r.Outcome)
 	require.Contains(t, r.Nodes[0].Error, "its host key has changed")
-	require.NoError(t, p.hosts.Forget("home/father/vm.web-1")) // as somebody does who reinstalled it
+	require.NoError(t, p.hosts.Forget("home/father/vm.web-1")) // as after a reinstallation
 	r = p.pass("apply")
 	require.Equal(t, engine.Failed, r.Outcome)
 	require.Contains(t, r.Nodes[0].Error, "vm.web-1 is not ready yet: its guest agent has not confirmed the host key that it shows")
@@ -264,7 +263,7 @@ func TestST02PushByTheGuestAgent(t *testing.T) {
 	require.Equal(t, "managed", p.debian.Run("cat", "/etc/motd"))
 	require.Contains(t, p.debian.Run("id", "ops"), "ops")
 	p.converged("by the agent")
-	require.Zero(t, p.dials.Load(), "nobody connected")
+	require.Zero(t, p.dials.Load(), "no connection was made")
 }
 
 // Where only the host reaches its guests, connections go through it. The Debian is both here.
@@ -284,7 +283,7 @@ func TestST02PushThroughTheHost(t *testing.T) {
 	p.converged("through the host")
 }
 
-// A posture that moves sshd to another port locks nobody out, and the next pass finds the port.
+// A posture that moves sshd to another port keeps the way in, and the next pass finds the port.
 func TestST02PushMovesThePort(t *testing.T) {
 	p := beginPush(t)
 	p.write("specs.hcl", strings.Replace(baseSpec, "  access {\n", "  access {\n    posture = \"hard\"\n", 1)+`
@@ -305,8 +304,8 @@ posture "hard" {
 	p.converged("on the old port")
 }
 
-// A spec that takes keys or sudo from the user as whom the node is entered locks nobody out: the
-// change is taken back, by the next command or by the machine itself, and the error says why.
+// A spec that takes keys or sudo from the user as whom the node is entered does not lock us out: the
+// change is reverted, by the next command or by the machine itself, and the error says why.
 func TestST02PushKeepsItsOwnWayIn(t *testing.T) {
 	p := beginPush(t)
 	p.write("secrets.yaml", p.text("secrets.yaml")+"  mine: "+p.debian.Run("cat", "/root/key.pub")+"\n")
@@ -341,7 +340,7 @@ posture "open" {
 
 	p.write("specs.hcl", strings.Replace(entered, "nopasswd = true", "nopasswd = false", 1))
 	r = p.pass("apply")
-	// Without sudo nobody can take it back, unless the machine did so in the meantime.
+	// Without sudo only the machine can revert it.
 	require.Regexp(t, `no connection was possible afterwards, so (the machine restores the old state within 20s|the old state is restored): `, r.Nodes[0].Error)
 	require.Contains(t, describe(r), "takes sudo without a password from user homestak, as whom vm.web-1 is entered")
 	p.debian.Until("the machine restored the rule", func() bool {
@@ -704,7 +703,7 @@ func TestST03PushInstallsTheAgentOfAChild(t *testing.T) {
 	s.works("after a change by hand")
 	require.Equal(t, "homestak@pve!agent=canary-2", s.debian.Run("cat", "/etc/homestak-gitops/api.token"))
 
-	// The parent loses its data folder: it has other keys, which the child gets to know.
+	// The parent loses its data folder: it has other keys, which the child learns.
 	s.stop()
 	dir = t.TempDir()
 	s.serve(dir)
@@ -745,8 +744,8 @@ func (h handedDown) Program() (sum, version string, err error) {
 
 func (h handedDown) OpenProgram() (io.ReadCloser, error) { return os.Open(h.file) }
 
-// A push to the repository is all that somebody does: the agent of the host makes the machine and installs its agent,
-// which gets the repository from there, and makes its own node on the Proxmox VE that it runs on.
+// A push to the repository is the only act of a person: the agent of the host creates the machine and installs its agent,
+// which gets the repository from there, and creates its own node on the Proxmox VE that it runs on.
 func TestST03PushByTheAgentOfTheHost(t *testing.T) {
 	s := beginRaised(t)
 	second := pve.New(pve.Config{Node: "inner", Token: "homestak@pve!agent=canary-1"})

@@ -248,8 +248,8 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A new signing key, certificate, token and secret are served by the process that runs, and nobody is
-// cut off: what is old is good in the overlap, and only then.
+// A new signing key, certificate, token and secret are served by the process that runs, and no client is
+// cut off: the old ones are valid during the overlap, and only then.
 func TestST18Rotation(t *testing.T) {
 	t.Parallel()
 	p := beginParent(t)

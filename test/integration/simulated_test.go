@@ -106,7 +106,7 @@ func (s *simulated) apply(when string) {
 	require.Empty(s.t, r.Plan.Unknown, when)
 }
 
-// inside runs a line of shell in web-1, as somebody at its console would.
+// inside runs a line of shell in web-1, as at its console.
 func (s *simulated) inside(line string) (string, int) {
 	s.t.Helper()
 	m := s.guests.Machine("10000")
@@ -160,7 +160,7 @@ func specOf(without ...string) string {
 }
 
 // Each field of a spec takes effect by one apply, over SSH, without another word in the spec; a second
-// apply does nothing. What somebody changes inside is found by its name and reverted.
+// apply does nothing. A change by hand inside is found by its name and reverted.
 func TestST02SimulatedPush(t *testing.T) {
 	s := beginSimulated(t, specOf())
 	r := s.pass("plan")
@@ -193,19 +193,19 @@ func TestR10AGuestThatIsOffIsStartedFirst(t *testing.T) {
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.True(t, r.Have.Only)
 	require.Equal(t, []string{"update vm.web-1"}, actions(r.Plan))
-	require.Equal(t, logins, s.writes.Load(), "nobody entered a guest")
+	require.Equal(t, logins, s.writes.Load(), "no guest was entered")
 	s.changed = nil
 	s.apply("the full check")
 	require.Greater(t, s.writes.Load(), logins)
 
-	// So is one that nobody noticed, where all is checked. With none that is off that is one pass.
+	// The same holds for one that was not noticed, when all is checked. If no other is off, that is one pass.
 	s.byHand(func(e *pve.Edit) { e.Stop(10000) })
 	logins, s.first = s.writes.Load(), true
 	r = s.pass("apply")
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.True(t, r.Have.Only)
 	require.Equal(t, []string{"update vm.web-1"}, actions(r.Plan))
-	require.Equal(t, logins, s.writes.Load(), "nobody entered a guest")
+	require.Equal(t, logins, s.writes.Load(), "no guest was entered")
 	r = s.pass("apply")
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.False(t, r.Have.Only)
@@ -230,7 +230,7 @@ func TestR10AGuestThatIsOffIsStartedFirst(t *testing.T) {
 	require.Equal(t, reads(false), reads(true))
 }
 
-// A guest that somebody stopped is started and entered by one apply, as after a creation, and the plan says that it is off.
+// A guest that was stopped by hand is started and entered by one apply, as after a creation, and the plan says that it is off.
 func TestN7AGuestThatIsOffIsStartedAndEntered(t *testing.T) {
 	s := beginSimulated(t, specOf("posture", "package", "service", "user", "repository", "reminder", "mount", "swap", "command"))
 	s.apply("at first")
@@ -495,7 +495,7 @@ func TestST02SimulatedGuestIsRecreated(t *testing.T) {
 	require.Contains(t, after, "fresh")
 }
 
-// What was made from another image answers nobody, and its node says so.
+// A guest from another image has no system to enter, and its node says so.
 func TestSimulatedGuestOfAnotherImage(t *testing.T) {
 	s := beginSimulated(t, specOf())
 	s.write("images.hcl", "image \"windows\" {\n  url      = \"https://images.example/windows.qcow2\"\n  checksum = \"sha256:00000000000000000000000000000000000000000000000000000000000000bb\"\n}\n")
@@ -513,5 +513,5 @@ func TestST02SimulatedPushByTheGuestAgent(t *testing.T) {
 	for _, f := range simulatedFields {
 		s.holds(f.effect, f.name)
 	}
-	require.Zero(t, s.writes.Load(), "nobody connected")
+	require.Zero(t, s.writes.Load(), "no connection was made")
 }

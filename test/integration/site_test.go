@@ -111,7 +111,7 @@ func manifest(name, nodes string) string {
 
 // Whatever stands in the files of a site: a clear finding, never a panic, and a
 // host that is not even asked.
-func TestFilesThatAreNoSite(t *testing.T) {
+func TestFilesThatAreNotASite(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, text string
@@ -253,8 +253,7 @@ func TestAFullStorage(t *testing.T) {
 	s.inSync()
 }
 
-// A VMID that the files declare is somebody else's: it stays theirs, which is told,
-// and the rest is made.
+// A VMID that the files declare belongs to an unmanaged guest: that stays, with a finding, and the rest is created.
 func TestATakenVMID(t *testing.T) {
 	s := begin(t, pve.Config{})
 	taken := s.strangers[0]
@@ -269,7 +268,7 @@ func TestATakenVMID(t *testing.T) {
 	require.Equal(t, []string{"web-2"}, s.names())
 }
 
-// closedPort is an address of this machine where nobody listens.
+// closedPort is an address of this machine without a listener.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -53,7 +53,7 @@ import (
 // width is how many steps run at once in the passes of a story.
 const width = 8
 
-// story is one site, one host, and whoever works with them. It belongs to one test.
+// story is one site, one host, and the people and agents that work with them. It belongs to one test.
 type story struct {
 	root string // of the PVE node that agents run on; "": the machine itself
 	t    *testing.T
@@ -156,7 +156,7 @@ func (s *story) record(r *http.Request, _ []byte, status int) {
 	s.sent = append(s.sent, request{r.Method, strings.TrimPrefix(r.URL.Path, "/api2/json"), status})
 }
 
-// end holds what must be true of every story: nobody else's guest was touched, no
+// end holds what must be true of every story: no unmanaged guest was touched, no
 // volume is left of a guest that is gone, and no request went to a part of the API
 // that the host does not have.
 func (s *story) end() {
@@ -324,7 +324,7 @@ func (s *story) inSync() {
 	require.False(s.t, p.Findings.HasErrors(), "%v", p.Findings)
 }
 
-// byHand is what somebody does on the host without us.
+// byHand edits the host as a person would.
 func (s *story) byHand(edit func(*pve.Edit)) {
 	s.t.Helper()
 	s.host.Edit(edit)
@@ -428,8 +428,7 @@ type ran struct {
 	out, err string
 }
 
-// run starts the binary in a folder, with nobody at the terminal, and waits for its
-// end.
+// run starts the binary in a folder, without a terminal, and waits for its end.
 func run(t *testing.T, dir string, args ...string) ran {
 	t.Helper()
 	var out, text bytes.Buffer

@@ -267,8 +267,8 @@ func TestTreeOfAgents(t *testing.T) {
 	inner.until("the child is well again", func(s agent.Status) bool { return s.Parent.Error == "" && s.Repository.Error == "" })
 }
 
-// ST-11, ST-3: what leaves the site goes child first. The child empties itself, since its parent says that it left; the
-// parent removes it when it has reported that, although nobody but the child can see into it.
+// ST-11, ST-3: a node that leaves the site goes child first. The child empties itself, since its parent says that it left; the
+// parent removes it after its report, as only the child can see into it.
 func TestST11AChildLeavesTheSite(t *testing.T) {
 	t.Parallel()
 	repo := sourcetest.New(t)
@@ -583,7 +583,7 @@ func TestST05MixedModes(t *testing.T) {
 	require.NoError(t, err)
 	for _, r := range all {
 		for _, s := range r.Steps {
-			require.NotEqual(t, "guest.app", s.Address, "nobody enters it")
+			require.NotEqual(t, "guest.app", s.Address, "it is not entered")
 		}
 	}
 	copied := l.father.Ledger.At([]string{"inner"})

@@ -448,8 +448,7 @@ func (w *world) written(cursor string) string {
 		w.Run0("journalctl --quiet --no-pager --output=short --after-cursor='"+cursor+"' | grep -vE '"+talkative+"' || :")
 }
 
-// busy is what a machine writes by itself, and talkative who logs by itself:
-// the units of this program do.
+// busy is what a machine writes without our doing, and talkative the units that log: those of this program do.
 const (
 	busy      = `-not -path '/proc/*' -not -path '/sys/*' -not -path '/dev/*' -not -path / -not -path /var -not -path /var/since -not -path /run -not -path '/run/systemd*' -not -path '/run/udev*' -not -path '/run/log*' -not -path '/run/fail2ban*' -not -path '/run/user*' -not -path '/run/lock*' -not -path '/var/log/*' -not -path '/var/lib/fail2ban*' -not -path '/var/lib/systemd/*' -not -path '/var/cache/private*'`
 	talkative = `fail2ban|homestak-gitops\[|systemd-(tmpfiles|journald|logind|hostnamed|udevd|timedated|networkd|resolved)|systemd\[1\]: .*(apt-daily|tmpfiles|e2scrub|fstrim|dpkg-db|logrotate|Hostname|hostnamed|motd|homestak-gitops|network-online|hs-daemon|fail2ban|ssh)`
@@ -559,7 +558,7 @@ func withDisks(t *testing.T, mib int, serials ...string) *disks {
 		binds = append(binds, nspawn.Bind{From: loop, To: loop, Write: true})
 	}
 	d.world = begin(t, binds...)
-	// nspawn gives /sys to nobody; who puts a folder over it does so for this machine alone.
+	// nspawn makes /sys read-only; a folder mounted over it is for this machine alone.
 	d.Run0("mkdir -p /run/block && mount --bind /run/block /sys/block")
 	for i, serial := range serials {
 		var at syscall.Stat_t
@@ -696,7 +695,7 @@ func TestST13ADiskWithDataIsNeverFormatted(t *testing.T) {
 	d.Run0("[ -d /srv/data ] && ! findmnt /srv/data") // the folder was there
 }
 
-// What somebody put on the disk between the look and the format is seen.
+// A disk that gets data between the observation and the format is not formatted.
 func TestST13ADiskThatIsFilledInBetween(t *testing.T) {
 	t.Parallel()
 	d := withDisks(t, 64, "data")
@@ -723,8 +722,7 @@ func TestST11AMountThatWasThere(t *testing.T) {
 	d.Run0("findmnt /srv/data")
 }
 
-// What somebody changed by hand is found, named, and put right; what somebody added is
-// reported and stays.
+// A change by hand is found, named, and reverted; an addition by hand is reported and stays.
 func TestST10DriftInsideAMachine(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()
@@ -870,7 +868,7 @@ func TestST13WhatCannotBeDone(t *testing.T) {
 	}
 }
 
-// A mirror that refuses more requests than apt repeats by itself, and then works, stops nothing.
+// A mirror that refuses more requests than apt retries, and then works, stops nothing.
 func TestST13AMirrorThatComesBack(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()

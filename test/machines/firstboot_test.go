@@ -511,7 +511,7 @@ func TestST01ServedSpecReachesTheNode(t *testing.T) {
 	w.keepsToItself(child.Token)
 
 	w.write("/srv/site/site.hcl", strings.Replace(servedSite, `["hs-tool"]`, `["hs-other"]`, 1))
-	w.Until("the node notices the next spec by itself", func() bool {
+	w.Until("the node notices the next spec without a request", func() bool {
 		return w.has("hs-other && systemctl show -p ActiveState homestak-gitops-pull.service | grep -q inactive")
 	})
 	require.False(t, w.has("command -v hs-tool"), "what left the spec is withdrawn")

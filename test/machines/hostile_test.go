@@ -252,8 +252,8 @@ func (b *besieged) untouched(n int, when string) {
 	require.Empty(b.t, b.Run0("find / /srv /etc -xdev -maxdepth 2 -name '*homestak-new*' 2>/dev/null"), when)
 }
 
-// Whatever ann puts where her keys belong, and whatever she does to those who look, root's files stay as they are, others get
-// their keys, and what comes behind is done.
+// Whatever ann puts in place of her keys, and whatever she does to processes that read them, root's files stay as they are, other
+// users get their keys, and later steps are done.
 func TestS7HostileKeys(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()
@@ -274,8 +274,8 @@ func TestS7HostileKeys(t *testing.T) {
 		{"a link to itself", "mkdir .ssh; ln -s authorized_keys .ssh/authorized_keys", "is not a plain file"},
 		{"a folder", "mkdir -p .ssh/authorized_keys/x", "could not be read as the user"},
 		{"a file without an end", "mkdir .ssh; truncate -s 1T .ssh/authorized_keys", "is larger than 64 KiB"},
-		{"a folder that nobody writes", "mkdir -m 500 .ssh", "could not be written"},
-		{"a file that nobody reads", "mkdir .ssh; echo x >.ssh/authorized_keys; chmod 000 .ssh/authorized_keys", "could not be read as the user"},
+		{"a folder that is read-only", "mkdir -m 500 .ssh", "could not be written"},
+		{"a file without permissions", "mkdir .ssh; echo x >.ssh/authorized_keys; chmod 000 .ssh/authorized_keys", "could not be read as the user"},
 		{"control characters", `mkdir .ssh; printf 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJs3bGZ6c2FrZGpoZmtqc2RoZmtqaHNkZmtqaHNka2Y= \033]0;x\007\033[2J\001\n\000\377\n' >.ssh/authorized_keys`, ""},
 		{"many keys", `mkdir .ssh; yes 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJs3bGZ6c2FrZGpoZmtqc2RoZmtqaHNkZmtqaHNka2Y= x' | head -n 200000 >.ssh/authorized_keys`, "is larger than 64 KiB"},
 	} {
@@ -296,8 +296,8 @@ func TestS7HostileKeys(t *testing.T) {
 	}{
 		{"swaps the folder", hers, swapping(`"/home/ann/.ssh"`, `"/etc", "/root/.ssh", "/home/bob"`), 4},
 		{"swaps the file", hers, swapping(`"/home/ann/.ssh/authorized_keys"`, `"/etc/shadow", "/root/.bashrc", "/dev/zero", "FIFO", "PLAIN"`), 4},
-		{"stops, traces and robs whoever reads", hers, robbing, 2},
-		{"stops, traces and robs whoever writes", ":", robbing, 1},
+		{"stops, traces and robs the reader", hers, robbing, 2},
+		{"stops, traces and robs the writer", ":", robbing, 1},
 	} {
 		b.ann("chmod -R u+rwx .ssh; rm -rf .ssh .away*; mkdir -m 700 .ssh; " + c.plant)
 		stop := b.meanwhile(c.program)
@@ -349,8 +349,8 @@ for n, target in enumerate(itertools.cycle(targets)):
 `
 }
 
-// robbing is a program that holds up whoever opens ann's file of keys by a lease (fcntl(2), F_SETLEASE), stops every process with
-// her number, and takes all that such a process has open, so that who reads or writes the other end waits.
+// robbing is a program that delays every process that opens ann's file of keys by a lease (fcntl(2), F_SETLEASE), stops every process
+// with her number, and takes all open files of such a process, so that the reader or writer of the other end waits.
 const robbing = `import os, fcntl, signal, ctypes, time
 libc = ctypes.CDLL(None, use_errno=True)
 me, mine, taken = os.getuid(), os.getpid(), []
@@ -449,7 +449,7 @@ func TestST02AFileInAFolderOfAUser(t *testing.T) {
 		w.refused(file(path), planted)
 	}
 	require.Equal(t, "("+planted+")", w.observe(file("/home/ann/conf/app")).Have.File("/home/ann/conf/app").Content)
-	w.Run0("ln -sT /etc /home/ann/.ssh; chown -h ann: /home/ann/.ssh") // of a file that is restored unless somebody gets in
+	w.Run0("ln -sT /etc /home/ann/.ssh; chown -h ann: /home/ann/.ssh") // of a file that is restored unless a login succeeds
 	restored := file("/home/ann/.ssh/app")
 	step := w.observe(restored).Steps()[0]
 	require.Equal(t, "write /home/ann/.ssh/app", step.Text)
@@ -484,7 +484,7 @@ func fileAt(t *testing.T, path, content string) *spec.Spec {
 	return parse(t, `"config": {"files": [{"path": "`+path+`", "content": `+string(text)+`, "mode": "0440", "owner": "root", "group": "root"}]}`)
 }
 
-// A file of sshd, sudo or PAM is checked before it is in force, and is taken back unless somebody gets in afterwards.
+// A file of sshd, sudo or PAM is checked before it is in force, and is reverted unless a login succeeds afterwards.
 func TestST02AFileThatDecidesWhoGetsIn(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()
@@ -507,9 +507,9 @@ func TestST02AFileThatDecidesWhoGetsIn(t *testing.T) {
 	}
 	w.listensSoon("22")
 	w.Run0("rm -r /var/lib/homestak-gitops-spec; apt-get clean")
-	same(t, before, w.snapshot(), "after what was refused, or nobody confirmed")
+	same(t, before, w.snapshot(), "after the refused and the unconfirmed changes")
 
-	// One that is confirmed by nobody is applied again, and goes back to the state before all that.
+	// An unconfirmed one is applied again, and reverted to the state before all that.
 	port := fileAt(t, sshd, "Port 2200\n")
 	for range 2 {
 		ctx, gone := context.WithCancel(context.Background())
@@ -582,7 +582,7 @@ func TestST02AnUnconfirmedWithdrawal(t *testing.T) {
 	require.Greater(t, kills, 8)
 }
 
-// Where nobody connects from outside, as in mode pull, the SSH server has to answer after a change of its settings.
+// Without connections from outside, as in mode pull, the SSH server has to answer after a change of its settings.
 func TestST02AnSSHServerThatDoesNotAnswer(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()
@@ -619,7 +619,7 @@ func TestST02AnSSHServerThatDoesNotAnswer(t *testing.T) {
 	w.apply(s)
 }
 
-// There, a machine that somebody could log in to stays one.
+// There, a machine that allows a login keeps allowing one.
 func TestST02LoginStaysPossible(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()
@@ -733,7 +733,7 @@ func TestST11AddressAndBridgeGoTogether(t *testing.T) {
 
 // A package that takes the place of another one, as it declares, may do so, and the other one comes back. What it
 // would remove beside that is an error.
-func TestST11WhatAPackageReplacedComesBack(t *testing.T) {
+func TestST11AReplacedPackageComesBack(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()
 	w := begin(t)

@@ -115,8 +115,8 @@ func TestInstalledStoppingFinishesTheStepThatRuns(t *testing.T) {
 	require.Len(t, w.host.Snapshot().Guests, 2+1)
 }
 
-// The agent is nobody in particular, and has the secrets all the same: it gets a copy
-// of what only root can read, and nobody else does.
+// The agent runs as an ordinary user and still has the secrets: it gets a copy of a file that only root can read, and no other user
+// does.
 func TestInstalledAgentIsNotRoot(t *testing.T) {
 	w := beginInstalled(t)
 	w.Run("systemctl", "start", service)
@@ -223,7 +223,7 @@ func (w *installed) finding(unit, what string) *entry {
 	return nil
 }
 
-// Root and the members of the group may talk to the agent, and nobody else.
+// Only root and the members of the group may talk to the agent.
 func TestInstalledWhoMayTalkToTheAgent(t *testing.T) {
 	w := beginInstalled(t)
 	w.Run("systemctl", "start", service)

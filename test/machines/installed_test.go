@@ -45,9 +45,8 @@ const (
 	binary    = "/opt/homestak/bin/homestak-gitops"
 )
 
-// installed is a guest with the program installed in it, and what stands around that: a
-// simulated Proxmox VE, a repository, and somebody who writes the site and pushes.
-// Simulator and repository are this process's and are looked at from here.
+// installed is a guest with the program installed in it, and its surroundings: a simulated Proxmox VE, a repository, and an author
+// who writes the site and pushes. Simulator and repository are in this process.
 type installed struct {
 	*nspawn.Machine
 	t      *testing.T
@@ -59,7 +58,7 @@ type installed struct {
 }
 
 // beginInstalled boots a guest, installs the program in it as people do, and pushes a site with
-// one node, which nobody has looked at yet.
+// one node, of which no agent knows yet.
 func beginInstalled(t *testing.T) *installed {
 	t.Helper()
 	return beginInstalledIn(t, base)

@@ -152,7 +152,7 @@ func TestInstalledFilesAndTheirRemoval(t *testing.T) {
 	require.Equal(t, "second", string(text))
 
 	install("--uninstall")
-	require.Equal(t, installed[:1], files(t, root), "what somebody wrote stays")
+	require.Equal(t, installed[:1], files(t, root), "files of others stay")
 	require.NoError(t, os.Remove(config))
 	install(program)
 	install("--uninstall")

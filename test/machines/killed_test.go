@@ -121,8 +121,8 @@ func (w *world) everyStep(s *spec.Spec, commands []int, cut func(c guest.Command
 	}
 }
 
-// However an apply is cut off, at every step, the next one ends in the same state as one that nobody
-// disturbs, and a withdrawal leaves the same machine behind.
+// However an apply is cut off, at every step, the next one ends in the same state as an undisturbed one,
+// and a withdrawal leaves the same machine behind.
 func TestST14KilledAtEveryStep(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()
@@ -427,7 +427,7 @@ func TestST14KilledAtEveryCommand(t *testing.T) {
 	require.JSONEq(t, `{"version": 1, "entries": []}`, w.Run0("cat /var/lib/homestak-gitops-spec/owned.json"))
 }
 
-// raising is a machine that becomes a child. Nobody listens where its parent should be.
+// raising is a machine that becomes a child. No server listens at the address of its parent.
 type raising struct {
 	*world
 	want    push.AgentWant

@@ -80,8 +80,8 @@ func TestST02TheAddressOfAMachine(t *testing.T) {
 	}
 }
 
-// An address at which nobody answers is taken back by the machine itself, also where the connection that made
-// it is cut and nobody comes back, and by a restart.
+// A new address that cannot be reached is reverted by the machine itself, also if the connection that set it is cut and none
+// follows, and by a restart.
 func TestST02AnAddressThatLocksUsOutIsTakenBack(t *testing.T) {
 	nspawn.Need(t)
 	for _, c := range []struct{ name, begin, address, gone string }{
@@ -108,7 +108,7 @@ func TestST02AnAddressThatLocksUsOutIsTakenBack(t *testing.T) {
 				require.Contains(t, changes(w.observe(locked)), "network.ip "+c.address+" → 10.7.0.5/24")
 			}
 
-			// Somebody waits for it and cannot connect: two seconds to confirm it, and two more.
+			// The caller waits for it and cannot connect: two seconds to confirm it, and two more.
 			ctx, gone := context.WithCancel(context.Background())
 			reached := 0
 			_, err := converge.Apply(ctx, way(w), locked, converge.Options{ConfirmWithin: 4 * time.Second, Confirm: func(_ context.Context, _ *spec.Spec, s aspect.Step) error {
@@ -201,7 +201,7 @@ func TestST14KilledWhileTheAddressChanges(t *testing.T) {
 	t.Logf("killed %d times", killed)
 	require.Greater(t, killed, 6)
 
-	// The part that the machine runs by itself.
+	// The part that the machine runs after the connection has ended.
 	w.Run0(`printf '#!/bin/sh\ncase $1 in --no-act) exec /usr/sbin/ifup "$@";; esac\nrm -f /usr/local/sbin/ifup\nkill -9 $PPID\n' >/usr/local/sbin/ifup; chmod +x /usr/local/sbin/ifup`)
 	_, err := converge.Apply(context.Background(), way(w), full, converge.Options{ConfirmWithin: 2 * time.Second})
 	require.ErrorContains(t, err, "the old state is restored")
@@ -294,7 +294,7 @@ func (w *world) listensSoon(port string) {
 }
 
 // Settings that would lock us out are taken back at once where the way in still works.
-func TestST02WhatLocksUsOutIsTakenBack(t *testing.T) {
+func TestST02ALockoutIsReverted(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()
 	w := begin(t)
@@ -348,8 +348,8 @@ func TestST02AnUnconfirmedChangeIsReverted(t *testing.T) {
 	}
 }
 
-// A state that nobody confirmed is applied again while the timer runs, and what is restored
-// is still the state before all that.
+// An unconfirmed state is applied again while the timer runs, and the restored state is still the one
+// before all that.
 func TestST02UnconfirmedIsAppliedAgain(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()
@@ -552,7 +552,7 @@ func TestST02TheRepositoryOfProxmoxVE(t *testing.T) {
 	require.Equal(t, "deb https://enterprise.proxmox.com/debian/pve bookworm pve-enterprise", w.Run0("cat /etc/apt/sources.list.d/pve-enterprise.list; ls /etc/apt/sources.list.d/homestak* 2>/dev/null || :"))
 	require.Equal(t, strings.TrimSpace(cephs), strings.ReplaceAll(w.Run0("cat "+ceph), "\nEnabled: yes", ""))
 
-	// Somebody's own line for it is as good.
+	// A line that was added by hand is as good.
 	w.Write("/etc/apt/sources.list.d/mine.list", 0o644, "deb [signed-by=/usr/share/keyrings/proxmox-archive-keyring.gpg] http://download.proxmox.com/debian/pve bookworm pve-no-subscription\n")
 	w.apply(s)
 	w.unchanged(s)
@@ -578,8 +578,7 @@ func TestST02TheNameOfAHostOfProxmoxVE(t *testing.T) {
 	w.unchanged(s)
 }
 
-// The bridge takes over the card with its addresses, survives nobody's silence, and gives
-// the card back.
+// The bridge takes over the card with its addresses, is reverted unless it is confirmed, and gives the card back.
 func TestST02TheBridgeOfAHostOfProxmoxVE(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()
@@ -595,7 +594,7 @@ func TestST02TheBridgeOfAHostOfProxmoxVE(t *testing.T) {
 	require.Equal(t, "198.51.100.7/24 2001:db8::7/64 dev card", addresses("card"))
 	s := parse(t, `"config": {"pve": {"bridge": "vmbr0"}}`)
 
-	// Nobody connects afterwards: all is as it was.
+	// It is not confirmed: all is as it was.
 	_, err := converge.Apply(context.Background(), way{w}, s, converge.Options{Confirm: func(context.Context, *spec.Spec, aspect.Step) error {
 		if got := addresses("vmbr0"); got != "198.51.100.7/24 2001:db8::7/64 dev vmbr0" {
 			t.Errorf("the bridge has %s", got)
@@ -624,7 +623,7 @@ func TestST02TheBridgeOfAHostOfProxmoxVE(t *testing.T) {
 	w.refused(spec.Empty("edge"), "bridge vmbr0 has the cards of guests as ports: tap100i0")
 	w.Run0("ip link delete tap100i0")
 
-	// Nobody connects after it was removed: it is there again, and can still be removed.
+	// Its removal is not confirmed: it is there again, and can still be removed.
 	none := spec.Empty("edge")
 	_, err = converge.Apply(context.Background(), way{w}, none, converge.Options{Confirm: neverConfirms})
 	require.ErrorIs(t, err, errNoWayIn)

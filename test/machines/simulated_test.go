@@ -73,7 +73,7 @@ func beginSimulated(t *testing.T) *simulated {
 
 // Run is that of guest.Machine.
 func (m *simulated) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
-	if ctx.Err() != nil { // nobody is there any more
+	if ctx.Err() != nil { // the caller is gone
 		return guest.Output{}, context.Cause(ctx)
 	}
 	m.runs++
@@ -253,8 +253,8 @@ func TestST02SimulatedDiskGrows(t *testing.T) {
 	require.Equal(t, "kept\n", m.sh("cat /srv/data/file"))
 }
 
-// An address at which nobody answers is taken back by the machine itself: where its gateway is silent, and where nobody comes
-// back to confirm it, also by a restart in between.
+// A new address that cannot be reached is reverted by the machine itself: if its gateway does not answer, and if no connection
+// confirms it, also with a restart in between.
 func TestST02SimulatedAddressThatLocksUsOutIsTakenBack(t *testing.T) {
 	for _, by := range []struct{ name, before string }{
 		{"systemd-networkd", "true"},
@@ -288,7 +288,7 @@ func TestST02SimulatedAddressThatLocksUsOutIsTakenBack(t *testing.T) {
 					require.False(t, m.Network.Answers(old))
 					require.False(t, m.Network.Answers(s.Address), "its subnet is not in this network")
 					reached = true
-					gone() // with this process, so nobody asks the machine to restore anything
+					gone() // with this process, so no request restores anything
 					return errNoWayIn
 				}}))
 				require.True(t, reached)
@@ -305,8 +305,8 @@ func TestST02SimulatedAddressThatLocksUsOutIsTakenBack(t *testing.T) {
 	}
 }
 
-// A spec that reports drift is applied once by the machine itself; what somebody changes then stays,
-// and is counted. An edited spec is applied.
+// A spec that reports drift is applied once by the machine itself; a later change by hand stays, and is counted. An edited spec is
+// applied.
 func TestST10SimulatedPullOnlyReportsDrift(t *testing.T) {
 	t.Parallel()
 	m, left := beginSimulated(t), 0

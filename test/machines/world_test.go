@@ -122,7 +122,7 @@ func (m way) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
 	}
 	cmd := m.Command(c.Args...)
 	cmd.Env = append(cmd.Env, m.environment...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what kills itself kills nobody else
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a process that kills its group kills no other
 	var out, complaints bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(c.Stdin), &out, &complaints
 	err := cmd.Run()
@@ -190,8 +190,7 @@ func (w *world) snapshot() string {
 	}, "; echo ---; "))
 }
 
-// passing is what changes by itself below /etc and homes: backups of accounts, caches, and what the
-// login of a user leaves.
+// passing are files below /etc and homes that change without our doing: backups of accounts, caches, and traces of a login.
 const passing = `^/etc/[a-z]+-( |$)|^/etc/(\.pwd\.lock|machine-id|ld\.so\.cache|resolv\.conf|\.updated)( |$)|\.homestak-new|^/var/spool/.*/(log|state)|/\.ansible`
 
 // whole is the spec with everything in it. Without gpg it has no repository.

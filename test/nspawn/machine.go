@@ -149,8 +149,8 @@ func listenNotify(t testing.TB) *net.UnixConn {
 	return c
 }
 
-// hear takes in what nspawn tells, until the test is over: nspawn would stop at a socket
-// that nobody reads. The channel is closed when the guest is up.
+// hear reads the messages of nspawn until the test is over: nspawn would stop at a socket without a reader. The channel is closed
+// when the guest is up.
 func (m *Machine) hear(heard *net.UnixConn) <-chan struct{} {
 	ready, drained := make(chan struct{}), make(chan struct{})
 	go func() {

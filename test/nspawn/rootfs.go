@@ -33,7 +33,7 @@ const (
 const Systemd = "systemd,systemd-sysv,dbus,procps"
 
 // Image is what an image for the cloud has beside that, as far as specs and a first boot touch it, and curl.
-// debootstrap does not find by itself what python3-cryptography needs.
+// debootstrap does not resolve all dependencies of python3-cryptography.
 const Image = Systemd + ",openssh-server,sudo,iproute2,libpam-systemd,ifupdown,fail2ban,python3-systemd,e2fsprogs,cloud-init,python3-cffi-backend,curl"
 
 // Rootfs is what guests are booted from: a Debian with these packages.

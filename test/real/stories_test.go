@@ -40,8 +40,7 @@ func create(s *story) {
 	s.says(0, "apply", "--yes")
 }
 
-// drift: what somebody changes by hand is found, named and reverted; what is not ours is
-// left alone.
+// drift: a change by hand is found, named and reverted; unmanaged guests are left alone.
 func drift(s *story) {
 	s.deploy(s.vm("vm", `tags = ["web"]`, `description = "A web server."`), ct("ct"), s.vm("goes"))
 	s.apply()
@@ -72,7 +71,7 @@ func drift(s *story) {
 	}
 	require.Equal(s.t, "homestak;web", s.config("vm")["tags"])
 
-	// Somebody else's guest in our range, without the tag, and with the name of nothing.
+	// An unmanaged guest in our range, without the tag, and with a name that no file has.
 	unmanaged := s.from + 20
 	path := "/nodes/" + s.node + "/qemu"
 	require.NoError(s.t, s.task(s.t.Context(), s.node, http.MethodPost, path, url.Values{"vmid": {itoa(unmanaged)}, "name": {prefix + "unmanaged"}, "memory": {"32"}}))
@@ -434,7 +433,7 @@ func (s *story) pid(name string) int {
 	return now.PID
 }
 
-// set changes the configuration of a guest as somebody does by hand.
+// set changes the configuration of a guest as a person does.
 func (s *story) set(name string, form url.Values) {
 	s.t.Helper()
 	require.NoError(s.t, s.call(s.t.Context(), http.MethodPut, s.guest(name).path(s.lab)+"/config", form, nil))

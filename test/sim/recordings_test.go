@@ -163,7 +163,7 @@ func (r *recorder) play(t *testing.T, s *story, e storyExchange) (found, notes [
 	return []string{"the task does not end"}, nil
 }
 
-// thoughtUp are the parameters of a request without what came from answers.
+// thoughtUp are the parameters of a request, without those that were taken from answers.
 func (r *recorder) thoughtUp(e storyExchange) string {
 	text := fmt.Sprint(e.Request.Form, e.Request.JSON)
 	for _, v := range r.vars.values {
@@ -509,7 +509,7 @@ var unlike = []struct{ where, what, why string }{
 	{`lxc 40`, `body\.data(\[9000\]: missing|: too much: .*full01)`, callsApart},
 }
 
-// excuses finds the reasons of differences, and says which nobody needed.
+// excuses finds the reasons of differences, and lists the unused ones.
 type excuses map[int]int
 
 func (used excuses) reason(name string, i int, difference string) string {

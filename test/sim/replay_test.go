@@ -236,7 +236,7 @@ func (p *player) play(t *testing.T, i int) *comparison {
 	return c
 }
 
-// thoughtUp are the parameters of a request without what came from answers.
+// thoughtUp are the parameters of a request, without those that were taken from answers.
 func (p *player) thoughtUp(i int) string {
 	text := fmt.Sprint(p.story.Exchanges[i].Request.Form, p.story.Exchanges[i].Request.JSON)
 	for _, v := range p.story.Vars {

@@ -86,7 +86,7 @@ func TestTofu(t *testing.T) {
 				}
 				require.Equal(t, made, h.Snapshot().Guests, "what is found again stays as it was")
 				tofu.do("destroy", "-auto-approve", "-var", "edited=true")
-				require.Eventually(t, h.idle, 5*time.Minute, 10*time.Millisecond, "files go by tasks that nobody waits for")
+				require.Eventually(t, h.idle, 5*time.Minute, 10*time.Millisecond, "files are removed by tasks without a waiting client")
 				after := h.Snapshot()
 				require.Equal(t, before.Guests, after.Guests)
 				require.Equal(t, before.Pools, after.Pools)
@@ -259,7 +259,7 @@ func acceptance(t *testing.T, h *host, program, bin string) map[string]*result {
 		"PROXMOX_VE_ENDPOINT="+h.api, "PROXMOX_VE_API_TOKEN="+h.Token(), "PROXMOX_VE_INSECURE=true",
 		"PROXMOX_VE_USERNAME=root@pam", "PROXMOX_VE_PASSWORD="+secret,
 		"PROXMOX_VE_ACC_NODE_NAME=pve", "PROXMOX_VE_ACC_NODE_2_NAME=pve2", "PROXMOX_VE_ACC_ZFS_DATASTORE_ID=zfs",
-		"PROXMOX_VE_ACC_IFACE_NAME=eth0", "PROXMOX_VE_ACC_NODE_SSH_PORT=1", // Where nobody listens.
+		"PROXMOX_VE_ACC_IFACE_NAME=eth0", "PROXMOX_VE_ACC_NODE_SSH_PORT=1", // A port without a listener.
 	)
 	out, _ := cmd.Output() // What failed is read from it.
 	results := map[string]*result{}

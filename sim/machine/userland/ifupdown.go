@@ -158,7 +158,7 @@ func (n *Network) ifdown(p *machine.Process, o Options) int {
 	return 0
 }
 
-// ifreload is that of ifupdown2: what comes up at boot is made what the files say, and what they no longer have goes.
+// ifreload is that of ifupdown2: interfaces that come up at boot are made as the files say, and those that left the files go down.
 func (n *Network) ifreload(p *machine.Process, _ Options) int {
 	list, _, err := n.interfaces(interfacesFile)
 	if err != nil {
