@@ -48,10 +48,13 @@ func (rs *ruleset) packs(prefix string) []string {
 func (rs *ruleset) packNames() []string {
 	var out []string
 	for _, pkg := range slices.Concat(rs.packs(sitePacks), rs.packs(planPacks)) {
-		out = append(out, pkg[strings.LastIndexByte(pkg, '.')+1:])
+		out = append(out, packName(pkg))
 	}
 	return out
 }
+
+// packName is the name of the pack in a package.
+func packName(pkg string) string { return pkg[strings.LastIndexByte(pkg, '.')+1:] }
 
 // governed applies the waivers of a site to findings. With declared it also reports what is wrong with waivers and packs, which
 // is once for each site: not again for each plan.
@@ -65,26 +68,65 @@ func (s *Set) governed(site *model.Site, declared bool, now time.Time, found dia
 	}
 	waived := waivedRules(found)
 	rules.Denied, rules.Warning = rules.Denied-waived, rules.Warning+waived
+	rules.OK -= s.leftOut(site, declared)
 	if !declared {
 		return found, rules
 	}
 	for i := range site.Waivers {
 		found = append(found, w.problems(&site.Waivers[i])...)
 	}
-	names := s.packNames()
-	for _, p := range site.Packs {
-		if !slices.Contains(names, p.Name) {
-			found = append(found, diag.Errorf(p.At, fmt.Sprintf("unknown pack %s", diag.Line(p.Name)), "%s", diag.DidYouMean(p.Name, names)))
-			continue
-		}
-		known, others := s.settingsOf(p.Name)
-		for _, name := range sortedKeys(p.Settings) {
-			if !others && !slices.Contains(known, name) {
-				found = append(found, diag.Errorf(p.At, fmt.Sprintf("pack %s has no setting %s", p.Name, diag.Line(name)), "%s", diag.DidYouMean(name, known)))
-			}
-		}
+	for i := range site.Packs {
+		found = append(found, s.packProblems(&site.Packs[i])...)
 	}
 	return found, rules
+}
+
+// packProblems lists what a pack block names and its pack does not have.
+func (s *Set) packProblems(p *model.Pack) diag.List {
+	var found diag.List
+	problem := func(summary, fix string) {
+		found = append(found, diag.Errorf(p.At, summary, "%s", fix))
+	}
+	name := diag.Line(p.Name)
+	if names := s.packNames(); !slices.Contains(names, p.Name) {
+		fix := diag.DidYouMean(p.Name, names)
+		for _, r := range s.rules {
+			if isPack(r.pkg) && (r.label == p.Name || strings.HasPrefix(r.label, p.Name+"-")) {
+				fix = fmt.Sprintf("the rule %s is in pack %s", r.label, packName(r.pkg))
+			}
+		}
+		problem("unknown pack "+name, fix)
+		return found
+	}
+	rules := s.rulesOfPack(p.Name)
+	for _, rule := range p.Rules {
+		if !slices.Contains(rules, rule) {
+			problem(fmt.Sprintf("pack %s has no rule %s", name, diag.Line(rule)), diag.DidYouMean(rule, rules))
+		}
+	}
+	known, others := s.settingsOf(p.Name)
+	for _, key := range sortedKeys(p.Settings) {
+		if others || slices.Contains(known, key) {
+			continue
+		}
+		fix := diag.DidYouMean(key, known)
+		if len(known) == 0 {
+			fix = fmt.Sprintf("it has none; rules = [%q] selects rules of it", rules[0])
+		}
+		problem(fmt.Sprintf("pack %s has no setting %s", name, diag.Line(key)), fix)
+	}
+	return found
+}
+
+// rulesOfPack are the names of the rules of a pack.
+func (rs *ruleset) rulesOfPack(name string) []string {
+	var out []string
+	for _, r := range rs.rules {
+		if r.label != "" && (r.pkg == sitePacks+name || r.pkg == planPacks+name) {
+			out = append(out, r.label)
+		}
+	}
+	return out
 }
 
 // settingsOf lists the settings of a pack. Others reports whether it has others as well: a name in capitals stands for them, such as
@@ -100,6 +142,22 @@ func (s *Set) settingsOf(name string) (known []string, others bool) {
 	}
 	slices.Sort(known)
 	return known, slices.ContainsFunc(known, func(k string) bool { return k == strings.ToUpper(k) })
+}
+
+// leftOut counts the rules that pack blocks do not select: those of sites, or those of plans.
+func (s *Set) leftOut(site *model.Site, ofSites bool) int {
+	n, prefix := 0, planPacks
+	if ofSites {
+		prefix = sitePacks
+	}
+	for _, r := range s.rules {
+		if r.label != "" && slices.ContainsFunc(site.Packs, func(p model.Pack) bool {
+			return prefix+p.Name == r.pkg && len(p.Rules) > 0 && !slices.Contains(p.Rules, r.label)
+		}) {
+			n++
+		}
+	}
+	return n
 }
 
 // waivers are those of a site on one evaluation.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,6 +54,7 @@ func TestPacksRefuseAndAreWaived(t *testing.T) {
 		{rule: "vmid-role", node: "cache", packs: pack("vmids", "cache", "test")},
 		{rule: "backup-declared", node: "cache", packs: pack("backups")},
 		{rule: "purpose-missing", node: "cache", packs: pack("purpose")},
+		{rule: "owner-missing", node: "cache", packs: []model.Pack{{Name: "purpose", Rules: []string{"owner-missing"}}}},
 		{rule: "review-missing", node: "cache", packs: pack("reviews")},
 		{rule: "placement-role", node: "cache", packs: pack("placement", "cache", "n9"), plan: true},
 	} {
@@ -159,19 +161,49 @@ func TestWaiversThatAreWrong(t *testing.T) {
 			}
 		})
 	}
-	site := site()
-	site.Packs = pack("namin")
-	found, _ := s.Site(t.Context(), site, request())
-	require.Equal(t, "unknown pack namin", found[0].Summary)
-	require.Contains(t, found[0].Detail, "naming")
-	site.Packs = pack("sizes", "core", "2")
-	found, _ = s.Site(t.Context(), site, request())
-	require.Equal(t, "pack sizes has no setting core", found[0].Summary)
-	require.True(t, found.HasErrors(), "else nothing would be checked")
-	require.Contains(t, found[0].Detail, "cores")
-	site.Packs = pack("changes", "remover", "ana")
-	found, _ = s.Site(t.Context(), site, request())
-	require.Equal(t, "pack changes has no setting remover", found[0].Summary, "also of packs that need a plan")
+}
+
+func TestPacksThatAreWrong(t *testing.T) {
+	s := set(t)
+	for _, c := range []struct {
+		packs        []model.Pack
+		summary, fix string
+	}{
+		{pack("namin"), "unknown pack namin", `did you mean "naming"?`},
+		{pack("own-missing"), "unknown pack own-missing", "known: addresses, backups, changes, images, naming, placement, postures, protection, purpose, reviews, sizes, storage, vmids"},
+		{pack("owner-missing"), "unknown pack owner-missing", "the rule owner-missing is in pack purpose"},
+		{pack("owner"), "unknown pack owner", "the rule owner-missing is in pack purpose"},
+		{[]model.Pack{{Name: "purpose", Rules: []string{"owner-mising"}}}, "pack purpose has no rule owner-mising", `did you mean "owner-missing"?`},
+		{pack("purpose", "owner", "no"), "pack purpose has no setting owner", `it has none; rules = ["purpose-missing"] selects rules of it`},
+		{pack("sizes", "core", "2"), "pack sizes has no setting core", `did you mean "cores"?`},
+		{pack("changes", "remover", "ana"), "pack changes has no setting remover", `did you mean "removers"?`}, // that need a plan
+	} {
+		site := site()
+		site.Packs = c.packs
+		found, _ := s.Site(t.Context(), site, request())
+		found = slices.DeleteFunc(found, func(f diag.Finding) bool { return f.Rule != "" })
+		require.Len(t, found, 1, c.summary)
+		require.Equal(t, diag.Error, found[0].Severity, "else nothing would be checked")
+		require.Equal(t, c.summary, found[0].Summary)
+		require.Equal(t, c.fix, found[0].Detail)
+	}
+}
+
+// A pack that selects rules of it has no other: none denies, and none counts.
+func TestAPackWithRules(t *testing.T) {
+	s := set(t)
+	for _, c := range []struct {
+		pack  string
+		rules []string
+		count int
+	}{{"purpose", nil, 2}, {"purpose", []string{"owner-missing"}, 1}, {"changes", []string{"change-signed"}, 0}} {
+		site := site()
+		_, before := s.Site(t.Context(), site, request())
+		site.Packs = []model.Pack{{Name: c.pack, Rules: c.rules}}
+		found, rules := s.Site(t.Context(), site, request())
+		require.Equal(t, c.count, len(about(found, "owner-missing", "cache"))+len(about(found, "purpose-missing", "cache")))
+		require.Equal(t, before.OK+c.count, rules.OK+rules.Denied)
+	}
 }
 
 // What a waiver cannot name exactly it does not permit: a rule without its name in a literal, whose metadata are not known to be

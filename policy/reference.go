@@ -16,12 +16,12 @@ func Reference(w io.Writer) error {
 		return listError(found)
 	}
 	var b strings.Builder
-	b.WriteString("\n## Packs of rules\n\n`pack \"NAME\" { settings = { … } }` switches a shipped pack on. A denial is a refusal: it exits with 4.\n\n" +
+	b.WriteString("\n## Packs of rules\n\n`pack \"NAME\" { settings = { … } }` switches a shipped pack on, or the `rules` of it that it names. A denial is a refusal: it exits with 4.\n\n" +
 		"| pack | rules | settings, values separated by spaces |\n|---|---|---|\n")
 	for _, name := range sortedKeys(modules) {
 		m := modules[name]
 		if pkg := packageOf(m); isPack(pkg) {
-			fmt.Fprintf(&b, "| %s | %s | %s |\n", pkg[strings.LastIndexByte(pkg, '.')+1:], packRules(m), packSettings(m))
+			fmt.Fprintf(&b, "| %s | %s | %s |\n", packName(pkg), packRules(m), packSettings(m))
 		}
 	}
 	_, err := io.WriteString(w, b.String())

@@ -46,7 +46,7 @@ func DidYouMean(name string, candidates []string) string {
 	}
 	known := slices.Sorted(slices.Values(candidates))
 	const shown = 12
-	if len(known) > shown {
+	if len(known) > shown+1 { // one more is shorter than "and 1 more"
 		return fmt.Sprintf("known: %s, and %d more", strings.Join(known[:shown], ", "), len(known)-shown)
 	}
 	return "known: " + strings.Join(known, ", ")

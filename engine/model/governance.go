@@ -9,7 +9,8 @@ import (
 // Pack switches a shipped pack of rules on.
 type Pack struct {
 	Name     string            `hcl:"name,label"`
-	Settings map[string]string `hcl:"settings,optional" doc:"Values that its rules use; docs/policy.md lists them."`
+	Rules    []string          `hcl:"rules,optional" doc:"Names of those of its rules that count; unless set, all do."`
+	Settings map[string]string `hcl:"settings,optional" doc:"Values that its rules use."`
 
 	At diag.Range
 }

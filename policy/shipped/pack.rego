@@ -10,3 +10,10 @@ address(name) := sprintf("%s.%s", [input.site.nodes[name].type, name])
 settings[name] := object.get(pack, "settings", {}) if some name, pack in input.site.packs
 
 role(node) := object.get(node, "role", null)
+
+# on reports whether a rule of a pack counts: its pack is on, and selects it, or none.
+on(pack, rule) if rule in selected[pack]
+
+on(pack, _) if count(selected[pack]) == 0
+
+selected[name] := object.get(pack, "rules", []) if some name, pack in input.site.packs

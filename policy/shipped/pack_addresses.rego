@@ -21,6 +21,7 @@ deny contains {
 	"address": packs.address(name),
 	"fix": "Give it an address of a subnet, or add its subnet to the settings of the pack addresses.",
 } if {
+	packs.on("addresses", "address-subnet")
 	subnets := packs.settings.addresses.subnets
 	some name, ips in static
 	some ip in ips
@@ -36,6 +37,7 @@ deny contains {
 	"address": packs.address(name),
 	"fix": "Write its address into ip, with its prefix length.",
 } if {
+	packs.on("addresses", "address-dhcp")
 	packs.settings.addresses.dhcp == "no"
 	some name, node in input.site.nodes
 	some nic, card in node.attributes.nic

@@ -20,6 +20,7 @@ deny contains {
 	"address": packs.address(name),
 	"fix": "Write a backup block into the node, its manifest or the site.",
 } if {
+	packs.on("backups", "backup-declared")
 	except := object.get(packs.settings.backups, "except", "")
 	some name, node in input.site.nodes
 	not packs.role(node) in packs.words(except)

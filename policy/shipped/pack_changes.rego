@@ -25,6 +25,7 @@ deny contains {
 	"message": "the commit has no signature by a key that may sign for this site",
 	"fix": "Sign it: git commit --amend -S, with gpg.format ssh and a key among signers.",
 } if {
+	packs.on("changes", "change-signed")
 	signers := packs.words(packs.settings.changes.signers)
 	input.unattended
 	count(input.plan.steps) > 0
@@ -42,6 +43,7 @@ deny contains {
 	"address": step.address,
 	"fix": "Let one of the removers commit it.",
 } if {
+	packs.on("changes", "change-remover")
 	removers := packs.words(packs.settings.changes.removers)
 	input.unattended
 	some step in input.plan.steps

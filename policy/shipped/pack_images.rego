@@ -17,7 +17,7 @@ deny contains {
 	"address": sprintf("image.%s", [name]),
 	"fix": "Write its checksum, as the publisher lists it.",
 } if {
-	packs.settings.images
+	packs.on("images", "image-pinned")
 	some name, image in object.get(input.site, "images", {})
 	is_string(image.url)
 	not is_string(image.checksum)

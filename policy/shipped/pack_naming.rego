@@ -20,7 +20,7 @@ deny contains {
 	"address": packs.address(name),
 	"fix": "Rename the node, such as to web-1; a moved block keeps its guest.",
 } if {
-	packs.settings.naming
+	packs.on("naming", "naming-form")
 	some name, _ in input.site.nodes
 	not regex.match(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`, name)
 }
@@ -34,6 +34,7 @@ deny contains {
 	"address": packs.address(name),
 	"fix": "Rename the node; a moved block keeps its guest.",
 } if {
+	packs.on("naming", "naming-reserved")
 	reserved := packs.words(packs.settings.naming.reserved)
 	some name, _ in input.site.nodes
 	name in reserved

@@ -20,7 +20,7 @@ deny contains {
 	"address": step.address,
 	"fix": "Name the PVE node with nodes, or move the manifest to another host.",
 } if {
-	packs.settings.placement
+	packs.on("placement", "placement-role")
 	some step in input.plan.steps
 	step.action in {"create", "replace"}
 	role := packs.role(input.site.nodes[step.node])

@@ -20,6 +20,7 @@ deny contains {
 	"address": packs.address(name),
 	"fix": "Name an allowed posture in the access block of its spec.",
 } if {
+	packs.on("postures", "posture-allowed")
 	allowed := packs.settings.postures.allowed
 	some name, node in input.site.nodes
 	is_object(node.spec)

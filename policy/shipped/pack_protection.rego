@@ -20,6 +20,7 @@ deny contains {
 	"address": packs.address(name),
 	"fix": "Write protection = true into the node.",
 } if {
+	packs.on("protection", "protection-role")
 	roles := packs.words(packs.settings.protection.roles)
 	some name, node in input.site.nodes
 	packs.role(node) in roles

@@ -17,7 +17,7 @@ deny contains {
 	"address": packs.address(name),
 	"fix": "Write purpose into the node, its manifest or the site.",
 } if {
-	packs.settings.purpose
+	packs.on("purpose", "purpose-missing")
 	some name, node in input.site.nodes
 	object.get(node, "purpose", null) == null
 }
@@ -31,7 +31,7 @@ deny contains {
 	"address": packs.address(name),
 	"fix": "Write owner into the node, its manifest or the site.",
 } if {
-	packs.settings.purpose
+	packs.on("purpose", "owner-missing")
 	some name, node in input.site.nodes
 	object.get(node, "owner", null) == null
 }

@@ -17,7 +17,7 @@ deny contains {
 	"address": packs.address(name),
 	"fix": "Write review_by into the node, its manifest or the site.",
 } if {
-	packs.settings.reviews
+	packs.on("reviews", "review-missing")
 	some name, node in input.site.nodes
 	object.get(node, "review_by", null) == null
 }
@@ -31,7 +31,7 @@ deny contains {
 	"address": packs.address(name),
 	"fix": "Review what the files say of it, and commit a later review_by.",
 } if {
-	packs.settings.reviews
+	packs.on("reviews", "review-overdue")
 	some name, node in input.site.nodes
 	is_string(node.review_by)
 	node.review_by < substring(input.now, 0, 10)

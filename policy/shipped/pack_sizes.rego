@@ -22,6 +22,7 @@ deny contains {
 	"address": packs.address(name),
 	"fix": "Make it smaller, name a smaller preset, or ask for a waiver.",
 } if {
+	packs.on("sizes", "size-limit")
 	some what in ["cores", "memory", "disk"]
 	limit := to_number(packs.settings.sizes[what])
 	some name, node in input.site.nodes

@@ -20,7 +20,7 @@ deny contains {
 	"address": packs.address(name),
 	"fix": sprintf("Write storage_tier = one of %s.", [concat(", ", [tier | some tier, _ in tiers])]),
 } if {
-	packs.settings.storage
+	packs.on("storage", "storage-tier")
 	some name, node in input.site.nodes
 	not tiers[object.get(node, "storage_tier", null)]
 }
@@ -34,7 +34,7 @@ deny contains {
 	"address": packs.address(name),
 	"fix": "Name a storage of its tier in the disk block, or give the node another tier.",
 } if {
-	packs.settings.storage
+	packs.on("storage", "storage-disk")
 	some name, node in input.site.nodes
 	storages := tiers[node.storage_tier]
 	some disk, spec in node.attributes.disk

@@ -131,6 +131,19 @@ test_a_pack_that_is_off_denies_nothing[sprintf("%s: %s", [pack, note])] if {
 	found == set()
 }
 
+select(doc, pack, rules) := json.patch(doc, [{"op": "add", "path": sprintf("/site/packs/%s/rules", [pack]), "value": rules}])
+
+test_a_pack_with_rules_has_only_these[sprintf("%s: %s, %s", [pack, note, rule])] if {
+	some pack, by_note in object.union(cases, plan_cases)
+	some note, case in by_note
+	some rule in case.want
+	only := said(pack) with input as select(case.doc, pack, [rule])
+	others := said(pack) with input as select(case.doc, pack, ["other"])
+	[only, others] == [{rule}, set()]
+}
+
+said(pack) := rules(pack) | plan_rules(pack)
+
 ours := {"signers": "SHA256:ana", "removers": "ana@home.example"}
 
 plan_cases := {

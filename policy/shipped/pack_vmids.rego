@@ -20,7 +20,7 @@ deny contains {
 	"address": packs.address(name),
 	"fix": sprintf("Write vmid_range = \"%s\", or a vmid in that range.", [range]),
 } if {
-	packs.settings.vmids
+	packs.on("vmids", "vmid-role")
 	some name, node in input.site.nodes
 	range := packs.settings.vmids[packs.role(node)]
 	not within(node, range)
