@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,14 +36,14 @@ type checker struct {
 
 	mu        sync.Mutex
 	found     map[model.Address]health.Report
-	early     map[model.Address][]health.Result // what was seen before the first login, as evidence
-	verifying map[model.Address]chan struct{}   // of length 1, full while the guest is checked
+	early     map[model.Address]health.Report // what was seen at the first login, as evidence
+	verifying map[model.Address]chan struct{} // of length 1, full while the guest is checked
 }
 
 func (p *Pass) checker(of progress, d Driver) *checker {
 	c := &checker{
 		prober: p.Health, driver: d, site: of.desired.Site, want: of.want, have: of.have.State, failing: p.Failing, noWait: p.Unattended, stop: p.Stop,
-		early: map[model.Address][]health.Result{}, fresh: map[model.Address]bool{}, steps: map[model.Address]bool{}, last: map[model.Address]bool{}, found: map[model.Address]health.Report{}, verifying: map[model.Address]chan struct{}{},
+		early: map[model.Address]health.Report{}, fresh: map[model.Address]bool{}, steps: map[model.Address]bool{}, last: map[model.Address]bool{}, found: map[model.Address]health.Report{}, verifying: map[model.Address]chan struct{}{},
 	}
 	for _, st := range slices.Backward(of.plan.Steps) { // a step comes after those that it waits for
 		c.last[st.Address] = !c.steps[guestOf(st)]
@@ -141,15 +142,15 @@ func (c *checker) login(ctx context.Context, s plan.Step) error {
 		checks = append(checks, cloudInit())
 	}
 	r := p.Run(ctx, subject, checks)
+	if len(r.Results) > 1 {
+		c.mu.Lock()
+		c.early[subject.Address] = health.Report{Results: r.Results[1:], Err: r.Err}
+		c.mu.Unlock()
+	}
 	if failed, ok := errors.AsType[*health.Error](r.Err); ok && failed.Check == cloudInitCheck {
 		return fmt.Errorf("cloud-init of %s did not complete: %s", subject.Address, failed.Saw)
 	} else if ok {
 		return fmt.Errorf("no user can log in to %s: %s", subject.Address, failed.Saw)
-	}
-	if len(checks) > 1 {
-		c.mu.Lock()
-		c.early[subject.Address] = r.Results[1:]
-		c.mu.Unlock()
 	}
 	return back(ctx)
 }
@@ -453,9 +454,9 @@ func (c *checker) locate(ctx context.Context, list []model.Address) {
 func (c *checker) all() map[model.Address]health.Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for addr, results := range c.early {
+	for addr, early := range c.early {
 		r := c.found[addr]
-		r.Results = append(slices.Clone(results), r.Results...)
+		r.Results, r.Err = append(slices.Clone(early.Results), r.Results...), cmp.Or(early.Err, r.Err)
 		c.found[addr] = r
 	}
 	c.early = nil

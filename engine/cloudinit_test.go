@@ -1,16 +1,21 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // A new VM in which commands are run as checks waits for cloud-init first, and so does one whose checks failed.
@@ -64,4 +69,53 @@ func TestWhatCloudInitSays(t *testing.T) {
 			require.Equal(t, c.want, code)
 		})
 	}
+}
+
+// A VM that gets its spec pushed has cloud-init's result among its checks, whether it has others or not: a receipt shows those. One in which
+// cloud-init failed is tried again by the next pass, which waits for cloud-init once more.
+func TestCloudInitOfAPushedVMIsEvidence(t *testing.T) {
+	for name, c := range map[string]struct {
+		exit int
+		want string
+		err  string
+	}{"done": {0, "cloud-init true exit 0", ""}, "failed": {1, "cloud-init false exit 1", "cloud-init of vm.a did not complete"}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				addr := model.Address{Kind: "vm", Name: "a"}
+				inside := plan.Step{
+					Address: model.Address{Kind: "guest", Name: "a"}, Action: plan.Create, Inside: &model.Guest{VMID: 100},
+					Want: &model.Resource{Inside: addr, Guest: &model.Guest{}},
+				}
+				p := &Pass{}
+				k := p.checker(progress{desired: Desired{Site: &model.Site{}}, want: &model.Want{}, plan: &plan.Plan{Steps: []plan.Step{{Address: addr, Action: plan.Create}, inside}}}, booted(c.exit))
+				k.now = func(s plan.Step) plan.Step { return s }
+				err := k.login(t.Context(), inside)
+				if c.err == "" {
+					require.NoError(t, err)
+				} else {
+					require.ErrorContains(t, err, c.err)
+				}
+				report := k.all()[addr]
+				require.Len(t, report.Results, 1)
+				require.Contains(t, fmt.Sprintf("%s %t %s", report.Results[0].Name, report.Results[0].OK, report.Results[0].Detail), c.want)
+				require.Equal(t, err != nil, report.Err != nil, "its checks failed, so it is not validated")
+			})
+		})
+	}
+}
+
+// booted is the driver of a guest that answers, and in which each command ends with an exit code.
+type booted int
+
+func (booted) Observe(context.Context, *model.Want) (model.Observed, error) {
+	return model.Observed{}, nil
+}
+func (booted) Apply(context.Context, plan.Step) error { return nil }
+func (b booted) Machine(model.Address, model.Guest, []netip.Addr) guest.Machine {
+	return b
+}
+func (booted) Address(context.Context) (guest.Address, error) { return guest.Address{}, nil }
+func (booted) Ping(context.Context) error                     { return nil }
+func (b booted) Run(context.Context, guest.Command) (guest.Output, error) {
+	return guest.Output{Code: int(b)}, nil
 }

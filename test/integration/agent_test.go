@@ -504,6 +504,12 @@ func TestANodeThatIsNotWell(t *testing.T) {
 				}
 				require.Equal(t, []string{"cloud-init true", "agent true", "command true", "http false"}, checks)
 				require.Equal(t, "exit 0, stdout: active", web.Checks[2].Detail)
+				receipt, _ := agent.Receipt(&r, "cli:ops@pve", false)
+				checks = nil
+				for _, c := range receipt.Checks {
+					checks = append(checks, fmt.Sprintf("%s %s %t", c.Address, c.Check, c.OK))
+				}
+				require.Equal(t, []string{"vm.web cloud-init true", "vm.web agent true", "vm.web command true", "vm.web http false"}, checks)
 				require.True(t, strings.HasPrefix(web.IP, "10.0."), "by the guest agent: %s", web.IP)
 
 				w.dial = serve(isReady)
