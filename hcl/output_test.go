@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
@@ -159,4 +160,25 @@ func TestReaders(t *testing.T) {
 		require.Contains(t, got, "db.home.example.")
 		require.Contains(t, got, "2001:db8::21")
 	})
+}
+
+// A template that is written in the file itself needs its signs doubled; no quotes are missing.
+func TestATemplateInTheFileItself(t *testing.T) {
+	for text, want := range map[string]string{
+		`"${nodes.web.address} web"`:                             "In a text in quotes write $${ for ${, and %%{ for %{",
+		`"%{ for n in nodes }${n.address} ${n.name}%{ endfor }"`: "In a text in quotes write $${ for ${, and %%{ for %{",
+		`yes`:                         `Put a string in quotes: "yes".`,
+		`"${sit.domain}"`:             `did you mean "site"?`,
+		`"$${nodes.web.address} web"`: "",
+	} {
+		_, found := hcl.Load(fstest.MapFS{"site.hcl": {Data: []byte("site \"home\" {\n}\noutput \"hosts\" {\n  template = " + text + "\n}\n")}}, hcl.Options{Kinds: testKinds()})
+		detail := ""
+		for _, f := range found {
+			if strings.HasPrefix(f.Summary, "unknown reference") {
+				detail = f.Detail
+			}
+		}
+		require.Contains(t, detail, want, text)
+		require.Equal(t, want == "", detail == "", text)
+	}
 }

@@ -31,8 +31,13 @@ func (ev *Evaluator) compute(expr hclsyntax.Expression, sc *Scope) (cty.Value, b
 	}
 	references := expr.Variables()
 	ok := true
+	quoted := false // the references are within a text in quotes
+	switch expr.(type) {
+	case *hclsyntax.TemplateExpr, *hclsyntax.TemplateWrapExpr:
+		quoted = true
+	}
 	for _, t := range references {
-		ok = ev.resolve(t, sc) && ok
+		ok = ev.resolve(t, sc, quoted) && ok
 	}
 	if !ok {
 		return cty.NilVal, false

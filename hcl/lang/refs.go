@@ -42,7 +42,7 @@ func (ev *Evaluator) blockName(t hclv2.Traversal, sc *Scope) (cty.Value, bool) {
 }
 
 // resolve compares the first steps of a reference with the declarations, and reports problems.
-func (ev *Evaluator) resolve(t hclv2.Traversal, sc *Scope) bool {
+func (ev *Evaluator) resolve(t hclv2.Traversal, sc *Scope, quoted bool) bool {
 	root, at := t.RootName(), t.SourceRange()
 	if sc.functionsOnly {
 		ev.Errorf(at, "reference in a default", "The default of a variable may use functions, but must not refer to the site.")
@@ -82,6 +82,9 @@ func (ev *Evaluator) resolve(t hclv2.Traversal, sc *Scope) bool {
 					detail = fmt.Sprintf("did you mean %s.%s?", b.Name, root)
 				}
 			}
+		}
+		if ofOutput := root == "nodes" || root == "hosts"; quoted && (ofOutput || !strings.HasPrefix(detail, "did you mean")) {
+			detail = "In a text in quotes write $${ for ${, and %%{ for %{, where they are meant as they are, as in the template of an output; or put the text into a file: file(\"…\")."
 		}
 		ev.Errorf(at, "unknown reference "+Quote(Spell(t)), "%s", detail)
 		return false
