@@ -248,7 +248,7 @@ func (p *pass) verdict(ctx context.Context, made *plan.Plan) (bool, error) {
 	p.shown = true
 	p.show(ctx)
 	if len(made.Steps) > 0 {
-		if err := ledger.Begin(p.o.Ledger, begunReceipt(p, made)); err != nil {
+		if err := ledger.Begin(p.o.Ledger, "", Begun(verb, p.params.Host, p.o.Identity, p.commit, made)); err != nil {
 			p.o.Log.Warn("a receipt is missing if the agent is killed now", "error", err)
 		}
 	}

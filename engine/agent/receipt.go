@@ -12,6 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -54,13 +55,13 @@ func Receipt(r *engine.Report, by string, drift bool) (ledger.Receipt, bool) {
 	return out, true
 }
 
-// begunReceipt is what the ledger records of a pass if the agent is killed in it.
-func begunReceipt(p *pass, made *plan.Plan) ledger.Receipt {
-	r := engine.Report{Verb: verb, Host: p.params.Host, Commit: p.commit.ID, Plan: made, Began: time.Now(), About: &p.commit, Outcome: engine.Interrupted}
+// Begun is what the ledger records of a pass if its process is killed in it; see Receipt.
+func Begun(verb, host, by string, c model.Commit, made *plan.Plan) ledger.Receipt {
+	r := engine.Report{Verb: verb, Host: host, Commit: c.ID, Plan: made, Began: time.Now(), About: &c, Outcome: engine.Interrupted}
 	for _, s := range made.Steps {
 		r.Results = append(r.Results, apply.Result{Step: s, Started: r.Began})
 	}
-	out, _ := Receipt(&r, p.o.Identity, false)
+	out, _ := Receipt(&r, by, false)
 	return out
 }
 

@@ -82,7 +82,7 @@ func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspen
 	case r.Plan == nil: // it panicked
 		err = settle(l)
 	case len(l.progress.steps) > 0: // it is recorded, or did nothing
-		err = ledger.End(l.o.Ledger)
+		err = ledger.End(l.o.Ledger, "")
 	}
 	if err != nil {
 		l.o.Log.Warn("the receipt was not saved", "error", err)
@@ -117,7 +117,7 @@ func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspen
 
 // settle writes the receipt of a pass that was cut off.
 func settle(l *loop) error {
-	found, err := ledger.Settle(l.o.Ledger)
+	found, err := ledger.Settle(l.o.Ledger, "")
 	if found {
 		l.o.Log.Warn("a pass was cut off; its receipt says which steps are unknown")
 	}

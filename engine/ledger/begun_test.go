@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -26,7 +25,7 @@ func TestAPassThatIsCutOffIsRecorded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			l := open(dir)
-			require.NoError(t, Begin(l, r))
+			require.NoError(t, Begin(l, "", r))
 			if c.written {
 				whole := r
 				whole.Began, whole.Seconds, whole.Outcome = began.Add(-time.Second), 5, "done"
@@ -35,7 +34,7 @@ func TestAPassThatIsCutOffIsRecorded(t *testing.T) {
 				require.NoError(t, err)
 			}
 			l = open(dir)
-			found, err := Settle(l)
+			found, err := Settle(l, "")
 			require.NoError(t, err)
 			require.Equal(t, !c.written, found)
 			kept, err := l.Last(0, nil)
@@ -49,7 +48,7 @@ func TestAPassThatIsCutOffIsRecorded(t *testing.T) {
 			proof, err := l.Verify(Expect{})
 			require.NoError(t, err)
 			require.Empty(t, proof.Broken)
-			found, err = Settle(l)
+			found, err = Settle(l, "")
 			require.NoError(t, err)
 			require.False(t, found, "once")
 		})
@@ -58,12 +57,12 @@ func TestAPassThatIsCutOffIsRecorded(t *testing.T) {
 	// What cannot be read is dropped with an error, and a pass that ended leaves nothing.
 	dir := t.TempDir()
 	l := open(dir)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, begunFile), []byte("{"), 0o600))
-	_, err := Settle(l)
+	require.NoError(t, os.WriteFile(begunFile(dir, ""), []byte("{"), 0o600))
+	_, err := Settle(l, "")
 	require.ErrorContains(t, err, "read the pass that was cut off")
-	require.NoError(t, Begin(l, r))
-	require.NoError(t, End(l))
-	found, err := Settle(l)
+	require.NoError(t, Begin(l, "", r))
+	require.NoError(t, End(l, ""))
+	found, err := Settle(l, "")
 	require.NoError(t, err)
 	require.False(t, found)
 
@@ -73,10 +72,10 @@ func TestAPassThatIsCutOffIsRecorded(t *testing.T) {
 	earlier, err := l.Write(Receipt{Verb: "agent", Began: began.Add(-time.Hour)})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(l.file(earlier.ID), []byte("{"), 0o600))
-	require.NoError(t, Begin(l, r))
+	require.NoError(t, Begin(l, "", r))
 	next := r
 	next.Plan = "2c3d"
-	require.NoError(t, Begin(l, next))
+	require.NoError(t, Begin(l, "", next))
 	kept, err := l.Last(0, nil)
 	require.ErrorContains(t, err, earlier.ID)
 	require.Len(t, kept, 1)

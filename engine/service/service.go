@@ -268,6 +268,16 @@ func (s *Service) exclusive(ctx context.Context, h *model.Host, blocked func(hol
 	}
 }
 
+// settleByHand records an apply or destroy of the host that was cut off, in the data folder of the agent.
+func settleByHand(s *Service, host string) {
+	switch found, err := settle(s.o.Config.DataDir, host); {
+	case err != nil:
+		s.o.Log.Warn("the receipt of a pass by hand that was cut off was not saved", "error", err)
+	case found:
+		s.o.Log.Warn("a pass by hand was cut off; its receipt says which steps are unknown")
+	}
+}
+
 // answers is what the socket answers.
 func answers(s *Service) *control.Server {
 	return &control.Server{

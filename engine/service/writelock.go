@@ -9,6 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
@@ -44,23 +45,65 @@ func (v Verb) Lock(ctx context.Context, h *model.Host) (release func(), err erro
 		resume()
 		return nil, err
 	}
+	switch found, err := settle(dir, h.Name); {
+	case err != nil:
+		v.Note("warning: the receipt of a pass that was cut off was not saved: %v", err)
+	case found:
+		v.Note("an earlier apply or destroy of host %s was cut off; its receipt says which steps are unknown", h.Name)
+	}
 	return func() { unlock(); resume() }, nil
+}
+
+// settle records a pass by hand over a host that was cut off. The caller has its lock in the folder.
+func settle(dir, host string) (bool, error) {
+	dir = filepath.Join(dir, control.LedgerDir)
+	if !ledger.HasBegun(dir, host) {
+		return false, nil
+	}
+	l, err := ledger.Open(dir)
+	if err != nil {
+		return false, err
+	}
+	return ledger.Settle(l, host)
+}
+
+// Begin stores what a pass is about to do to a host that is locked: if the process is killed, the next one that locks it writes the
+// receipt.
+func (v Verb) Begin(h *model.Host, c model.Commit, made *plan.Plan) {
+	if len(made.Steps) == 0 {
+		return
+	}
+	var l *ledger.Ledger
+	dir, err := LockDir(v.Env)
+	if err == nil {
+		l, err = ledger.Open(filepath.Join(dir, control.LedgerDir))
+	}
+	if err == nil {
+		err = ledger.Begin(l, h.Name, agent.Begun(v.Name, h.Name, "cli:"+control.Whoami(), c, made))
+	}
+	if err != nil {
+		v.Note("warning: a receipt is missing if this process is killed: %v", err)
+	}
 }
 
 // Record writes the receipt of a pass that changed a host into the ledger of the folder with its lock: for root that of the
 // agent, else the user's own.
 func (v Verb) Record(r *engine.Report) {
 	receipt, changed := agent.Receipt(r, "cli:"+control.Whoami(), false)
-	if !changed {
-		return
-	}
 	dir, err := LockDir(v.Env)
+	dir = filepath.Join(dir, control.LedgerDir)
+	if r.Plan == nil || !changed && !ledger.HasBegun(dir, r.Host) {
+		return // a pass that panicked is recorded by the next one
+	}
 	var l *ledger.Ledger
 	if err == nil {
-		l, err = ledger.Open(filepath.Join(dir, control.LedgerDir))
+		l, err = ledger.Open(dir)
+	}
+	if err == nil && changed {
+		_, err = l.Write(receipt)
 	}
 	if err == nil {
-		_, err = l.Write(receipt)
+		err = ledger.End(l, r.Host)
 	}
 	if err != nil {
 		v.Note("warning: the receipt was not saved: %v", err)

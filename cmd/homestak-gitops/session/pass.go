@@ -92,6 +92,9 @@ func (s *Session) CarryOut(ctx context.Context, h *model.Host, p *engine.Pass, c
 		s.ui.Findings(made.Findings)
 		s.ui.Planned(p, made)
 		err := s.agree(ctx, p, made, c)
+		if err == nil && !s.Flags.Sim {
+			s.Verb(p.Verb).Begin(h, s.Commit, made)
+		}
 		return err == nil, err
 	}
 	progress.Waits(view.Observing(h.Name))
