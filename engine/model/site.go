@@ -28,7 +28,7 @@ type Site struct {
 	VMIDDefault string      `hcl:"vmid_default,optional" doc:"Range of nodes without vmid_range, if there are several."`
 	Naming      *Naming     `hcl:"naming,block" doc:"Rules for the names of nodes."`
 	Upgrade     *Upgrade    `hcl:"upgrade,block" doc:"When children get the program of their parent. Without it, all get it at once."`
-	References  *References `hcl:"references,block" doc:"Files that are searched before a guest is removed. While one of them has its name, address or VMID as a whole word, or cannot be read, the guest stays."`
+	References  *References `hcl:"references,block" doc:"Files and repositories that are searched before a guest is removed. While one of them has its name, address or VMID as a whole word, or cannot be read, the guest stays."`
 	Backup      *Backup     `hcl:"backup,block" doc:"Backups of all nodes, unless a node or its manifest declares others."`
 	Owner       string      `hcl:"owner,optional" doc:"For nodes that have none, and whose manifest has none."`
 	Purpose     string      `hcl:"purpose,optional" doc:"For nodes that have none, and whose manifest has none."`
@@ -63,7 +63,11 @@ type Site struct {
 
 // References names files beside the site that may refer to guests.
 type References struct {
-	Paths []string `hcl:"paths" doc:"Files and folders: relative ones are of the site, absolute ones of the machine that makes the pass, such as a checkout of another repository."`
+	Paths        []string `hcl:"paths,optional" doc:"Files and folders: relative ones are of the site, absolute ones of the machine that makes the pass, which reads them with the rights of its user. A link that leads out of the folder, a device, a socket or a pipe in it is an error."`
+	Repositories []string `hcl:"repositories,optional" doc:"Git repositories, at most eight, such as https://git.example/docs.git or git@git.example:docs.git. The newest commit of the default branch is searched, or of the branch after a #. Submodules and files in git-lfs are not."`
+	Key          string   `hcl:"key,optional" secret:"true" doc:"ssh: private key without passphrase that may read the repositories, such as secret.ssh_keys.docs; unless set, that of repository { auth } of agent.hcl, or of the user."`
+	HostKey      string   `hcl:"host_key,optional" doc:"ssh: lines with the keys of the servers, as ssh-keyscan prints them; unless set, the known hosts of agent.hcl, or of the user."`
+	Token        string   `hcl:"token,optional" secret:"true" doc:"https: a token that may read the repositories. They must be on one server then."`
 }
 
 // Removed says what happens to a guest whose node left the site.

@@ -48,7 +48,7 @@ func staticAddresses(r *model.Resource, found func(ip string)) {
 // guardReferenced keeps guests that something still refers to.
 func guardReferenced(g *guard, s *Step) {
 	if why := g.in.Referenced[s.Address]; s.Action == Delete && why != "" {
-		g.refuse(s, diag.FromGuard, why, "remove the reference, or make the path readable, and apply again; references of the site names what is searched")
+		g.refuse(s, diag.FromGuard, why, "remove the reference, or make the path or the repository readable, and apply again; references of the site names what is searched")
 	}
 }
 

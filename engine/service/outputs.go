@@ -189,17 +189,8 @@ func pushOutput(ctx context.Context, o *model.Output, text string) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	auth, r := source.Auth{}, o.Repository
-	for _, f := range []struct {
-		name, text string
-		path       *string
-	}{{"key", r.Key, &auth.KeyFile}, {"known_hosts", r.HostKey, &auth.KnownHostsFile}, {"token", r.Token, &auth.TokenFile}} {
-		if f.text == "" {
-			continue
-		}
-		*f.path = filepath.Join(dir, f.name)
-		if err := os.WriteFile(*f.path, []byte(strings.TrimRight(f.text, "\n")+"\n"), 0o600); err != nil {
-			return err
-		}
+	if err := (source.Secrets{Key: r.Key, HostKey: r.HostKey, Token: r.Token}).Write(dir, &auth); err != nil {
+		return err
 	}
 	return source.PushFile(ctx, r.URL, auth, source.File{
 		Branch: r.Branch, Path: o.To, Text: text, Message: "outputs: update " + o.Name + "\n", Name: "homestak-gitops", Email: "agent@localhost", At: time.Now(),

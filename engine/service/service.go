@@ -67,10 +67,10 @@ type Options struct {
 	Watch func(changed func(guests []int)) Watcher
 }
 
-// loader makes the loader of commits.
-func (o Options) loader() *site.Loader {
+// loader makes the loader of commits. Others is how repositories are fetched that a site names.
+func (o Options) loader(others source.Options) *site.Loader {
 	l := site.NewLoader(o.Kinds)
-	l.Sandbox = o.Sandbox
+	l.Sandbox, l.Copies = o.Sandbox, others
 	return l
 }
 
@@ -134,19 +134,22 @@ func New(o Options) (*Service, error) {
 		return nil, err
 	}
 	r := c.Repository
-	repo, err := source.OpenRepository(source.Options{
-		Dir: filepath.Join(c.DataDir, cloneDir), URL: r.URL, Branch: r.Branch, Path: r.Path, MaxPack: int64(r.MaxSize) << 20, Log: o.Log, Transport: s.transport(),
+	others := source.Options{
+		Dir: filepath.Join(c.DataDir, referencesDir), MaxPack: int64(r.MaxSize) << 20, Log: o.Log,
 		Auth: source.Auth{
 			TokenFile: r.Auth.TokenFile, Username: r.Auth.Username, KeyFile: r.Auth.KeyFile,
 			KnownHostsFile: r.Auth.KnownHostsFile, CAFile: r.Auth.CAFile,
 		},
-	})
+	}
+	own := others
+	own.Dir, own.URL, own.Branch, own.Path, own.Transport = filepath.Join(c.DataDir, cloneDir), r.URL, r.Branch, r.Path, s.transport()
+	repo, err := source.OpenRepository(own)
 	if err != nil {
 		return nil, err
 	}
 	way := &hosts{
 		commits: site.Commits{
-			Loader: o.loader(), Files: repo.Files, Notes: repo.Notes,
+			Loader: o.loader(others), Files: repo.Files, Notes: repo.Notes,
 			Secrets: c.SecretsFile, Given: s.given, Local: s.local, Keys: site.Keys{Env: c.env, File: c.AgeKeyFile},
 		},
 		log: o.Log, facts: s.facts,
@@ -241,6 +244,9 @@ func (s shown) Status() agent.Status { return s.service.Status() }
 // cloneDir is the folder of the repository, in the data folder of the agent.
 const cloneDir = "repository"
 
+// referencesDir has the copies of repositories that are searched before a guest is removed.
+const referencesDir = "references"
+
 // lockEvery is the interval at which the agent tries to lock a host that another process has locked.
 const lockEvery = 500 * time.Millisecond
 
@@ -254,6 +260,9 @@ func (s *Service) exclusive(ctx context.Context, h *model.Host, blocked func(hol
 		release, err := control.LockHost(s.o.Config.DataDir, h, "agent")
 		locked, isLocked := errors.AsType[*control.LockedError](err)
 		if !isLocked {
+			if err == nil {
+				settleByHand(s, h.Name)
+			}
 			return release, err
 		}
 		if !waits {

@@ -15,6 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/policy"
 )
@@ -25,6 +26,10 @@ import (
 // syntax of a large site takes more memory than all the rest. A Loader is not safe for concurrent use.
 type Loader struct {
 	Sandbox *Sandbox // tries each tree before it is loaded here; nil: everything is evaluated here
+	// Copies is how the repositories of references are fetched. Dir is the folder of their copies, which belongs to this loader
+	// alone; "": they are removed after each search. Auth is that of the site's own repository: its keys of servers and
+	// certificates count for the others, too, and its token is never sent.
+	Copies source.Options
 
 	kinds    model.Kinds
 	files    hcl.Loader
@@ -117,7 +122,7 @@ func (l *Loader) Load(ctx context.Context, tree fs.FS, in Input) engine.Desired 
 	got := l.load(ctx, tree, in)
 	d = engine.Desired{Site: withMode(got.site, in.Mode), Commit: in.Commit.ID}
 	if got.site != nil && got.site.References != nil {
-		d.References = references{tree, got.site.References.Paths}.find
+		d.References = references{tree, got.site.References, l.Copies}.find
 	}
 	d.Findings = slices.Concat(diag.List{}, in.Found, got.found, got.denied)
 	d = l.check(ctx, tree, d, in, known)
@@ -184,7 +189,7 @@ func (l *Loader) load(ctx context.Context, tree fs.FS, in Input) *loaded {
 	}()
 	got.site, got.found = l.files.Load(tree, hcl.Options{Kinds: l.kinds, Secrets: in.Secrets, Vars: in.Vars, Local: in.Local, Position: l.position})
 	if got.site != nil && !got.found.HasErrors() {
-		got.found = append(got.found, spec.Check(got.site)...)
+		got.found = append(append(got.found, spec.Check(got.site)...), checkReferences(got.site.References)...)
 	}
 	<-compiled
 	if in.Tree == "" {

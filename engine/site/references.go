@@ -2,7 +2,9 @@ package site
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -12,21 +14,59 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/source"
 )
 
 // The bounds of a search for references. What exceeds them could not be searched, so the removal is refused.
 const (
 	mostReferenceFile  = 8 << 20 // bytes of a file
 	mostReferenceFiles = 20_000  // files of one path
+	mostRepositories   = 8
+	referencesTime     = 4 * time.Minute // of fetching the repositories; an agent is stuck after ten
 	shownReferences    = 3
 )
 
 // references searches files for the words by which guests that are to be removed are known.
 type references struct {
-	tree  fs.FS    // the site
-	paths []string // of its block
+	tree   fs.FS // the site
+	of     *model.References
+	copies source.Options // see Loader.Copies
+}
+
+// checkReferences finds repositories that cannot be searched.
+func checkReferences(r *model.References) (found diag.List) {
+	if r == nil {
+		return nil
+	}
+	wrong := func(summary, format string, args ...any) {
+		found = append(found, diag.Errorf(diag.Range{}, "references: "+summary, format, args...))
+	}
+	if len(r.Repositories) > mostRepositories {
+		wrong("too many repositories", "Name at most %d.", mostRepositories)
+	}
+	first := ""
+	for _, text := range r.Repositories {
+		url, branch, _ := strings.Cut(text, "#")
+		server, err := source.ServerOf(url)
+		if err == nil && branch != "" {
+			err = source.CheckBranch(branch)
+		}
+		switch {
+		case err != nil:
+			wrong("a repository cannot be searched", "%s.", err)
+		case r.Token == "" || !strings.HasPrefix(server, "http"):
+		case first != "" && first != server:
+			wrong("a token for two servers", "Each would get it: name repositories of %s alone, or search a checkout of the other ones by paths.", first)
+		default:
+			first = server
+		}
+	}
+	return found
 }
 
 // find returns for each guest where one of its words is, or why that could not be searched; "" and no entry for none.
@@ -42,29 +82,20 @@ func (r references) find(ctx context.Context, words map[model.Address][]string) 
 			}
 		}
 	}
-	for _, name := range r.paths {
-		files, root := r.tree, "."
-		switch {
-		case !filepath.IsAbs(name):
-			root = path.Clean(name)
-		default:
-			files = os.DirFS(name)
-			if info, err := os.Stat(name); err == nil && !info.IsDir() {
-				files, root = os.DirFS(filepath.Dir(name)), filepath.Base(name)
-			}
-		}
-		label := func(inside string) string {
-			if filepath.IsAbs(name) && root == "." {
-				return filepath.Join(name, inside)
-			}
-			if filepath.IsAbs(name) {
-				return name
-			}
-			return inside
-		}
-		if err := search(ctx, files, root, label, look); err != nil {
+	unsearched := func(name string, err error) {
+		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("%s could not be searched: %w", name, err))
 		}
+	}
+	for _, name := range r.of.Paths {
+		if filepath.IsAbs(name) {
+			unsearched(name, searchMachine(ctx, name, look))
+		} else {
+			unsearched(name, search(ctx, r.tree, path.Clean(name), func(inside string) string { return inside }, look))
+		}
+	}
+	if len(r.of.Repositories) > 0 {
+		r.searchRepositories(ctx, look, unsearched)
 	}
 	out := map[model.Address]string{}
 	for addr := range words {
@@ -82,7 +113,93 @@ func (r references) find(ctx context.Context, words map[model.Address][]string) 
 	return out
 }
 
-// search gives the files below a root to a function, without those of git. It does not follow symbolic links, as grep -r.
+// searchMachine searches a file or a folder of this machine. What it reads is below that folder, whatever links are in it.
+func searchMachine(ctx context.Context, name string, look func(name string, text []byte)) error {
+	folder, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return err
+	}
+	file, label := ".", func(inside string) string { return filepath.Join(name, inside) }
+	if info, err := os.Stat(folder); err == nil && !info.IsDir() {
+		folder, file = filepath.Split(folder)
+		label = func(string) string { return name }
+	}
+	root, err := os.OpenRoot(folder)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	return search(ctx, machineFiles{root}, file, label, look)
+}
+
+// machineFiles are the files of a folder. A pipe that takes the place of a file is not waited for.
+type machineFiles struct{ root *os.Root }
+
+func (m machineFiles) Stat(name string) (fs.FileInfo, error) { return m.root.Stat(name) }
+
+func (m machineFiles) Open(name string) (fs.File, error) {
+	return m.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+}
+
+// searchRepositories fetches repositories, and searches their newest commits. An agent keeps their copies for the next search.
+func (r references) searchRepositories(ctx context.Context, look func(name string, text []byte), unsearched func(name string, err error)) {
+	ctx, cancel := context.WithTimeout(ctx, referencesTime)
+	defer cancel()
+	aside, err := os.MkdirTemp("", "homestak-references-")
+	if err != nil {
+		unsearched("references", err)
+		return
+	}
+	defer func() { _ = os.RemoveAll(aside) }()
+	o := r.copies
+	o.Auth.TokenFile, o.Auth.Username = "", "" // those of the site's own repository are for its server alone
+	if err := (source.Secrets{Key: r.of.Key, HostKey: r.of.HostKey, Token: r.of.Token}).Write(aside, &o.Auth); err != nil {
+		unsearched("references", err)
+		return
+	}
+	folder := cmp.Or(o.Dir, filepath.Join(aside, "copies"))
+	left := map[string]bool{}
+	if entries, err := os.ReadDir(folder); err == nil {
+		for _, e := range entries {
+			left[e.Name()] = true
+		}
+	}
+	for _, name := range r.of.Repositories {
+		url, branch, _ := strings.Cut(name, "#")
+		at := copyName(name)
+		delete(left, at)
+		o.URL, o.Branch, o.Dir, o.Depth = url, cmp.Or(branch, source.DefaultBranch), filepath.Join(folder, at), 1
+		tree, err := newest(ctx, o)
+		if err == nil {
+			err = search(ctx, tree, ".", func(inside string) string { return name + " " + inside }, look)
+		}
+		unsearched(name, err)
+	}
+	for name := range left { // of repositories that left the site
+		_ = os.RemoveAll(filepath.Join(folder, name))
+	}
+}
+
+// copyName is the folder of the copy of a repository.
+func copyName(repository string) string {
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(repository)))[:32]
+}
+
+// newest fetches the newest commit of a branch, and returns its files.
+func newest(ctx context.Context, o source.Options) (fs.FS, error) {
+	r, err := source.OpenRepository(o)
+	if err != nil {
+		return nil, err
+	}
+	c, err := r.Head(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.Tree(c.ID)
+}
+
+// search gives the files below a root to a function, without those of git. It does not follow symbolic links, as grep -r: what
+// one leads to is searched as well, or it is an error.
 func search(ctx context.Context, files fs.FS, root string, label func(string) string, look func(name string, text []byte)) error {
 	count := 0
 	return fs.WalkDir(files, root, func(name string, e fs.DirEntry, err error) error {
@@ -93,10 +210,17 @@ func search(ctx context.Context, files fs.FS, root string, label func(string) st
 			return context.Cause(ctx)
 		case e.IsDir() && e.Name() == ".git":
 			return fs.SkipDir
-		case !e.IsDir() && !e.Type().IsRegular() && name == root:
+		case e.Type()&fs.ModeSymlink != 0 && name != root:
+			if _, err := fs.Stat(files, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("%s is a link that leads out of it: %w", label(name), err)
+			}
+			return nil
+		case e.IsDir():
+			return nil
+		case !e.Type().IsRegular() && name == root:
 			return errors.New("it is neither a file nor a folder")
 		case !e.Type().IsRegular():
-			return nil
+			return fmt.Errorf("%s is neither a file nor a folder", label(name))
 		}
 		if count++; count > mostReferenceFiles {
 			return fmt.Errorf("it has more than %d files", mostReferenceFiles)
@@ -106,6 +230,9 @@ func search(ctx context.Context, files fs.FS, root string, label func(string) st
 			return err
 		}
 		defer func() { _ = f.Close() }()
+		if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+			return fmt.Errorf("%s was replaced while it was searched: %w", label(name), cmp.Or(err, fs.ErrInvalid))
+		}
 		text, err := io.ReadAll(io.LimitReader(f, mostReferenceFile+1))
 		switch {
 		case err != nil:

@@ -3,6 +3,7 @@ package source
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"path"
 	"path/filepath"
@@ -42,6 +43,25 @@ func SSHHost(url string) (host, port string, ssh bool, err error) {
 		err = errors.New("the URL of the repository has a password: name a file for it instead")
 	}
 	return a.host, a.port, a.by == bySSH, err
+}
+
+// ServerOf returns the server of a repository's URL, such as https://git.example or ssh://git.example:22, and file:// for a
+// folder of this machine. No error has a password of the URL.
+func ServerOf(url string) (string, error) {
+	a, err := parseAddress(url)
+	switch {
+	case err != nil:
+		return "", err
+	case a.by == byHTTP && a.password == "":
+		return a.url.Scheme + "://" + a.url.Host, nil
+	case a.by == bySSH:
+		return "ssh://" + net.JoinHostPort(a.host, a.port), nil
+	case a.by == byFile && strings.HasPrefix(url, "file:"):
+		return "file://", nil
+	case a.password != "":
+		return "", errors.New("the URL of the repository has a password: name a token instead")
+	}
+	return "", fmt.Errorf("%q is not the URL of a repository: write https://…, ssh://… or file:///…", url)
 }
 
 // scp is the short form of ssh: user@host:path, where no slash comes before the colon.

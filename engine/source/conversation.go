@@ -4,7 +4,10 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -23,6 +26,26 @@ type Auth struct {
 	KnownHostsFile string // ssh: the host keys; ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts if empty
 
 	CAFile string // https: certificates trusted beside the system's
+}
+
+// Secrets are credentials as texts; "": none.
+type Secrets struct{ Key, HostKey, Token string }
+
+// Write writes the secrets into files of a folder, and names these in auth.
+func (s Secrets) Write(dir string, auth *Auth) error {
+	for _, f := range []struct {
+		name, text string
+		path       *string
+	}{{"key", s.Key, &auth.KeyFile}, {"known_hosts", s.HostKey, &auth.KnownHostsFile}, {"token", s.Token, &auth.TokenFile}} {
+		if f.text == "" {
+			continue
+		}
+		*f.path = filepath.Join(dir, f.name)
+		if err := os.WriteFile(*f.path, []byte(strings.TrimRight(f.text, "\n")+"\n"), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // remoteOptions are the options of a remote.

@@ -26,6 +26,9 @@ const mostHaves = 64
 // tip is the commit of the branch.
 func (r *Repository) tip(refs *packp.AdvRefs) (plumbing.Hash, error) {
 	const prefix = "refs/heads/"
+	if r.o.Branch == DefaultBranch && refs.Head != nil {
+		return *refs.Head, nil
+	}
 	if id, ok := refs.References[prefix+r.o.Branch]; ok {
 		return id, nil
 	}
@@ -85,7 +88,7 @@ func (r *Repository) fetch(ctx context.Context, c conversation, refs *packp.AdvR
 func (r *Repository) need(tip plumbing.Hash) (need, error) {
 	n := need{Want: tip, Haves: r.state.tips()}
 	if len(n.Haves) == 0 {
-		n.Depth = firstDepth
+		n.Depth = r.o.Depth
 		return n, nil
 	}
 	p, err := r.graph.Past(n.Haves...)

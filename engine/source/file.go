@@ -14,6 +14,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/cache"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
+	"github.com/go-git/go-git/v5/plumbing/storer"
 	"github.com/go-git/go-git/v5/storage/filesystem"
 
 	"github.com/homestak/homestak-gitops/engine/source/objects"
@@ -55,6 +56,10 @@ func (r *fileRemote) Ask(ctx context.Context) (conversation, *packp.AdvRefs, err
 	if err != nil {
 		c.Close()
 		return nil, nil, r.failed(err)
+	}
+	if head, err := storer.ResolveReference(storage, plumbing.HEAD); err == nil {
+		id := head.Hash()
+		refs.Head = &id
 	}
 	return c, refs, nil
 }

@@ -31,7 +31,7 @@ type Options struct {
 	// URL is the URL of the repository: a folder or file://, https://, ssh://, or user@host:path. http:// is
 	// accepted for loopback addresses only.
 	URL    string
-	Branch string // "main" if empty
+	Branch string // "main" if empty; DefaultBranch: the one that the remote chooses
 	Path   string // the folder of the site inside the repository; its root if empty
 
 	Auth Auth
@@ -45,6 +45,7 @@ type Options struct {
 	// long as bytes come.
 	Timeout time.Duration
 
+	Depth   int   // commits of the first download, 64 if zero
 	MaxPack int64 // bytes of one download, 512 MiB if zero
 	MaxFile int64 // bytes of one file of the site, 64 MiB if zero
 
@@ -53,6 +54,9 @@ type Options struct {
 	packs   int   // so many may exist side by side, mostPacks if zero
 	largest int64 // bytes of one object, largestObject if zero
 }
+
+// DefaultBranch stands for the branch that the HEAD of a remote names.
+const DefaultBranch = "HEAD"
 
 // Limits for repositories, whose content is not trusted.
 const (
@@ -68,6 +72,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Branch == "" {
 		o.Branch = "main"
+	}
+	if o.Depth <= 0 {
+		o.Depth = firstDepth
 	}
 	if o.Timeout <= 0 {
 		o.Timeout = defaultTimeout
@@ -90,7 +97,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if err := checkBranch(o.Branch); err != nil {
+	if err := CheckBranch(o.Branch); err != nil {
 		return o, err
 	}
 	path, err := cleanPath(o.Path)
@@ -101,9 +108,9 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// checkBranch accepts what git accepts, as far as it could do harm here: the name
+// CheckBranch accepts what git accepts, as far as it could do harm here: the name
 // becomes a line of a file.
-func checkBranch(name string) error {
+func CheckBranch(name string) error {
 	bad := strings.HasPrefix(name, "-") || strings.HasPrefix(name, "/") || strings.HasSuffix(name, "/") ||
 		strings.HasSuffix(name, ".lock") || strings.Contains(name, "..") || strings.Contains(name, "//") ||
 		strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`~^:?*[\`, r) })

@@ -45,4 +45,7 @@ func TestALiveReferenceRefusesARemoval(t *testing.T) {
 	live = ""
 	require.Equal(t, engine.Done, remove().Outcome)
 	require.Equal(t, []string{"web"}, s.names())
+	asked = nil
+	require.Equal(t, engine.Done, remove().Outcome)
+	require.Nil(t, asked, "nothing is searched where nothing is removed")
 }
