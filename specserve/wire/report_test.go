@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -291,6 +292,26 @@ func TestALargeTreeIsCut(t *testing.T) {
 	data, err := json.Marshal(folded)
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(data), MaxReport, "nodes with short names have room")
+}
+
+// The size of a line is the length of its document, whichever member has a value, and whichever characters it has.
+func TestSizeOfALine(t *testing.T) {
+	for i := range reflect.TypeFor[ReportNode]().NumField() {
+		for _, text := range []string{"x", "", `a "b" \`, "<&>", "é\u2028", "\xff\x00", "\x7f\t", strings.Repeat("y", 300)} {
+			n := ReportNode{Ready: i%2 == 0}
+			switch f := reflect.ValueOf(&n).Elem().Field(i); f.Interface().(type) {
+			case bool:
+				f.SetBool(true)
+			case int:
+				f.SetInt(int64(-len(text)))
+			case time.Time:
+				f.Set(reflect.ValueOf(time.Date(2026, 1, 2, 3, 4, 5, len(text)*1000, time.FixedZone("", 60*len(text)))))
+			default:
+				f.SetString(text)
+			}
+			require.Equal(t, size(n), lineSize(&n), "%+v", n)
+		}
+	}
 }
 
 // Long texts do not make a report that the parent refuses.
