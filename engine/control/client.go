@@ -23,6 +23,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Client talks to an agent over its socket, or over HTTPS; see Remote.
@@ -31,6 +32,7 @@ type Client struct {
 	socket string // file, or URL of the server
 	base   string // URL that paths are added to
 	remote bool
+	tree   func() wire.Report // of the agent in this process; nil: it is asked
 	http   *http.Client
 }
 
@@ -257,6 +259,9 @@ func (c *Client) post(ctx context.Context, path string, body, into any) error {
 	return c.call(ctx, http.MethodPost, path, body, into)
 }
 
+// mostGrown is how much memory an answer gets in advance, in bytes.
+const mostGrown = 16 << 20
+
 // call sends a request and reads the answer; into may be nil.
 func (c *Client) call(ctx context.Context, method, path string, body, into any) error {
 	res, err := c.send(ctx, method, path, body)
@@ -267,7 +272,13 @@ func (c *Client) call(ctx context.Context, method, path string, body, into any) 
 	if into == nil {
 		return nil
 	}
-	if err := json.NewDecoder(io.LimitReader(res.Body, 256<<20)).Decode(into); err != nil {
+	var text bytes.Buffer
+	text.Grow(int(min(max(res.ContentLength, 0), mostGrown)) + bytes.MinRead) // a tree has megabytes
+	_, err = text.ReadFrom(io.LimitReader(res.Body, 256<<20))
+	if err == nil {
+		err = json.Unmarshal(text.Bytes(), into)
+	}
+	if err != nil {
 		return fmt.Errorf("read the agent's answer: %w", causeOf(ctx, err))
 	}
 	return nil

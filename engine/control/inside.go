@@ -12,7 +12,7 @@ import (
 func Inside(ctx context.Context, s *Server) *Client {
 	ln := &insideListener{conns: make(chan net.Conn), closed: make(chan struct{})}
 	go func() { _ = s.Serve(ctx, ln) }() // it ends with ctx
-	c := &Client{Card: s.self(), socket: "this process", base: "http://agent"}
+	c := &Client{Card: s.self(), socket: "this process", base: "http://agent", tree: s.Tree}
 	c.http = &http.Client{Transport: &http.Transport{DialContext: ln.dial, DisableKeepAlives: true}}
 	return c
 }

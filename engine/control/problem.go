@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 )
 
@@ -59,9 +60,11 @@ func writeAnswer(w http.ResponseWriter, status int, doc any) {
 	if err != nil {
 		status, b = http.StatusInternalServerError, []byte(`{"error":{"code":"failed","message":"the answer cannot be written","hint":""}}`)
 	}
+	b = append(b, '\n')
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
 	w.WriteHeader(status)
-	_, _ = w.Write(append(b, '\n')) // who does not take the answer has none
+	_, _ = w.Write(b) // who does not take the answer has none
 }
 
 // RefusedError is an error because another process changes the host, or is about to.

@@ -29,23 +29,39 @@ func Remote(server string, transport http.RoundTripper) *Client {
 var errNoAgentThere = errors.New("the server there does not belong to an agent: it was started by serve, and has no status of one")
 
 // Tree returns the agent with its nodes, and the reports of nodes and children.
-func (c *Client) Tree(ctx context.Context) (wire.Report, error) {
-	if !c.remote {
-		var r wire.Report
-		err := c.get(ctx, "/tree", &r)
-		return r, err
+func (c *Client) Tree(ctx context.Context) (r wire.Report, err error) {
+	switch {
+	case c.tree != nil:
+		return c.tree(), nil
+	case c.remote:
+		_, r, err = c.StatusAndTree(ctx)
+	default:
+		err = c.get(ctx, "/tree", &r)
 	}
+	return r, err
+}
+
+// StatusAndTree returns both, over HTTPS by one request.
+func (c *Client) StatusAndTree(ctx context.Context) (agent.Status, wire.Report, error) {
 	var s struct {
 		agent.Status
 		Tree *wire.Report `json:"tree"`
 	}
+	if !c.remote {
+		st, err := c.Status(ctx)
+		if err != nil {
+			return st, wire.Report{}, err
+		}
+		r, err := c.Tree(ctx)
+		return st, r, err
+	}
 	if err := c.get(ctx, "/status", &s); err != nil {
-		return wire.Report{}, err
+		return agent.Status{}, wire.Report{}, err
 	}
 	if s.Tree == nil {
-		return wire.Report{}, errNoAgentThere
+		return agent.Status{}, wire.Report{}, errNoAgentThere
 	}
-	return *s.Tree, nil
+	return s.Status, *s.Tree, nil
 }
 
 // Ended is the result of a requested pass.

@@ -57,6 +57,19 @@ func (x *request) tree() (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
+	return treeOf(r), nil
+}
+
+// statusAndTree reads both.
+func (x *request) statusAndTree() (agent.Status, *tree, error) {
+	s, r, err := x.o.Source.StatusAndTree(x.Context())
+	if err != nil {
+		return s, nil, err
+	}
+	return s, treeOf(r), nil
+}
+
+func treeOf(r wire.Report) *tree {
 	t := &tree{report: r, byName: make(map[string]*node, len(r.Nodes)+1), nodes: make([]*node, 0, len(r.Nodes)+1)}
 	add := func(of wire.ReportNode, depth int) *node {
 		n := &node{ReportNode: of, Depth: depth}
@@ -78,7 +91,7 @@ func (x *request) tree() (*tree, error) {
 			}
 		}
 	}
-	return t, nil
+	return t
 }
 
 // above lists the hosts above a node, the agent first.
@@ -142,11 +155,7 @@ func suspensions(x *request, s agent.Status) (out []suspended) {
 
 // fleetView is the view of all.
 func fleetView(x *request) (page, error) {
-	s, err := x.o.Source.Status(x.Context())
-	if err != nil {
-		return page{}, err
-	}
-	t, err := x.tree()
+	s, t, err := x.statusAndTree()
 	if err != nil {
 		return page{}, err
 	}

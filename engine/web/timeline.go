@@ -136,11 +136,7 @@ const leastID = 4 // characters of an abbreviated commit
 
 // commitView is the view of one commit.
 func commitView(x *request) (page, error) {
-	s, err := x.o.Source.Status(x.Context())
-	if err != nil {
-		return page{}, err
-	}
-	t, err := x.tree()
+	s, t, err := x.statusAndTree()
 	if err != nil {
 		return page{}, err
 	}

@@ -37,6 +37,7 @@ import (
 type Source interface {
 	Status(ctx context.Context) (agent.Status, error)
 	Tree(ctx context.Context) (wire.Report, error)
+	StatusAndTree(ctx context.Context) (agent.Status, wire.Report, error)
 	History(ctx context.Context, n int, address string) (control.History, error)
 	Why(ctx context.Context, address string) (control.Reasons, error)
 	Plan(ctx context.Context, host, attributes string) (wire.TaskResult, error)
