@@ -1,6 +1,6 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: generate web package release reproducible quick hostile provider faults chaos policy-test sops-test help build demo test race lint fmt fuzz bench docs docs-check integration library real cover check clean install uninstall guest machines clients readers replay tofu tofu-tools side-by-side
+.PHONY: generate web package release reproducible workflow quick hostile provider faults chaos policy-test sops-test help build demo test race lint fmt fuzz bench docs docs-check integration library real cover check clean install uninstall guest machines clients readers replay tofu tofu-tools side-by-side
 
 SHELL    := bash
 GO       ?= go
@@ -239,13 +239,19 @@ ARCHES  ?= amd64 arm64
 package: ## packages of Debian and archives for ARCHES (amd64 arm64), into dist/package
 	@set -e; for arch in $(ARCHES); do GO=$(GO) systemd/package/package.sh $(VERSION) $$arch dist/package; done
 
-# GPG_KEY is a file with the private OpenPGP key of the apt repository, MINISIGN_KEY one with that of the checksums.
+# GPG_KEY is a file with the private OpenPGP key of the apt repository, MINISIGN_KEY one with that of the checksums. URL is
+# where the folder apt will be served.
 release: ## all files of VERSION, into dist/release/VERSION; signed with GPG_KEY=FILE and MINISIGN_KEY=FILE
 	rm -rf dist/release/$(VERSION)
-	GO=$(GO) ARCHES='$(ARCHES)' GPG_KEY='$(GPG_KEY)' MINISIGN_KEY='$(MINISIGN_KEY)' systemd/package/release.sh $(VERSION) dist/release/$(VERSION)
+	GO=$(GO) ARCHES='$(ARCHES)' GPG_KEY='$(GPG_KEY)' MINISIGN_KEY='$(MINISIGN_KEY)' URL='$(URL)' systemd/package/release.sh $(VERSION) dist/release/$(VERSION)
 
 reproducible: ## fail if two clones in two folders make different packages
 	GO=$(GO) systemd/package/reproducible.sh $(firstword $(ARCHES))
+
+# The first checks the form of the workflow, with shellcheck if it is there.
+workflow: ## the steps of the release workflow in a clone, without the forge (gpg, minisign; minutes)
+	$(GO) run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+	HOMESTAK_WORKFLOW=1 $(GO) test -count=1 -v -timeout 1h -run TestTheReleaseWorkflow ./systemd
 
 clean: ## remove what was built
 	rm -rf bin dist
