@@ -44,6 +44,13 @@ func checkJobs(rs *rules) {
 			for _, m := range rs.deployed() {
 				for _, n := range m.Nodes {
 					if n.Name == of || n.Block == of {
+						if why := neverTakes(rs.site, n); why != "" && !found {
+							where := at
+							if attr := block.Body.Attributes["nodes"]; attr != nil {
+								where = attr.SrcRange
+							}
+							rs.Warnf(where, "job "+lang.Quote(name)+" does not reach node "+lang.Quote(n.Name), "%s", why)
+						}
 						nodes, found = append(nodes, n.Name), true
 					}
 				}
@@ -58,4 +65,18 @@ func checkJobs(rs *rules) {
 		slices.Sort(nodes)
 		j.Nodes = slices.Compact(nodes)
 	}
+}
+
+// neverTakes is why no command reaches a node between two boots, and what to do; "" if one does.
+func neverTakes(site *model.Site, n *model.Node) string {
+	s := site.Specs[n.Spec]
+	switch {
+	case n.Type == typePVE:
+		return ""
+	case n.Spec == "":
+		return "It has no spec, which says how commands reach it: name one in the node."
+	case s != nil && n.TakesCommands() && n.Mode == model.ModePull && (s.Run == nil || s.Run.Trigger == "" || s.Run.Trigger == "manual"):
+		return "It asks for commands only when it boots: set trigger in run of spec " + n.Spec + ", or run = \"push\" in execution of the node."
+	}
+	return ""
 }

@@ -53,7 +53,7 @@ func (rs *rules) deployed() []*manifest {
 // checkTopology checks a manifest against its pattern, and its nodes against the rules of manifest
 // and site.
 func (rs *rules) checkTopology(m *manifest) {
-	naming := rs.naming()
+	naming, said := rs.naming(), map[diag.Range]bool{}
 	for _, n := range m.Nodes {
 		r := n.Resource
 		if m.Pattern == "flat" && n.Parent != "" {
@@ -65,13 +65,50 @@ func (rs *rules) checkTopology(m *manifest) {
 		n.SetModes(m.Execution)
 		if n.Type == typePVE {
 			if x := n.Execution; x != nil && (x.Mode == model.ModePull || x.Config == model.ModePull || x.Run != "") {
-				rs.ErrorAt(r.RangeOf("execution.mode"), "mode pull on a pve node", "A pve node is always created by push; afterwards it pulls. Remove execution.")
+				rs.ErrorAt(modeAt(m, n, "run", "config"), "mode pull on a pve node", "A pve node is always created by push; afterwards it pulls. Remove execution.")
 			}
 			n.Mode, n.Commands = model.ModePush, model.ModePush // as a machine; its agent has a queue
 		}
+		checkModes(rs, m, n, said)
 		n.Inherit(m.Manifest, rs.site)
 		rs.checkVMID(n)
 		rs.checkChecks(n)
+	}
+}
+
+// modeAt is where a mode of a node is declared: in the node, else in its manifest.
+func modeAt(m *manifest, n *model.Node, phases ...string) diag.Range {
+	above := &model.Resource{At: n.Resource.At, Ranges: m.ranges}
+	for _, r := range []*model.Resource{n.Resource, above} {
+		for _, phase := range append(phases, "mode", "default_mode") {
+			if path := "execution." + phase; r.Declares(path) {
+				return r.RangeOf(path)
+			}
+		}
+	}
+	return n.Resource.RangeOf("execution")
+}
+
+// checkModes warns of modes that cannot work, as far as the files show it, once for each line that declares one.
+func checkModes(rs *rules, m *manifest, n *model.Node, said map[diag.Range]bool) {
+	phase := "run"
+	if n.Mode == model.ModePull {
+		phase = "config"
+	}
+	at := modeAt(m, n, phase)
+	warn := func(summary, detail string) {
+		if !said[at] {
+			rs.Add(diag.Warnf(at, summary, "%s", detail))
+		}
+		said[at] = true
+	}
+	switch h := rs.site.HostFor(m.On(n)); {
+	case n.Mode != model.ModePull && !n.TakesCommands():
+	case n.Spec == "" && n.Execution != nil && (n.Execution.Config == model.ModePull || n.Execution.Run == model.ModePull):
+		warn(fmt.Sprintf("node %s pulls, and has no spec", lang.Quote(n.Name)), "Without a spec it gets no program, and takes no commands: name a spec, or remove execution.")
+	case n.Type == "ct" && n.Spec != "" && h != nil && len(n.Nodes) != 1 && len(h.AllNodes()) > 1:
+		warn(fmt.Sprintf("container %s may be created where no agent runs", lang.Quote(n.Name)),
+			fmt.Sprintf("To pull, a container gets its program from the agent on its own PVE node, and it may be on any of %s: name the PVE node of the agent in nodes of the node, or write %s = \"push\".", strings.Join(h.AllNodes(), ", "), phase))
 	}
 }
 

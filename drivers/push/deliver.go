@@ -269,7 +269,7 @@ func commands(r *model.Resource) bool {
 }
 
 // adjust adds to what was observed of a node that is pushed what its parent knows of it.
-func (d delivery) adjust(ctx context.Context, m guest.Machine, want *model.Resource, is *spec.Spec) error {
+func (d delivery) adjust(ctx context.Context, m guest.Machine, want *model.Resource, at model.Guest, is *spec.Spec) error {
 	switch {
 	case !commands(want):
 		if d.follows(want) && is.Run == nil {
@@ -287,6 +287,11 @@ func (d delivery) adjust(ctx context.Context, m guest.Machine, want *model.Resou
 			return err
 		}
 		is.Run = &spec.Run{Timer: "without a token that its parent accepts"}
+	}
+	if want.Inside.Kind == lxc {
+		if err := local.IsHere(ctx, d.cfg.Locally, at.VMID, at.Node, want.Inside.Name); err != nil {
+			return fmt.Errorf("it cannot be led to its parent: %w, or write run = \"push\" in execution", err)
+		}
 	}
 	return nil
 }

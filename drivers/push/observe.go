@@ -216,7 +216,7 @@ func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at mod
 		if m == nil {
 			return unknown("no access to the guests of this host is configured")
 		}
-		out, err = d.observeIt(ctx, m, want)
+		out, err = d.observeIt(ctx, m, want, at)
 	}
 	hidden.Denied = denied(err)
 	if via, is := errors.AsType[*ssh.ViaError](err); is { // nothing is known of the guest
@@ -233,7 +233,7 @@ func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at mod
 }
 
 // observeIt reads what is wanted inside a guest.
-func (d *Driver) observeIt(ctx context.Context, m guest.Machine, want *model.Resource) (model.Observed, error) {
+func (d *Driver) observeIt(ctx context.Context, m guest.Machine, want *model.Resource, at model.Guest) (model.Observed, error) {
 	if want.Addr.Kind == kindName {
 		return d.observeAgent(ctx, m, want)
 	}
@@ -248,7 +248,7 @@ func (d *Driver) observeIt(ctx context.Context, m guest.Machine, want *model.Res
 	}
 	out := s.Observed()
 	if r := out.State[want.Addr]; r != nil {
-		err = delivery{d}.adjust(ctx, m, want, r.Spec.(*spec.Spec))
+		err = delivery{d}.adjust(ctx, m, want, at, r.Spec.(*spec.Spec))
 	}
 	return out, err
 }
