@@ -56,9 +56,13 @@ type pulling struct {
 	node    string        // the one that is looked into
 	here    guest.Machine // the machine of the agent; nil for this one
 	program string        // that containers get
+	way     *breaking     // to the host, in place of its address; may be nil
 }
 
-const inPull = "execution {\n  mode = \"pull\"\n}"
+const (
+	inPull  = "execution {\n  mode = \"pull\"\n}"
+	runPull = "execution {\n  config = \"push\"\n  run = \"pull\"\n}"
+)
 
 // beginPulling sets the scene with a spec for web-1.
 func beginPulling(t *testing.T, specs string) *pulling {
@@ -89,13 +93,22 @@ func (s *pulling) access() drivers.Access {
 	if s.parent != nil {
 		a.Parent = s.parent
 	}
+	if s.way != nil {
+		a.Transport = func(*model.Site, *model.Host) (http.RoundTripper, string) { return s.way, s.host.Token() }
+	}
 	return a
 }
 
 // pass makes a pass as an agent with a server does.
 func (s *pulling) pass(verb string, edits ...func(*engine.Pass)) engine.Report {
 	s.t.Helper()
-	return s.story.pass(verb, func(pass *engine.Pass) {
+	return s.passIn(s.t.Context(), verb, edits...)
+}
+
+// passIn is pass of an agent that is killed when a context ends.
+func (s *pulling) passIn(ctx context.Context, verb string, edits ...func(*engine.Pass)) engine.Report {
+	s.t.Helper()
+	return s.story.passIn(ctx, verb, func(pass *engine.Pass) {
 		pass.Load = func(context.Context) engine.Desired {
 			d := s.desired()
 			if s.parent != nil {
@@ -428,12 +441,34 @@ func TestST01SimulatedPullOfAContainerElsewhere(t *testing.T) {
 	s.here = nil
 	r := s.pass("plan")
 	require.Equal(t, []string{"create template.debian-12-ct"}, actions(r.Plan))
-	require.Contains(t, r.Findings[0].Summary, "ct.box-1 is not created: containers cannot be created in mode pull from another machine")
-	require.Contains(t, r.Findings[0].Detail, "let the agent run on the node of the container, as root")
+	said := r.Findings[len(r.Findings)-1] // by lines
+	require.Contains(t, said.Summary, "ct.box-1 is not created: containers cannot be created in mode pull from another machine")
+	require.Contains(t, said.Detail, "let the agent run on the node of the container, as root")
 	s.here, at.node = at, "mother"
 	r = s.pass("apply")
 	require.Equal(t, engine.Partly, r.Outcome)
 	require.ErrorContains(t, r.Err, "container 10000 (box-1) of node father is not on this machine, which is mother")
+}
+
+// Nor does a container elsewhere take commands from its parent: it is not created for that, and one that is there stays as it is.
+func TestAContainerElsewhereTakesNoCommands(t *testing.T) {
+	s, at := beginPullingCT(t)
+	s.edit("manifests/web.hcl", inPull, runPull)
+	s.here = nil
+	r := s.pass("plan")
+	require.Equal(t, []string{"create template.debian-12-ct"}, actions(r.Plan))
+	require.Contains(t, r.Findings[0].Summary, "ct.box-1 is not created: containers cannot be created in mode pull from another machine")
+	require.Equal(t, "manifests/web.hcl:11:3", r.Findings[0].At.String(), "the line of run")
+
+	s.edit("manifests/web.hcl", runPull, "")
+	require.Equal(t, engine.Done, s.pass("apply").Outcome)
+	s.here, at.node = at, "mother"
+	s.edit("manifests/web.hcl", "spec = spec.base", "spec = spec.base\n"+runPull)
+	r = s.pass("apply")
+	require.NotEmpty(t, r.Plan.Unknown)
+	require.Contains(t, r.Plan.Unknown[0].Why, "it cannot be led to its parent: container 10000 (box-1) of node father is not on this machine, which is mother")
+	require.Contains(t, r.Plan.Unknown[0].Why, `or write run = "push" in execution`)
+	s.holds("[ ! -e "+wire.ParentFile+" ]", "nothing was written")
 }
 
 // parentSite has nodes of every method of auth, and a host of its own. Secrets are where they may be:
@@ -1013,11 +1048,46 @@ func TestANodeCreatedToPullIsPushed(t *testing.T) {
 var modes = []struct{ name, block string }{
 	{"push", ""},
 	{"pull", "\n" + inPull},
-	{"run pull", "\nexecution {\n  config = \"push\"\n  run = \"pull\"\n}"},
+	{"run pull", "\n" + runPull},
 	{"pull", "\nexecution {\n  config = \"pull\"\n  run = \"push\"\n}"},
 	{"push", ""},
 	{"run pull", "\nexecution {\n  run = \"pull\"\n}"},
 	{"push", ""},
+}
+
+// changesMode makes the change to the next mode, whose first pass breaks somewhere, and returns how many passes did not end well.
+func (s *pulling) changesMode(from int, breaks func() context.Context, heal func()) (cut int) {
+	s.t.Helper()
+	was, to, token := modes[from], modes[from+1], ""
+	if was.block != "" {
+		token = s.token()
+	}
+	s.edit("manifests/web.hcl", "spec = spec.base"+was.block, "spec = spec.base"+to.block)
+	first := breaks()
+	for try := range 4 {
+		ctx := s.t.Context()
+		if try == 0 {
+			ctx = first
+		}
+		r := s.passIn(ctx, "apply")
+		if r.Outcome == engine.Done && len(r.Plan.Unknown) == 0 {
+			break
+		}
+		cut++
+		heal()
+	}
+	heal()
+	s.commands(strings.Contains(to.block, "run = \"pull\"") || strings.HasSuffix(to.block, inPull))
+	switch to.name {
+	case "push":
+		s.pushed(token)
+	case "pull":
+		s.pulls()
+	default:
+		s.takesCommands()
+	}
+	s.holds("[ -e /srv/mine ]", "it is the same machine")
+	return cut
 }
 
 // Wherever a change of a mode is cut off, in a VM or a container, later passes go on: nothing is lost, and it stays the same machine.
@@ -1051,37 +1121,113 @@ func TestAChangeOfTheModeThatIsInterrupted(t *testing.T) {
 			}
 			cut := 0
 			for _, n := range cuts {
-				for i, to := range modes[1:] {
-					from, token := modes[i], ""
-					if from.block != "" {
-						token = s.token()
-					}
-					s.edit("manifests/web.hcl", "spec = spec.base"+from.block, "spec = spec.base"+to.block)
-					cutAt(n)
-					for range 4 {
-						r := s.pass("apply")
-						if r.Outcome == engine.Done && len(r.Plan.Unknown) == 0 {
-							break
-						}
-						cut++
-						cutAt(0)
-					}
-					cutAt(0)
-					s.commands(strings.Contains(to.block, "run = \"pull\"") || strings.HasSuffix(to.block, inPull))
-					switch to.name {
-					case "push":
-						s.pushed(token)
-					case "pull":
-						s.pulls()
-					default:
-						s.takesCommands()
-					}
-					s.holds("[ -e /srv/mine ]", "it is the same machine")
+				for i := range modes[1:] {
+					cut += s.changesMode(i, func() context.Context {
+						cutAt(n)
+						return t.Context()
+					}, func() { cutAt(0) })
 				}
 			}
 			require.Positive(t, cut)
 			t.Logf("%d passes were cut off", cut)
 		})
+	}
+}
+
+// breaking is the way of an agent to its host, on which one request breaks.
+type breaking struct {
+	s    *pulling
+	at   int32 // the number of the request; 0: none
+	how  string
+	kill context.CancelFunc
+	seen atomic.Int32
+}
+
+// Ways in which a request breaks.
+const (
+	fails        = "it fails"
+	hangs        = "it hangs" // until its time is over, which is not waited for here
+	answerLost   = "its answer is lost"
+	killedBefore = "the agent is killed before it"
+	killedAfter  = "the agent is killed before its answer"
+)
+
+// RoundTrip implements http.RoundTripper.
+func (b *breaking) RoundTrip(r *http.Request) (*http.Response, error) {
+	if b.seen.Add(1) != b.at {
+		return b.s.host.RoundTrip(r)
+	}
+	switch b.how {
+	case fails:
+		return &http.Response{StatusCode: http.StatusInternalServerError, Status: "500 broken", Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+	case hangs:
+		return nil, context.DeadlineExceeded
+	case killedBefore:
+		b.kill()
+		return nil, context.Canceled
+	}
+	if got, err := b.s.host.RoundTrip(r); err == nil {
+		_ = got.Body.Close()
+	}
+	if b.how == killedAfter {
+		b.kill()
+	}
+	return nil, io.ErrUnexpectedEOF
+}
+
+// The same holds wherever a request of the agent to its host breaks, in each way. HOMESTAK_FAULTS=all breaks each request of each change.
+func TestAChangeOfTheModeWhoseRequestsBreak(t *testing.T) {
+	ways := []string{fails, hangs, answerLost, killedBefore, killedAfter}
+	scene := func(t *testing.T, kind string) *pulling {
+		t.Helper()
+		s := (*pulling)(nil)
+		if kind == "vm" {
+			s = beginPushing(t)
+			s.edit("manifests/web.hcl", "spec = spec.base", "agent = true\nspec = spec.base")
+			s.edit("specs.hcl", "access {", "access {\n  via = \"agent\"")
+		} else {
+			s, _ = beginPullingCT(t)
+			s.edit("manifests/web.hcl", inPull, "")
+			s.edit("specs.hcl", "access {", "access {\n  via = \"exec\"")
+		}
+		require.Equal(t, engine.Done, s.pass("apply").Outcome)
+		s.holds("touch /srv/mine", "by hand")
+		return s
+	}
+	// breaks makes a change whose request of that number breaks, and reports whether there was one.
+	breaks := func(t *testing.T, s *pulling, change, at int, how string) bool {
+		t.Helper()
+		ctx, kill := context.WithCancel(t.Context())
+		defer kill()
+		way := &breaking{s: s, at: int32(at), how: how, kill: kill} //nolint:gosec // there are few
+		s.way = way
+		s.changesMode(change, func() context.Context { return ctx }, func() { s.way = &breaking{s: s} })
+		return way.seen.Load() >= way.at
+	}
+	for _, kind := range []string{"vm", "ct"} {
+		if os.Getenv("HOMESTAK_FAULTS") != "all" {
+			t.Run(kind, func(t *testing.T) {
+				s := scene(t, kind)
+				for change := range modes[1:] {
+					require.True(t, breaks(t, s, change, 3+change, ways[change%len(ways)]))
+				}
+			})
+			continue
+		}
+		for _, how := range ways {
+			t.Run(kind+" "+how, func(t *testing.T) {
+				s, broken := scene(t, kind), 0
+				for at, more := 1, true; more; at++ {
+					more = false
+					for change := range modes[1:] {
+						if breaks(t, s, change, at, how) {
+							broken, more = broken+1, true
+						}
+					}
+					fmt.Printf("%s %s: %d requests broke\n", kind, how, broken) // by hand: what is logged comes in the end
+				}
+			})
+		}
 	}
 }
 

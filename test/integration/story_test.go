@@ -272,6 +272,11 @@ func (s *story) over(cfg push.Config) func(engine.Desired, *model.Host) (engine.
 // pass makes one pass of a verb. The edit, if any, narrows it.
 func (s *story) pass(verb string, edit func(*engine.Pass)) engine.Report {
 	s.t.Helper()
+	return s.passIn(s.t.Context(), verb, edit)
+}
+
+// passIn is pass of a process that ends with a context.
+func (s *story) passIn(ctx context.Context, verb string, edit func(*engine.Pass)) engine.Report {
 	p := &engine.Pass{Verb: verb, Host: s.onto, Load: s.load, Open: s.open}
 	p.Width, p.SweepHints = width, s.remembered
 	if verb != "plan" {
@@ -280,7 +285,7 @@ func (s *story) pass(verb string, edit func(*engine.Pass)) engine.Report {
 	if edit != nil {
 		edit(p)
 	}
-	return p.Run(s.t.Context())
+	return p.Run(ctx)
 }
 
 // plan compares the site with the host; that must be possible, and change nothing.
