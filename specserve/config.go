@@ -27,16 +27,8 @@ func serveConfig(x *request) error {
 	if err != nil {
 		return err
 	}
-	h := x.w.Header()
-	h.Set("Vary", "Authorization")
-	h.Set("Etag", tag)
-	if renewed == "" {
-		h.Set("Cache-Control", "private, no-cache")
-		if matches(x.Header.Values("If-None-Match"), tag) {
-			x.status = http.StatusNotModified
-			x.w.WriteHeader(x.status)
-			return nil
-		}
+	if unchanged(x, "Authorization", tag, renewed) {
+		return nil
 	}
 	return x.send(http.StatusOK, asJSON, document)
 }

@@ -109,20 +109,12 @@ func serveSpec(x *request) error {
 	if err != nil {
 		return err
 	}
-	h := x.w.Header()
-	h.Set("Vary", "Accept, Authorization")
 	as := accepted(x.Header.Values("Accept"))
 	if as == asYAML {
 		tag = strings.TrimSuffix(tag, `"`) + `-yaml"`
 	}
-	h.Set("Etag", tag)
-	if renewed == "" {
-		h.Set("Cache-Control", "private, no-cache")
-		if matches(x.Header.Values("If-None-Match"), tag) {
-			x.status = http.StatusNotModified
-			x.w.WriteHeader(x.status)
-			return nil
-		}
+	if unchanged(x, "Accept, Authorization", tag, renewed) {
+		return nil
 	}
 	if as == asYAML {
 		if document, err = toYAML(document); err != nil {
@@ -130,6 +122,24 @@ func serveSpec(x *request) error {
 		}
 	}
 	return x.send(http.StatusOK, as, document)
+}
+
+// unchanged sets the headers of a document, and answers with 304 if the client has it. A client that is owed a new token gets an
+// answer with a body.
+func unchanged(x *request, vary, tag, renewed string) bool {
+	h := x.w.Header()
+	h.Set("Vary", vary)
+	h.Set("Etag", tag)
+	if renewed != "" {
+		return false
+	}
+	h.Set("Cache-Control", "private, no-cache")
+	if !matches(x.Header.Values("If-None-Match"), tag) {
+		return false
+	}
+	x.status = http.StatusNotModified
+	x.w.WriteHeader(x.status)
+	return true
 }
 
 // due reports whether the node that asks should get a new token.
