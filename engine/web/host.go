@@ -170,12 +170,8 @@ func nodeView(x *request) (page, error) {
 
 // differences are the attributes of an address, as declared and as observed: those that a plan changes come first.
 func differences(p *planned, to, address string, n *node) section {
-	s := section{ID: "differences", Title: "Declared and observed", Still: true, Button: cell{Text: "Compare now", To: to}, Notes: []string{"It reads the host, and changes nothing."}}
-	switch {
-	case p == nil:
-		return s
-	case p.doc.Plan == nil:
-		s.Notes = p.problem
+	s, made := p.section("differences", "Declared and observed", cell{Text: "Compare now", To: to})
+	if !made {
 		return s
 	}
 	s.Table = &table{Caption: "Attributes", Columns: []string{"Attribute", "Observed", "Declared", "Cost", "Last logged change by"}}

@@ -136,14 +136,19 @@ func findings(list diag.List) (out []fact) {
 	return out
 }
 
+// section begins a section about a plan, and reports whether there is one to fill it from.
+func (p *planned) section(id, title string, button cell) (section, bool) {
+	s := section{ID: id, Title: title, Still: true, Button: button, Notes: []string{"It reads the host, and changes nothing."}}
+	if p != nil && p.doc.Plan == nil {
+		s.Notes = p.problem
+	}
+	return s, p != nil && p.doc.Plan != nil
+}
+
 // planSection is a plan, or the way to one.
 func planSection(p *planned, to string) section {
-	s := section{ID: "plan", Title: "Plan", Still: true, Button: cell{Text: "Make the plan now", To: to}, Notes: []string{"It reads the host, and changes nothing."}}
-	switch {
-	case p == nil:
-		return s
-	case p.doc.Plan == nil:
-		s.Notes = p.problem
+	s, made := p.section("plan", "Plan", cell{Text: "Make the plan now", To: to})
+	if !made {
 		return s
 	}
 	title, lines, last := p.doc.Plan.Lines()
