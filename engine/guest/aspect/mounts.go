@@ -248,6 +248,17 @@ func (f mountsFound) find(want *spec.Mount) (d blockDevice, format bool, problem
 	return d, false, problem
 }
 
+// record is the entry of a mount, with the line and the folder found before the first one.
+func (f mountsFound) record(want *spec.Mount, e *guest.RecordEntry) guest.RecordEntry {
+	entry := guest.RecordEntry{Aspect: "mounts", Item: want.Path, Identity: "label", Put: map[string]string{"disk": want.Disk, "made": f.lacks[want.Path]}}
+	if e != nil {
+		entry.Found, entry.Put["made"] = e.Found, e.Put["made"]
+	} else if found, there := lineOf(f.fstab, 1, want.Path); there {
+		entry.Found = map[string]string{"line": found.text}
+	}
+	return entry
+}
+
 // mountDisk formats a disk that is empty, and mounts it.
 func mountDisk(want *spec.Mount, e *guest.RecordEntry, f mountsFound) Step {
 	s := Step{Stage: StagePackages, Text: "mount disk " + want.Disk + " at " + want.Path}
@@ -260,13 +271,7 @@ func mountDisk(want *spec.Mount, e *guest.RecordEntry, f mountsFound) Step {
 		return s
 	}
 	path, line := guest.Quote(want.Path), strings.Join(want.Line(), " ")
-	entry := guest.RecordEntry{Aspect: "mounts", Item: want.Path, Identity: "label", Put: map[string]string{"disk": want.Disk, "made": f.lacks[want.Path]}}
-	if e != nil {
-		entry.Found, entry.Put["made"] = e.Found, e.Put["made"]
-	} else if found, there := lineOf(f.fstab, 1, want.Path); there {
-		entry.Found = map[string]string{"line": found.text}
-	}
-	s.Keep = []guest.RecordEntry{entry}
+	s.Keep = []guest.RecordEntry{f.record(want, e)}
 	lines := []string{}
 	if format {
 		s.Text = fmt.Sprintf("format disk %s as %s and mount it at %s", want.Disk, want.FSType, want.Path)
@@ -309,13 +314,7 @@ func mountDisk(want *spec.Mount, e *guest.RecordEntry, f mountsFound) Step {
 // mountNetwork mounts a folder of another machine.
 func mountNetwork(want *spec.Mount, e *guest.RecordEntry, f mountsFound) Step {
 	s := Step{Stage: StagePackages, Text: "mount " + want.Disk + " at " + want.Path, Needs: "command -v mount." + want.FSType + " >/dev/null"}
-	path := guest.Quote(want.Path)
-	entry := guest.RecordEntry{Aspect: "mounts", Item: want.Path, Identity: "label", Put: map[string]string{"disk": want.Disk, "made": f.lacks[want.Path]}}
-	if e != nil {
-		entry.Found, entry.Put["made"] = e.Found, e.Put["made"]
-	} else if found, there := lineOf(f.fstab, 1, want.Path); there {
-		entry.Found = map[string]string{"line": found.text}
-	}
+	path, entry := guest.Quote(want.Path), f.record(want, e)
 	s.Keep = []guest.RecordEntry{entry}
 	lines := []string{s.Needs + " || die " + guest.Quote("mount."+want.FSType+" is missing: its package could not be installed")}
 	if text := want.LoginText(); text != "" {
