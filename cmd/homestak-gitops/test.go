@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -92,14 +93,7 @@ func runTest(ctx context.Context, a *app, f *session.Flags, keep bool, dir strin
 		Progress: progress, Findings: a.ui.Findings, Plan: a.ui.Sketch, Note: a.ui.Notef,
 	})
 	progress.Close()
-	a.ui.Findings(t.Report.Findings)
-	if serr := a.ui.Show(t.Report, t.Markdown()); serr != nil {
-		return serr
-	}
-	if dir != "" {
-		return errors.Join(keepReport(a, t, dir), err)
-	}
-	return err
+	return showTrial(a, t, dir, err)
 }
 
 // testTree tries a manifest with children, each of which has an agent of its own.
@@ -115,25 +109,22 @@ func testTree(ctx context.Context, a *app, s *session.Session, m *model.Manifest
 		Files: s.Files(), Secrets: s.Desired.Site.Secrets, Mode: s.Flags.Mode, Vars: vars, Found: s.Desired.Findings, Paint: a.ui.Paint(),
 	})
 	o.Progress.Close()
-	a.ui.Findings(t.Report.Findings)
-	if serr := a.ui.Show(t.Report, t.Markdown()); serr != nil {
-		return serr
-	}
-	if dir != "" {
-		return errors.Join(keepReport(a, t, dir), err)
-	}
-	return err
+	return showTrial(a, t, dir, err)
 }
 
-// keepReport writes the report of a test into a folder.
-func keepReport(a *app, t *trial.Trial, dir string) error {
+// showTrial shows how a test ended, and writes the report into a folder; "": none.
+func showTrial(a *app, t *trial.Trial, dir string, failed error) error {
+	a.ui.Findings(t.Report.Findings)
+	if err := a.ui.Show(t.Report, t.Markdown()); err != nil || dir == "" {
+		return cmp.Or(err, failed)
+	}
 	var doc strings.Builder
 	if err := ui.WriteJSON(&doc, t.Report); err != nil {
-		return err
+		return errors.Join(err, failed)
 	}
 	base, err := t.Write(dir, doc.String())
 	if err == nil {
 		a.ui.Notef("the report is in %s.json and .md", base)
 	}
-	return err
+	return errors.Join(err, failed)
 }
