@@ -363,19 +363,10 @@ func keysOf(spec any) []string {
 
 // near returns the gateways that the site names for a node, beside those of its network cards.
 func near(s *model.Site, n *model.Node) []netip.Addr {
-	names := []string{s.Gateway}
-	if n != nil { // else it left the site
-		if spec := s.Specs[n.Spec]; spec != nil && spec.Network != nil {
-			names = append(names, spec.Network.Gateway)
-		}
+	if n == nil { // it left the site
+		return model.Gateways(s, nil)
 	}
-	var out []netip.Addr
-	for _, name := range names {
-		if ip, err := netip.ParseAddr(name); err == nil {
-			out = append(out, ip)
-		}
-	}
-	return out
+	return model.Gateways(s, s.Specs[n.Spec])
 }
 
 // secrets returns all known secrets, since the output of a guest may contain any of them.

@@ -81,7 +81,7 @@ func wayInto(of *model.Resource, site *model.Site, declared *model.Spec) *way {
 	if declared.Access != nil {
 		via = cmp.Or(declared.Access.Via, via)
 	}
-	return &way{guest: of.Addr, via: via, user: cmp.Or(text(of.Spec, "ci_user"), root), near: near(site, declared), agent: hasAgent(of)}
+	return &way{guest: of.Addr, via: via, user: cmp.Or(text(of.Spec, "ci_user"), root), near: model.Gateways(site, declared), agent: hasAgent(of)}
 }
 
 // isByDefault reports whether a spec leaves open how its guests are entered.
@@ -258,21 +258,6 @@ func ports(list string) []int {
 	for field := range strings.SplitSeq(list, ",") {
 		if n, err := strconv.Atoi(strings.TrimSpace(field)); err == nil && n > 0 {
 			out = append(out, n)
-		}
-	}
-	return out
-}
-
-// near are the gateways that the files name for a node, beside those of its cards.
-func near(site *model.Site, declared *model.Spec) []netip.Addr {
-	names := []string{site.Gateway}
-	if declared.Network != nil {
-		names = append(names, declared.Network.Gateway)
-	}
-	var out []netip.Addr
-	for _, name := range names {
-		if ip, err := netip.ParseAddr(name); err == nil {
-			out = append(out, ip)
 		}
 	}
 	return out

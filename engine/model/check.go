@@ -198,3 +198,17 @@ func (s *Site) Checks(n *Node) []Check {
 	}
 	return append(out, n.Checks...)
 }
+
+// Gateways returns the gateways that a site, and a spec unless it is nil, name for a node.
+func Gateways(s *Site, declared *Spec) (out []netip.Addr) {
+	names := []string{s.Gateway}
+	if declared != nil && declared.Network != nil {
+		names = append(names, declared.Network.Gateway)
+	}
+	for _, name := range names {
+		if ip, err := netip.ParseAddr(name); err == nil {
+			out = append(out, ip)
+		}
+	}
+	return out
+}
