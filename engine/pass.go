@@ -590,7 +590,7 @@ func limit(s *model.Site, w *model.Want, st plan.Step, by health.Prober, noWait 
 		checks += bootTime
 	}
 	if st.Address.Kind == model.RestoreKind || st.Have != nil && st.Have.Guest != nil && st.Have.Guest.SlowRemoval && (st.Action == plan.Delete || st.Action == plan.Replace) {
-		return restoreTime + checks // cut short, it would begin anew in each pass, and never end
+		return restoreTime + checks // otherwise each pass would begin it again, and none would end it
 	}
 	if m := s.Manifests[st.Manifest]; m != nil && m.Settings != nil && m.Settings.Timeout > 0 {
 		return m.Settings.Timeout + checks

@@ -127,7 +127,7 @@ func (l *loader) unreadable(name string, err error) {
 	l.found = append(l.found, f)
 }
 
-// parse parses the files that are asked for. Metadata is read too: rules can look at it.
+// parse parses the requested files, with their metadata: rules can read it.
 func (s sources) parse(wanted func(file) bool) (map[string]*ast.Module, diag.List) {
 	modules := map[string]*ast.Module{}
 	var found diag.List

@@ -251,7 +251,7 @@ func marksCases(body ast.Body) bool {
 	return found
 }
 
-// hoist moves the expression by which the compiler gives a variable of the head its value: it stands at the end, and
+// hoist moves the expression by which the compiler gives a variable of the head its value: it is at the end, and
 // moves up to where the variables in it are known. What the author wrote stays where it is.
 func hoist(body ast.Body, name *ast.Term) ast.Body {
 	for i, e := range slices.Backward(body) {

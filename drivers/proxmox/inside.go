@@ -72,7 +72,7 @@ func (g *machine) reachable(ctx context.Context) error {
 	return g.verify(ctx)
 }
 
-// cardOf reads a card: of a VM its addresses stand in ipconfigN, of a container in the
+// cardOf reads a card: addresses of a VM are in ipconfigN, those of a container in the
 // card itself.
 func cardOf(name, val, ipconfig string) health.NIC {
 	p := api.ParseProperty(val)

@@ -51,7 +51,7 @@ func (r *resolver) firstAddress(ip, gateway string, words ...string) (fullIP, fu
 }
 
 // address checks an address and its gateway, and returns both in their shortest form. suffix is "6"
-// for IPv6; words may stand in place of an address.
+// for IPv6; a word may replace an address.
 func (r *resolver) address(path, suffix, ip, gateway string, words ...string) (shortIP, shortGateway string) {
 	if ip == "" || slices.Contains(words, ip) {
 		switch {

@@ -4,7 +4,7 @@ package push
 // parent, and the token for the API of its own host. The code here runs commands by a guest.Machine only, and
 // asks Children for what the server of the parent accepts.
 //
-// Read in this order: child.go (what is wanted, and how a difference is called), observe.go (what is there, by one
+// Read in this order: child.go (the wanted state, and the names of differences), observe.go (the observed state, by one
 // command), apply.go (the commands that change it).
 //
 // No key is copied to the machine. Its own token for the API and its own key for guests are made there and stay there.

@@ -60,7 +60,7 @@ sync ` + newFile + `
 }
 
 // Change makes everything what it should be but the program, if that is not to be replaced, and stops the agent. Given is what it gets to
-// know of its parent; nil if it knows that. With replace the program that was sent takes the place of the old one.
+// know of its parent; nil if it knows that. With replace the program that was sent replaces the old one.
 func (f *FoundAgent) Change(ctx context.Context, m machine, given *wire.Parent, replace bool) error {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }

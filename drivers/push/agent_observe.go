@@ -73,7 +73,7 @@ const known = `known() {
 has_token() { pveum user token list ` + pveUser + ` --output-format json 2>/dev/null | tr -d ' \n' | grep -q '"tokenid":"` + tokenName + `"'; }
 `
 
-// probe prints what is there. Of the file that the agent keeps only the beginning is printed: secrets of the subtree follow.
+// probe prints the state of the machine. It prints only the beginning of the agent's own file: secrets of the subtree follow.
 func probe() string {
 	var b strings.Builder
 	b.WriteString(heads + known + `printf %s "$(uname -s) $(uname -m)" | row machine

@@ -384,7 +384,7 @@ func (c *checks) pause(e *checkEntry, why string) {
 	}
 }
 
-// entry returns the entry of a check as a pass left its guest. That of another guest than before begins anew.
+// entry returns the entry of a check as a pass left its guest. For another guest than before it is a new one.
 func (c *checks) entry(p *engine.Probe, check model.Check) *checkEntry {
 	key := checkKey{p.Subject.Address, check.Name}
 	e := c.entries[key]

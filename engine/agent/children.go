@@ -38,7 +38,7 @@ func (u *upstream) gone(ctx context.Context, child model.ChildReport, first, now
 	return child.Empty && u.descends(ctx, first, child.Commit) && u.descends(ctx, child.Commit, now)
 }
 
-// A host that has a parent joined it, and no guest shows that. So its parent remembers it: one that left the site is told so
+// A host that has a parent joined it, and no guest shows that. So its parent remembers it: one that left the site learns it
 // until it reports that it is empty, and then its tokens are revoked. One that has another parent by now is served as before, so
 // that it gets the commit that says so, until the site lacks it. A person who revokes the tokens lets both go before. Losing the
 // memory delays the former, and the latter has to join by hand.

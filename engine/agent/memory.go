@@ -40,7 +40,7 @@ func remembered(o Options) memory {
 	return memory{State: state, ledger: o.Ledger, log: o.Log, saved: state}
 }
 
-// save writes the state to disk if it differs from what is there.
+// save writes the state to disk if it differs from the file.
 func (m *memory) save() error {
 	if reflect.DeepEqual(m.saved, m.State) {
 		return nil

@@ -39,7 +39,7 @@ type removal struct {
 
 const (
 	touchesShown = 5   // receipts that it lists
-	touchesRead  = 100 // receipts in which it looks for an address of that name
+	touchesRead  = 100 // receipts that are searched for an address of that name
 )
 
 // ReasonsOf collects what is known about an address. The name of a node or a VMID also works.

@@ -77,7 +77,7 @@ func usable(ip netip.Addr) bool {
 	return ip.IsValid() && !ip.IsUnspecified() && !ip.IsLoopback() && !ip.IsMulticast() && !ip.IsLinkLocalUnicast()
 }
 
-// inside reports whether an address lies in a subnet that the files speak of.
+// inside reports whether an address is in a subnet that the files name.
 func inside(ip netip.Prefix, n NIC, near []netip.Addr) bool {
 	for _, s := range n.Static {
 		if s.Masked().Contains(ip.Addr()) {

@@ -13,7 +13,7 @@ import (
 const (
 	most     = 1024 // bytes of a detail
 	mostLine = 200  // bytes of a first line
-	minimum  = 4    // shorter secrets stand in any text by chance
+	minimum  = 4    // shorter secrets are in any text by chance
 )
 
 // show makes a result safe to display: without secrets and terminal control sequences, and short.

@@ -239,7 +239,7 @@ func (p *prover) joins(k link, r *Receipt, g *dropped) {
 	case p.before.id == "":
 	case p.original || g != nil:
 		p.broken(p.before.id, "receipts between it and "+k.id+" are missing, or their order was changed")
-	default: // of one that is broken that is said already
+	default: // a broken one is reported already
 		if p.sound {
 			p.Intact--
 			p.broken(p.before.id, "it is not the predecessor that "+k.id+" recorded: it was changed, or one between them is missing")

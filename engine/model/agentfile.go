@@ -11,7 +11,7 @@ import (
 // here, since it depends on the machine.
 //
 // An attribute whose name ends in _file or _dir is a path; one that does not begin
-// with a slash starts at the folder of the file it stands in.
+// with a slash is relative to the folder of its file.
 type AgentFile struct {
 	Identity    string           `hcl:"identity,optional" doc:"The host of the site that it converges; the short name of the machine unless set."`
 	DataDir     string           `hcl:"data_dir,optional" doc:"Folder of the clone, keys, receipts, locks and suspensions; /var/lib/homestak-gitops unless set, for others than root ~/.local/state/homestak-gitops."`

@@ -58,7 +58,7 @@ type Kind struct {
 	// what is wrong. In.Host is nil for a recipe. May be nil.
 	Resolve func(r *Resource, in Scope) []Problem
 
-	// Claims are the things of the world that no two resources may claim: an address, a MAC. May be nil.
+	// Claims are what only one resource may have: an address, a MAC. May be nil.
 	Claims func(spec any) []Claim
 
 	// Align makes two complete specs comparable before the diff: it writes into the spec of have (a copy) what wants

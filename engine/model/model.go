@@ -91,7 +91,7 @@ type Resource struct {
 	Deferred string    // why nothing is done to what is inside of a guest, and what to do about it; only between Kind.Inside and Want
 	Inborn   bool      // the creation of its guest makes it, so that a step is about a guest that is there without it; only on what is wanted inside of a guest
 	Reports  bool      // the node reports to the agent of its host as soon as it is as wanted; only on wanted guests, and on what is wanted inside of them
-	Report   bool      // a difference of what is there already is reported, and no step made of it; only on what is wanted inside a guest
+	Report   bool      // a difference of an existing object is reported without a step; only for resources inside a guest
 	Unread   []string  // paths of attributes that could not be read, so that no change follows from them; only on observed resources
 
 	At        diag.Range  // where declared; zero if observed

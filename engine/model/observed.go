@@ -39,7 +39,7 @@ type Observed struct {
 
 	// Further is desired state that shows only when the host is observed: verifications of backups that are due, and inside
 	// children that left the site that they can
-	// still report to their parent. State has what is there.
+	// still report to their parent. State has the observed resources.
 	Further []*Resource
 
 	// SweepHints go into the next Want.SweepHints: where to look for things to remove that nothing else may lead to
@@ -181,7 +181,7 @@ type Unknown struct {
 	Kind  string `json:"-"` // kind of resources that cannot be judged ("image", "pool"), if not guests
 
 	// Only lists the wanted resources that it can be about: none but these are withheld from being created or
-	// replaced. Nil: that is not known, and what else is said of it decides. Empty: it can be none of them.
+	// replaced. Nil: not known, and the other fields decide. Empty: it can be none of them.
 	Only []Address `json:"-"`
 	// Creating: another process is creating this guest. Nothing on the host must stay for it except what those of
 	// Only need.

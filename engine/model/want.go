@@ -308,7 +308,7 @@ func StaysInside(guest Address, why string) diag.Finding {
 	}
 }
 
-// addObjects binds to the host what stands beside the manifests: what names this
+// addObjects binds to the host the objects beside the manifests: what names this
 // host, and of what can live everywhere that which is needed here.
 func (s *Site) addObjects(w *Want) diag.List {
 	var found diag.List

@@ -9,7 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// taking is a thing of the world, such as a MAC or a static address, that a step
+// taking is a value that only one guest may have, such as a MAC or a static address, that a step
 // gives to its resource although another one has it now.
 type taking struct {
 	by, from model.Address

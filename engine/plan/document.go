@@ -61,7 +61,7 @@ func (s Step) MarshalJSON() ([]byte, error) {
 	return json.Marshal(doc)
 }
 
-// change is Change as it stands in the document.
+// change is the form of Change in the document.
 type change struct {
 	Path      string      `json:"path"`
 	Before    any         `json:"before"`

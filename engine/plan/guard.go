@@ -324,7 +324,7 @@ func (g *guard) guardLocked(s *Step) {
 	if why == "" {
 		return
 	}
-	g.plan.Findings = slices.DeleteFunc(g.plan.Findings, func(f diag.Finding) bool { // it is said here
+	g.plan.Findings = slices.DeleteFunc(g.plan.Findings, func(f diag.Finding) bool { // this finding replaces it
 		return f.Address == s.Address.String() && f.Severity == diag.Warning && f.Detail == why
 	})
 	g.refuse(s, diag.FromGuard, why, "")
@@ -435,7 +435,7 @@ func (g *guard) refuse(s *Step, source, why, fix string) {
 	g.refused(s, source, diag.Range{}, why, fix)
 }
 
-// refuseAt is refuse for what stands at an attribute of a wanted resource.
+// refuseAt is refuse at an attribute of a wanted resource.
 func (g *guard) refuseAt(s *Step, path, why, fix string) {
 	g.refused(s, diag.FromGuard, s.Want.RangeOf(path), why, fix)
 }

@@ -81,7 +81,7 @@ func (o *ordering) graph() *graph {
 
 // soften makes who takes over an address wait for who gives it up, as far as the two
 // are in no circle then. Circles that are there without that stay as they are. It
-// looks at every edge of the graph once or twice, however it hangs together.
+// visits every edge of the graph once or twice, whatever its shape.
 func (o *ordering) soften(g *graph, number map[model.Address]int) {
 	if len(o.takes) == 0 {
 		return

@@ -12,7 +12,7 @@
 //	order.go  computes the dependencies of steps
 //	id.go     derives the plan's ID from its input
 //
-// Text and Markdown render the document; read loads it from a file, and Moved reports whether the world has changed
+// Text and Markdown render the document; read loads it from a file, and Moved reports whether the host has changed
 // since.
 package plan
 
@@ -197,7 +197,7 @@ type Plan struct {
 	Findings      diag.List               `json:"findings"`
 	Summary       Summary                 `json:"summary"`
 
-	Differing []model.Address `json:"-"` // what is there and not as wanted, in order, whether a step follows or not
+	Differing []model.Address `json:"-"` // existing resources that differ, in order, whether a step follows or not
 	Drift     []model.Address `json:"-"` // of these, what is only reported, since drift = "report"
 	Rules     *Rules          `json:"-"` // set by the policy check; nil: not checked
 }

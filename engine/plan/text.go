@@ -34,7 +34,7 @@ type line struct {
 	thing   string // vm web-1
 	address string // "": it is not about one object
 	vmid    int    // 0: not shown
-	align   bool   // the VMID stands in a column with others
+	align   bool   // the VMIDs are aligned
 	detail  func(room int) string
 	full    string // what detail is cut from, if it says less than it might
 	cost    string

@@ -30,7 +30,7 @@ func shown(changes []Change) string {
 type part struct{ long, short string }
 
 // parts names changes. A disk or network card that comes or goes as a whole is one
-// thing and not five: it is named with what is said of it.
+// thing and not five: it is named with its attributes.
 func parts(changes []Change) []part {
 	var out []part
 	shown := map[string]bool{}
@@ -49,7 +49,7 @@ func parts(changes []Change) []part {
 	return out
 }
 
-// blockOf is the block that an attribute stands in, as disk.data of disk.data.size.
+// blockOf is the block of an attribute, as disk.data of disk.data.size.
 func blockOf(path string) string {
 	if i := strings.LastIndexByte(path, '.'); strings.Count(path, ".") == 2 {
 		return path[:i]

@@ -110,7 +110,7 @@ func (v *vmids) takenBy(vmid int, what string) {
 
 // draw takes the lowest free VMID of the ranges, 0 if they are full. Nothing is
 // ever given back, so each range is walked once for all guests. Those to avoid come
-// last: what was left there may be gone by now, and if not it is said again.
+// last: the leftover may be gone by now, and if not it is reported again.
 func (v *vmids) draw(addr model.Address, ranges []model.VMIDRange) int {
 	if len(ranges) == 0 {
 		ranges = []model.VMIDRange{{From: minVMID, To: maxVMID}}

@@ -283,7 +283,7 @@ func beside(v reflect.Value, dir string) {
 // Set reports whether a file, the environment or a flag gives an attribute a value.
 func (c *Config) Set(path string) bool { return c.from[path] != "" }
 
-// ownDataDir is the data folder of agents of this user, where nothing else is said.
+// ownDataDir is the default data folder of agents of this user.
 func ownDataDir(env func(string) string) (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/lib/homestak-gitops", nil

@@ -92,7 +92,7 @@ func (j *jobs) change(do func(s *jobState)) error {
 	return err
 }
 
-// soon lets run look again.
+// soon wakes run.
 func (j *jobs) soon() {
 	select {
 	case j.wake <- struct{}{}:

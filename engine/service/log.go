@@ -82,7 +82,7 @@ type lineHandler struct {
 type logOutput struct {
 	mu   sync.Mutex
 	w    io.Writer
-	line bytes.Buffer // what the inner handler wrote of the record at hand
+	line bytes.Buffer // what the inner handler wrote of the present record
 }
 
 // Enabled is as slog.Handler wants it.

@@ -48,10 +48,10 @@ type Options struct {
 	NewKey func(comment string) (private, public string, err error)
 	// Machine is this machine, for commands on it. Nil: it is simulated, and runs none.
 	Machine guest.Machine
-	// Simulated takes the place of a network to the guests; see health.Prober. With it the
+	// Simulated replaces the network to the guests; see health.Prober. With it the
 	// host is not locked, since no other process can reach it. Nil: everything is real.
 	Simulated func(netip.Addr) error
-	// Network takes the place of the network between agents, and to nodes.
+	// Network replaces the network between agents, and to nodes.
 	Network Network
 	// File is the program that nodes get from the server. "": the running one.
 	File string

@@ -366,7 +366,7 @@ func (c *carrier) planOf(ctx context.Context, host, attributes, by string) (r wi
 	return r, err
 }
 
-// busyPoll is the interval at which a node that is being changed is looked at.
+// busyPoll is the interval at which a node that is being changed is checked.
 const busyPoll = 500 * time.Millisecond
 
 // noWayInto says why a node cannot be entered that has no spec.

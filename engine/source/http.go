@@ -96,7 +96,7 @@ func (c *httpConversation) Close() { c.x.stop() }
 // RoundTrip implements http.RoundTripper.
 func (c *httpConversation) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
-	req.Header.Set("User-Agent", "git/homestak-gitops") // some servers look for git there
+	req.Header.Set("User-Agent", "git/homestak-gitops") // some servers check for git there
 	c.answered = false
 	if req.URL.Scheme != "https" && !model.OnThisMachine(req.URL.Hostname()) {
 		return nil, c.x.fail(c.from.Fault(errNotGit, "it redirects to an unencrypted URL", "use its real URL", nil))

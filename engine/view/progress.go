@@ -33,7 +33,7 @@ type Progress struct {
 	running []running
 	took    map[work]workTime
 	left    int
-	drawn   bool // the live line stands on the terminal
+	drawn   bool // the live line is on the terminal
 }
 
 // work groups steps of similar duration.

@@ -26,7 +26,7 @@ type nesting struct {
 	stray int
 	deep  bool // a limit was crossed
 	long  bool // that of one text
-	body  bool // a line break ends an expression that stands in no bracket
+	body  bool // a line break ends an expression outside of brackets
 }
 
 type level struct {

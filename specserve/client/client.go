@@ -201,7 +201,7 @@ func (c *Client) exchange(ctx context.Context, limits clientLimits, method, path
 	defer watchdog.Stop()
 	body, err = io.ReadAll(&watched{io.LimitReader(answer.Body, most+1), func() { watchdog.Reset(limits.Idle) }})
 	if err == nil && ctx.Err() != nil {
-		err = ctx.Err() // the server may end its answer because we hang up: what is there is not all of it
+		err = ctx.Err() // the server may end its answer because we hang up: it is incomplete
 	}
 	if err != nil {
 		return 0, nil, nil, causeOf(ctx, err)

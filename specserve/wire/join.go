@@ -30,7 +30,7 @@ type Join struct {
 	// Key is a random secret of the machine, 64 hexadecimal digits: an answer that got lost is repeated for the same
 	// one, and for no other.
 	Key string `json:"key"`
-	// Proof takes the place of a token where a host of the site turns to another parent; see HandoverProof.
+	// Proof replaces a token if a host of the site asks another parent; see HandoverProof.
 	Proof string `json:"proof,omitempty"`
 }
 

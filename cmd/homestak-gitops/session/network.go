@@ -17,7 +17,7 @@ import (
 // Network is the network of a run with its hosts. The zero value is the real one.
 type Network struct {
 	Transport drivers.Transport
-	Reaches   func(netip.Addr) error // takes the place of probes; see health.Prober.Simulated
+	Reaches   func(netip.Addr) error // replaces probes; see health.Prober.Simulated
 	Observed  *Observed              // nil: the hosts are not twins of observed ones
 	Guests    *push.Config           // how guests are entered there; nil: as on the real network
 	Specs     specs                  // nil: this run serves no nodes

@@ -56,7 +56,7 @@ func get(path string, options ...string) []string {
 	return slices.Concat([]string{"pvesh", "get", path}, options, []string{"--output-format", "json"})
 }
 
-// The lists that steps look at.
+// The lists that steps read.
 func users() []string               { return get("/access/users", "--full", "1") }
 func roles() []string               { return get("/access/roles") }
 func accessList() []string          { return get("/access/acl") }

@@ -1,5 +1,5 @@
 // Package setup prepares a Proxmox VE node for an agent: a user with least roles and a token, a first site in a
-// repository, and the unit. Read looks at the host and returns a Plan, the steps that are missing. A Plan is printed as
+// repository, and the unit. Read reads the host and returns a Plan, the steps that are missing. A Plan is printed as
 // a script, or carried out. A Record on the host has what each step found and how to undo it.
 //
 // A step is data: commands of the host, files, and a look that shows the state of what it changes.
@@ -204,7 +204,7 @@ func writeFile(name, content string, mode fs.FileMode) error {
 	return os.Chmod(name, mode)
 }
 
-// push makes the first commit. A repository on the host is recreated: what is there is left from an earlier attempt. One
+// push makes the first commit. A repository on the host is recreated: its content is left from an earlier attempt. One
 // elsewhere that has commits is left as it is.
 func (s *Setup) push(ctx context.Context, p *Plan, files map[string][]byte) error {
 	work, err := os.MkdirTemp("", "homestak-gitops-")

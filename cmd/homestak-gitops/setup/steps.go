@@ -70,7 +70,7 @@ func (p *Plan) roles() []role {
 	return list
 }
 
-// Read looks at the host, and plans what is missing. It changes nothing. Its error has everything that must be decided
+// Read reads the host, and plans the missing steps. It changes nothing. Its error has everything that must be decided
 // by the owner first.
 func (s *Setup) Read(ctx context.Context) (*Plan, error) {
 	h, err := s.readHost(ctx)

@@ -19,7 +19,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim"
 )
 
-// Network makes the world the network of a run, with a parent for nodes in mode pull. Its end is that of the world.
+// Network makes the world the network of a run, with a parent for nodes in mode pull. It ends with the world.
 func (w *World) Network() session.Network {
 	p := &lazyParent{}
 	w.Others = p.dial

@@ -137,7 +137,7 @@ func (t *Trial) create(ctx context.Context) error {
 			return true, nil
 		}
 		if t.Report = p.Run(ctx); t.Report.Outcome == engine.Partly {
-			return ui.WithExitCode(ui.ExitFailed, ui.Unreported(t.Report)) // what is there is cleaned up, so nothing stays in part
+			return ui.WithExitCode(ui.ExitFailed, ui.Unreported(t.Report)) // all of it is cleaned up, so nothing stays in part
 		}
 		return ui.Because(ctx, ui.ExitOfPass(t.Report))
 	})

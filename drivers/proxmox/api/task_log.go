@@ -13,7 +13,7 @@ const (
 )
 
 // unexplained are exit statuses that name what failed, and not why: a program that ended, whose
-// own words stand in the task's log (qemu-server, QemuServer.pm, vm_start_nolock;
+// own text is in the task's log (qemu-server, QemuServer.pm, vm_start_nolock;
 // pve-container, LXC.pm, vm_start; pve-common, Tools.pm, run_command), or a backup, which
 // says of itself that there were errors (pve-manager, VZDump.pm, exec_backup).
 var unexplained = sync.OnceValue(func() *regexp.Regexp {

@@ -232,7 +232,7 @@ func (s *check) storagesFor(ctx context.Context, node string, uses []kind.Storag
 			o.Summary = fmt.Sprintf("there is no storage %q on node %s", u.Storage, node)
 			o.Detail = fmt.Sprintf("none of that name is switched on there%s: correct it here, or in the storage block of host %q; `pvesm status` on the node lists them", didYouMean(u.Storage, names), s.obs.Want.Host.Name)
 			s.found.Missing[u.Storage] = s.found.Missing[u.Storage] || node == s.obs.Host.Model.PVENode()
-		} else { // a disk that lies there already stays, and grows
+		} else { // a disk that exists stays, and grows
 			if u.Attr != "" {
 				o.Path = declared
 			}

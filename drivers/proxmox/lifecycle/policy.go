@@ -183,7 +183,7 @@ func (f *finalBackup) found(ctx context.Context) (string, error) {
 
 // make orders the backup and returns its volume once the storage shows it. Protected,
 // or the first backup of whatever guest gets this VMID next would prune it. Whatever the
-// mode, a guest that is stopped is backed up as it lies there; mode stop is refused though
+// mode, a stopped guest is backed up as it is; mode stop is refused though
 // while the HA manager has not yet noted that the guest shall be stopped, and snapshot is
 // not (PVE/VZDump.pm, exec_backup_task).
 func (f *finalBackup) make(ctx context.Context) (string, error) {

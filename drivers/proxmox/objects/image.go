@@ -249,7 +249,7 @@ func listImages(ctx context.Context, obs *kind.Observation) (model.Observed, err
 	return out, nil
 }
 
-// imagesOn are the wanted images that are to lie on a storage, as some content.
+// imagesOn are the wanted images of a storage with a content type.
 func imagesOn(w *model.Want, storage, content string) []model.Address {
 	out := []model.Address{}
 	for _, addr := range w.State.Addresses() {
@@ -354,7 +354,7 @@ func download(ctx context.Context, h *kind.Host, to string, want *Image, fields 
 	return h.API.Upload(ctx, to+"/upload", fields, all, all.Size)
 }
 
-// hasVolume reports whether a whole file of that name lies there: PVE downloads
+// hasVolume reports whether there is a whole file of that name: PVE downloads
 // under another name and renames it when it is complete and its checksum right
 // (pve-common, Tools.pm, download_file_from_url).
 func hasVolume(ctx context.Context, h *kind.Host, node string, want *Image) (bool, error) {

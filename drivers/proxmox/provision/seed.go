@@ -38,7 +38,7 @@ func (p patch) setCloudInitDrive(v guest.VMTarget, cfg api.GuestConfig) {
 const (
 	// agentPatience is the time that a creation waits for the first boot, to remove the seed at once.
 	agentPatience = 2 * time.Minute
-	// agentPoll is the pause between two looks at it.
+	// agentPoll is the pause between two checks of it.
 	agentPoll = 5 * time.Second
 )
 

@@ -321,7 +321,7 @@ func (w *World) Declare(name string, t *guest.Template) {
 	w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: t}
 }
 
-// Examine lets the doctor look at the host of the world; the edit may change how.
+// Examine has the doctor check the host of the world; the edit changes its options.
 func (w *World) Examine(edit func(*doctor.Doctor)) []doctor.Check {
 	w.T.Helper()
 	want, found := w.Site.Want("father")

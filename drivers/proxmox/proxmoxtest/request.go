@@ -23,7 +23,7 @@ const maxBody = 512 << 10
 // ValidateRequest is for tests of a client: it says what PVE would object to in
 // an outgoing request before any code of a method runs, and what PVE would
 // silently take for something else. It names everything it finds. The request
-// stays as it was: a body that was read is put back.
+// stays as it was: a body that was read is restored.
 //
 // The newest PVE is asked; ValidateRequestFor asks another one.
 func ValidateRequest(r *http.Request) error { return ValidateRequestFor("", r) }

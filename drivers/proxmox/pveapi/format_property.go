@@ -8,7 +8,7 @@ import (
 )
 
 // propertyFormat is a format that is a property string. validate, if there is
-// one, looks at the members together once each of them is fine.
+// one, checks the members together once each of them is valid.
 type propertyFormat struct {
 	members  map[string]*Value
 	validate func(version string, members map[string]string) error
@@ -205,7 +205,7 @@ func cpuMembers() map[string]*Value {
 }
 
 // checkCPU is validate_vm_cpu_conf in QemuServer/CPUConfig.pm. Models named
-// custom-* stand in a file of the cluster; whether one is there is not known
+// custom-* are in a file of the cluster; whether one is there is not known
 // here.
 func checkCPU(version string, members map[string]string) error {
 	model := members["cputype"]

@@ -176,7 +176,7 @@ func (r *Rule) groups(values map[string]any, has func(path, priv string) bool) (
 }
 
 // modify says who may change the access list of a path: a privilege of its own,
-// or the one that allocates what lies there (check_perm_modify in
+// or the one that allocates its volume (check_perm_modify in
 // PVE/RPCEnvironment.pm).
 func modify(path string, has func(path, priv string) bool) (ok bool, failedPath string, failedPrivs []string) {
 	privs := []string{"Permissions.Modify"}

@@ -40,7 +40,7 @@ type Value struct {
 	Requires      string   `json:"requires"`      // Another parameter that must be given too.
 	TypeProperty  string   `json:"typeProperty"`  // The parameter that selects a subtype, and
 	InstanceTypes []string `json:"instanceTypes"` // the subtypes in which this one exists.
-	InPath        bool     `json:"path"`          // The value stands in the URL.
+	InPath        bool     `json:"path"`          // The value is a part of the URL.
 	// Since is the first PVE version that has the value: "9.0", "9.1" or "9.1.2"
 	// (later than 9.1.1); empty means 8.4 has it already. Until is the last version
 	// that has it: "8.4" for what PVE 9 dropped, else empty.

@@ -21,7 +21,7 @@ const mostRead = "67108864"
 const tooLarge = "a file of more than 64 MiB"
 
 // files is files with a given content. One that was there before us is kept aside, and is
-// put back when the spec drops the file.
+// restored when the spec drops the file.
 var files = Of[map[string]file]{
 	Name: "files", Doc: "Files with a given content.",
 	Paths: []string{"config.file"},

@@ -204,8 +204,8 @@ func aptLists(words string, n int) string {
 		`fi`)
 }
 
-// aptReplaces is the function replaces PACKAGE NEW...: which of the new packages takes the place of one that is installed, as
-// packages that do so declare it (Debian Policy, 7.6.2): it conflicts with it and replaces it, by its name or by one that it provides.
+// aptReplaces is the function replaces PACKAGE NEW...: which of the new packages replaces an installed one, as
+// packages that do so declare it (Debian Policy, 7.6.2): Conflicts and Replaces name it, or a name that it provides.
 const aptReplaces = `replaces() {
   _names=" $1 $(dpkg-query -W -f='${Provides}' -- "$1" 2>/dev/null | sed -e 's/([^)]*)//g' -e 's/,/ /g') "
   shift

@@ -75,7 +75,7 @@ func (r *resolver) resolve(node *model.Node, exists bool) {
 // unknown reports whether a value may be empty because it is that of a secret which is not known here.
 func (r *resolver) unknown(value string) bool { return value == "" && len(r.declared.Missing) > 0 }
 
-// secretf is errorf for what is said about the value of a secret.
+// secretf is errorf for findings about the value of a secret.
 func (r *resolver) secretf(summary, detail string, what any, args ...any) {
 	r.secrets = append(r.secrets, diag.Errorf(r.declared.At, fmt.Sprintf(summary, what), detail, args...))
 }

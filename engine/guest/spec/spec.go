@@ -235,7 +235,7 @@ func (f *File) Bytes() string {
 	return string(content)
 }
 
-// Read takes a document, and completes what does not stand in it.
+// Read parses a document, and completes what it lacks.
 func Read(document []byte) (*Spec, error) {
 	var s Spec
 	if err := json.Unmarshal(document, &s); err != nil {
@@ -448,7 +448,7 @@ func (i *Identity) FQDN() string {
 	return i.Hostname + "." + i.Domain
 }
 
-// OwnAddress stands in HostsLine for the address that only the machine itself knows.
+// OwnAddress is the placeholder in HostsLine for the address that only the machine itself knows.
 const OwnAddress = "(its address)"
 
 // HostsLine is the line of /etc/hosts for a node, as Debian's installer writes it

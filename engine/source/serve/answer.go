@@ -161,7 +161,7 @@ func (a *answer) parcel() parcel {
 	send, known := map[plumbing.Hash]bool{}, map[plumbing.Hash]bool{}
 	for id := range a.wanted {
 		if has[id] != nil {
-			if a.req.depth > 0 && a.req.shallows[id] { // what is deepened lies below it
+			if a.req.depth > 0 && a.req.shallows[id] { // the commits to add are below it
 				known[id] = true
 			}
 			continue
