@@ -451,7 +451,7 @@ func TestManyDeadGuestsDoNotHoldUpAnAgent(t *testing.T) {
 	}
 }
 
-// Who waits for the checks of another guest is told as the one that waits.
+// A guest that waits for the checks of another one is reported as waiting.
 func TestWaitingForTheWriteLockIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := enginetest.NewInn()

@@ -292,7 +292,7 @@ func TestTheTimeOfAStepComesFromTheManifest(t *testing.T) {
 	})
 }
 
-// A removal that restores the final backup is not cut short: it would begin anew in each pass.
+// A removal that restores the final backup is not cut short: otherwise each pass would begin it again.
 func TestARemovalWithARestoreHasTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &enginetest.Host{}
@@ -331,7 +331,7 @@ func TestTheTimeOfAStepBesideTheManifests(t *testing.T) {
 	})
 }
 
-// A person who looks at the plan for an hour is no hour of work.
+// An hour in which a person reads the plan is not an hour of work.
 func TestAskingIsNotCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), &enginetest.Host{})

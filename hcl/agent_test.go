@@ -21,7 +21,7 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
 )
 
-// Each archive of testdata/agent is an agent.hcl, with what is said of it in "want".
+// Each archive of testdata/agent is an agent.hcl, with its findings in "want".
 func TestAgentFindings(t *testing.T) {
 	archives, err := filepath.Glob("testdata/agent/*.txtar")
 	require.NoError(t, err)

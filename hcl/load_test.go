@@ -535,7 +535,7 @@ manifest "m" {
 	require.Equal(t, `It is not allowed in node "cache": the guest agent is a program for VMs, and a container needs none. Leave it out.`, found[i].Detail)
 }
 
-// A node's check stands in place of the one that its spec has under the same name, and
+// A node's check replaces the one that its spec has under the same name, and
 // each knows where it is declared.
 func TestChecksOfANode(t *testing.T) {
 	site, found := hcl.Load(files("site.hcl", checkSite+`

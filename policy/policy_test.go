@@ -364,7 +364,7 @@ func TestEval(t *testing.T) {
 	require.ErrorContains(t, err, "read the input")
 }
 
-// Nothing that stands in a file of policies may end the process, or be taken for leave.
+// No content of a policy file may end the process, or count as permission.
 func FuzzCompile(f *testing.F) {
 	for _, text := range policy.Shipped() {
 		f.Add(text)

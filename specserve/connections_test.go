@@ -175,7 +175,7 @@ func wide() connectionBounds {
 	return connectionBounds{Total: 100, PerClient: 100, Unverified: 100, Idle: 5 * time.Second}
 }
 
-// The client with the most unverified connections gives way: by its oldest that is idle, else by its oldest.
+// The client with the most unverified connections loses one: its oldest idle one, else its oldest.
 func TestS4TheBusiestClientGivesWay(t *testing.T) {
 	b := wide()
 	b.Unverified = 5
@@ -205,7 +205,7 @@ func TestS4TheBusiestClientGivesWay(t *testing.T) {
 	require.NoError(t, slow.c.Close(), "also after it had to be closed")
 }
 
-// verifiedConnection connections have slots of their own. They give way to nothing while a request is under way.
+// verifiedConnection connections have slots of their own. They are not closed during a request.
 func TestS4ReservedSlots(t *testing.T) {
 	b := wide()
 	b.Total, b.Unverified, b.PerClient = 5, 3, 4

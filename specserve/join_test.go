@@ -35,7 +35,7 @@ func TestWaitingHosts(t *testing.T) {
 }
 
 // Only a machine that joined under a name that the site does not have waits for a commit. A host of another parent, and a nested
-// child that left, are told something else.
+// child that left, get another answer.
 func TestWaitingForACommit(t *testing.T) {
 	s := serveLimits(t, unlimited())
 	tree, needs := withChild()

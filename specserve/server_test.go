@@ -803,7 +803,7 @@ func TestS4IdleConnections(t *testing.T) {
 			for range l.ConnectionsPerClient {
 				c, err := d.DialContext(t.Context(), "tcp", s.addr)
 				if err != nil {
-					continue // it had to give way at once
+					continue // it was closed at once
 				}
 				t.Cleanup(func() { _ = c.Close() })
 				if _, err = io.WriteString(c, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"); err == nil {

@@ -356,7 +356,7 @@ func TestSilentAndTricklingClients(t *testing.T) {
 	require.Equal(t, map[string]int{"silent": 10, "silent, cut": 10, "TLS, cut": 10, "header, cut": 10, "chunks, cut": 10, "request, cut": 10}, count)
 }
 
-// One address has so many connections and no more: a further one takes the place of its oldest that is idle. Another
+// One address has so many connections and no more: a further one replaces its oldest idle one. Another
 // address is not concerned.
 func TestConnectionsOfOneClient(t *testing.T) {
 	l := unlimited()

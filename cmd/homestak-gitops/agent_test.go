@@ -55,7 +55,7 @@ func newAgentStage(t *testing.T, cfg pve.Config, n int) *agentStage {
 	return s
 }
 
-// commit commits the site as it lies there; the branch of a fresh repository is master.
+// commit commits the folder of the site; the branch of a fresh repository is master.
 func (s *agentStage) commit(t *testing.T, message string) {
 	t.Helper()
 	repo, err := git.PlainOpen(s.site)

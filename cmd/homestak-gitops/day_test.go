@@ -37,7 +37,7 @@ type day struct {
 	dark   atomic.Bool // the host answers nothing but 595
 	agent  *agent.Agent
 	data   string
-	cores  map[string]int // of each node that is wanted, by its name
+	cores  map[string]int // of each wanted node, by name
 	pushed string         // newest commit that is good
 	names  int            // given so far
 }

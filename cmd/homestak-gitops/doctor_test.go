@@ -41,7 +41,7 @@ var updateDoctor = flag.Bool("update-doctor", false, "write what doctor says int
 //	admin NAME METHOD PATH K=V... what the administrator of the host does
 //	lock NAME VMID LOCK           a task died and left this lock
 //	put NAME VMID GUEST [ct] [template]   create an unmanaged guest
-//	doctor CODE ARG...            run it, look at its exit code, keep what it says in out
+//	doctor CODE ARG...            run it, check its exit code, keep its output in out
 func TestDoctorScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/doctor",

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 //
 //	pve NAME [task=TIME] [guests=N] [fault=FAULT] [download=DOWNLOAD]…
 //	                                  serve a host, and write site/hosts/NAME.hcl and site/secrets.yaml for it
-//	exits CODE PROGRAM ARG...         run a program and look at its exit code
+//	exits CODE PROGRAM ARG...         run a program and check its exit code
 //	guests NAME [GUEST...]            the host holds just these guests (VMID:name)
 //	hand NAME set|stop|delete|add …   change the host behind everybody's back
 //	quiet NAME                        the host got no request that writes since the last time

@@ -164,7 +164,7 @@ func TestSimServesUntilItIsInterrupted(t *testing.T) {
 	require.Empty(t, e.err.String())
 }
 
-// Every key of a document is there, and is said to be there by cli.md.
+// Every key of a document is present and documented.
 func keysOf(t *testing.T, doc string) []string {
 	t.Helper()
 	var m map[string]any

@@ -137,7 +137,7 @@ func TestHistoryTable(t *testing.T) {
 	require.Contains(t, stderr, "nothing is known of \"nobody\"")
 }
 
-// What an agent left is told as far as it goes.
+// The stored state of an agent is shown as far as it goes.
 func TestLeftBehind(t *testing.T) {
 	t.Parallel()
 	f, _ := aPast(t)

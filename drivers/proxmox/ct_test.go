@@ -588,7 +588,7 @@ var byHand = map[string]string{
 }
 
 // TestEveryKeyOfAContainer: what the files say of any key is there after one apply;
-// changed or deleted by hand it is found, by the name it has in the files, and put back.
+// changed or deleted by hand it is found, by the name it has in the files, and reverted.
 func TestEveryKeyOfAContainer(t *testing.T) {
 	m, _, _ := pveapi.Lookup("PUT", "/nodes/n/lxc/100/config")
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {

@@ -495,7 +495,7 @@ func TestWarningsAreNotFailures(t *testing.T) {
 
 // PVE deals with the keys of one change in the order of a hash, and writes each before it
 // looks at the next (qemu-server, PVE/API2/Qemu.pm, $update_vm_api). A disk that cannot
-// be made leaves any of the others behind, made or not made. So these stories are told
+// be made leaves any of the others behind, made or not made. So these stories are run
 // of many machines: of each the order is another one.
 
 const machines = 12

@@ -277,7 +277,7 @@ func TestAnAgentThatMayRunNothing(t *testing.T) {
 	})
 }
 
-// A command that runs on is asked for again; who gives up is told so at once.
+// A command that still runs is polled again; a cancelled caller returns at once.
 func TestACommandThatRunsOn(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
@@ -301,7 +301,7 @@ func TestACommandThatRunsOn(t *testing.T) {
 	})
 }
 
-// The end of a command is told once. Where that answer was lost, it is said and no more.
+// PVE reports the end of a command once. If that answer is lost, the outcome is unknown.
 func TestALostEndOfACommand(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)

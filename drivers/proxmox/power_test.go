@@ -194,7 +194,7 @@ func TestLockFileOfTheCleanup(t *testing.T) {
 }
 
 // TestLockFileIsAwaitedOnce: where a task that began after ours was planned holds the lock
-// file of a VM for long, the wait for it is not begun anew by what tries steps again.
+// file of a VM for long, a retried step does not begin the wait for it again.
 func TestLockFileIsAwaitedOnce(t *testing.T) {
 	var w *world
 	inUse := false
@@ -713,7 +713,7 @@ func TestWorkOfTheHAManagerIsLeftToIt(t *testing.T) {
 		require.True(t, w.Guest(10000).Running)
 		w.Converged()
 
-		// Stopped by hand through the API it stays stopped: that is drift, and is put back.
+		// Stopped by hand through the API it stays stopped: that is drift, and is reverted.
 		_, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/10000/status/stop", nil)
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
@@ -751,7 +751,7 @@ func TestStateOfTheHAManagerMayBeOld(t *testing.T) {
 	})
 }
 
-// TestHAManagerThatGaveUp is said with its way back, and no start is tried.
+// TestHAManagerThatGaveUp is reported with the way back, and no start is tried.
 func TestHAManagerThatGaveUp(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		managed(w, nil)

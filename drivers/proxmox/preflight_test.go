@@ -285,7 +285,7 @@ func TestADiskThatLiesThereGrows(t *testing.T) {
 		w.Apply()
 		w.Root(http.MethodPut, "/storage/local-zfs", url.Values{"content": {"rootdir"}})
 		w.VM("db").Disks[0].Size = 4
-		w.VM("db").NICs = []guest.NIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr0"}} // so that the host is looked at
+		w.VM("db").NICs = []guest.NIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr0"}} // so that the host is read
 		w.Apply()
 		w.Converged()
 		w.VM("db").Disks = append(w.VM("db").Disks, guest.Disk{Name: "more", Size: 1, Storage: "local-zfs"})

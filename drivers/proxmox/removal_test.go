@@ -526,7 +526,7 @@ func TestAVolumeThatIsLeftIsNamed(t *testing.T) {
 	for name, c := range map[string]struct {
 		storage, file string
 		free          string
-		status        int // of the look at a guest that is not there
+		status        int // of a read of a guest that does not exist
 	}{
 		"logical volume": {"local-lvm", "vm-10000-cloudinit", "pvesm free STORAGE:vm-10000-cloudinit", 0},
 		"file":           {"files", "vm-10000-cloudinit.qcow2", "pvesm free STORAGE:10000/vm-10000-cloudinit.qcow2", 0},

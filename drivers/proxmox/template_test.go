@@ -129,7 +129,7 @@ func TestTemplateWithNewContent(t *testing.T) {
 	})
 }
 
-// TestKeysOfAContainerAreOfItsBirth: later ones cannot reach it, and that is said.
+// TestKeysOfAContainerAreOfItsBirth: later ones cannot reach it, and a warning says so.
 func TestKeysOfAContainerAreOfItsBirth(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.ct("cache", nil)
@@ -238,7 +238,7 @@ func (w *world) volumesOf(storage string, vmid int) []string {
 }
 
 // templateLife makes a template, a full and a linked clone, removes the linked one,
-// makes the template anew from a new image, and takes all away.
+// recreates the template from a new image, and removes all.
 func templateLife(t *testing.T, r *storyRun) {
 	t.Helper()
 	c := withTank()
@@ -481,7 +481,7 @@ func TestCopyOfATemplateIsUnmanaged(t *testing.T) {
 	})
 }
 
-// TestLinkedCloneOfANamedTemplate lies where that lies, whatever the host's storage is.
+// TestLinkedCloneOfANamedTemplate is on the storage of the template, whatever the host's storage is.
 func TestLinkedCloneOfANamedTemplate(t *testing.T) {
 	inTime(t, withTank(), func(t *testing.T, w *world) {
 		w.TemplateOn("father", "tank", 9000, "golden")

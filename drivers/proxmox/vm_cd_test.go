@@ -188,7 +188,7 @@ func TestDiskBesideCDDrives(t *testing.T) {
 }
 
 // TestImageInADrive: an ISO that the site declares is downloaded before its machine is
-// made, goes in anew when its content is another, and is removed with its block.
+// made, is inserted again when its content changes, and is removed with its block.
 func TestImageInADrive(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		addr := model.Address{Kind: "image", Name: "drivers"}

@@ -607,7 +607,7 @@ func TestHotplugThatFailsIsPending(t *testing.T) {
 	})
 }
 
-// TestSeedingIsSaid: what makes cloud-init start anew is named, and nothing else is.
+// TestSeedingIsSaid: changes that make cloud-init run again are named, and no others.
 func TestSeedingIsSaid(t *testing.T) {
 	const sentence = "as on a new machine"
 	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
@@ -678,7 +678,7 @@ func TestAChangedDigestIsReadAgain(t *testing.T) {
 	const other = "local-lvm:vm-10000-disk-9,size=5G"
 	for what, of := range map[string]struct {
 		do         func(*guest.VM)
-		key, value string // what we look at
+		key, value string // of the configuration
 	}{
 		"/config":    {func(v *guest.VM) { v.Cores = 4 }, "cores", "7"},
 		"/resize":    {func(v *guest.VM) { v.Disks[0].Size = 7 }, "scsi1", other},
@@ -814,7 +814,7 @@ func TestEveryKeyConvergesOnce(t *testing.T) {
 	})
 }
 
-// TestEveryKeyChangedByHandIsFound by its own name and by no other, and put back.
+// TestEveryKeyChangedByHandIsFound under its own name and no other, and is reverted.
 func TestEveryKeyChangedByHandIsFound(t *testing.T) {
 	inTime(t, twoStorages(), func(t *testing.T, w *world) {
 		fullHouse(w)

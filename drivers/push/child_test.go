@@ -273,7 +273,7 @@ func TestAnAgentIsInstalled(t *testing.T) {
 	require.Empty(t, m.sh("ls -A /usr/local/bin | grep -v '^homestak-gitops$' || :"), "nothing is left beside the program")
 }
 
-// Whatever is changed on the machine is called by its name, and put back.
+// Every change on the machine is named, and reverted.
 func TestDifferencesOfAChildAreReverted(t *testing.T) {
 	for what, c := range map[string]struct {
 		line string

@@ -96,7 +96,7 @@ func TestAMachineThatIsToBecomeAHost(t *testing.T) {
 	require.Equal(t, []string{"nginx"}, w.holds["a"])
 }
 
-// firstActions are those of a plan; a step about the inside of what is there is an update.
+// firstActions are those of a plan; a step about the inside of an existing guest is an update.
 func firstActions(p *plan.Plan) []string {
 	out := actions(p)
 	for i, a := range out {

@@ -15,7 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// hub stands in for the server of a parent.
+// hub is a fake server of a parent.
 type hub struct {
 	*httptest.Server
 	pin     wire.Pin

@@ -188,7 +188,7 @@ func TestANodeThatLosesItsSpec(t *testing.T) {
 	require.Empty(t, found)
 	require.Equal(t, "the guest is declared off", r2.Deferred)
 
-	// One that cannot be entered as its spec said: what stays is said.
+	// One that cannot be entered as its spec said: a warning says what stays.
 	was.Specs = map[string]*model.Spec{"base": {Name: "base", Access: &model.Access{Via: model.ViaExec}}}
 	r = pass(was)
 	require.Empty(t, r.Plan.Steps)

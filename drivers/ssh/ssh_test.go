@@ -613,7 +613,7 @@ func TestS7AnEndlessProfile(t *testing.T) {
 // hostileText drives terminals, is a format, and is long.
 var hostileText = strings.Repeat("%s%n\x1b]0;owned\x07\u202e ", 10_000)
 
-// TestS7HostileBanners: what a server says before it lets a user in goes nowhere.
+// TestS7HostileBanners: the banner of a server is dropped.
 func TestS7HostileBanners(t *testing.T) {
 	s, cfg := newServer(t)
 	s.before, s.banner = strings.Repeat(hostileText[:200]+"\r\n", 1000), hostileText

@@ -236,7 +236,7 @@ func TestADeniedCommitIsCheckedAgain(t *testing.T) {
 	})
 }
 
-// What denies a commit as a whole is told before what keeps single steps back.
+// Denials of a whole commit are reported before those that withhold single steps.
 func TestDenialsComeFirst(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("good", boxes(map[string]int{"a": 1}))
@@ -1113,7 +1113,7 @@ func TestAReceiptListsWhatWasDone(t *testing.T) {
 	require.False(t, ok, "nothing was begun")
 }
 
-// A receipt lies about for years: what is secret, what is unmanaged and the lines of
+// A receipt is kept for years: secrets, unmanaged guests and the lines of
 // the files have no place in it.
 func TestAReceiptHoldsNoSecret(t *testing.T) {
 	const secret = "correct horse"

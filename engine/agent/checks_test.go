@@ -266,7 +266,7 @@ func TestAStormOfChecks(t *testing.T) {
 	})
 }
 
-// A check that hangs holds up neither the others nor a pass, and ends by its own time.
+// A check that hangs delays neither the others nor a pass, and ends at its own limit.
 func TestAHungCheck(t *testing.T) {
 	inTown(t, func(w *world, at *town) {
 		gate := make(chan struct{})

@@ -571,7 +571,7 @@ func TestS7ClockBetweenTwoRuns(t *testing.T) {
 					w.pass(time.Second)
 					require.Equal(t, fmt.Sprintf("a=%d", run+1), w.holds())
 
-					// A commit is in force within a poll, and what is changed by hand is put back by the next full check.
+					// A commit is in force within a poll, and a change by hand is reverted by the next full check.
 					next := fmt.Sprintf("c%d", run+2)
 					w.repo.push(next, boxes(map[string]int{"a": run + 2}))
 					require.Equal(t, next, w.pass(67*time.Second).Converged.ID)

@@ -142,7 +142,7 @@ func (r *repo) load(ctx context.Context, c model.Commit) engine.Desired {
 	return d
 }
 
-// eye is a host that counts how often it is looked at.
+// eye is a host that counts how often it is observed.
 type eye struct {
 	*enginetest.Host
 	mu    sync.Mutex

@@ -1061,7 +1061,7 @@ type busyError struct{ error }
 
 func (busyError) Temporary() bool { return true }
 
-// Every task of a step stands in its result: of each try, and of the way back.
+// The result of a step has every task: of each try, and of the rollback.
 func TestResultsNameTheTasksOfTheHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0

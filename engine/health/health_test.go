@@ -331,7 +331,7 @@ func TestN12ATryThatIsCutOffIsNotTheCause(t *testing.T) {
 	})
 }
 
-// What no waiting mends is not waited for.
+// A failure that cannot pass is not waited for.
 func TestHopelessIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &machine{address: func() (guest.Address, error) {

@@ -193,7 +193,7 @@ func TestExport(t *testing.T) {
 	require.ErrorContains(t, err, "43 characters")
 }
 
-// Receipts of a version that did not sign are proved by the chain, and are said to be unsigned; after a signed one, none is.
+// Receipts of a version that did not sign are proved by the chain, and are reported as unsigned; after a signed one, none is accepted.
 func TestReceiptsFromBeforeTheSignatures(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir)

@@ -444,7 +444,7 @@ func TestUsualForgetsWhatIsOld(t *testing.T) {
 	require.Equal(t, 7*time.Second, l.Usual("vm", "create"))
 }
 
-// Whatever lies in the folder: it is read, or named, or left aside.
+// Every file in the folder is read, named, or ignored.
 func FuzzFiles(f *testing.F) {
 	for _, seed := range []string{
 		"", "{", "null", "[]", `{"version":1}`, `{"version":1,"suspended":[{"manifest":"web","until":null}],"spent":-3}`,

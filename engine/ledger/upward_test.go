@@ -40,7 +40,7 @@ func TestReceiptsGoUp(t *testing.T) {
 	_, err := child.Write(attempt(10))
 	require.NoError(t, err)
 	sendTo(t, child, parent, "inner")
-	_, err = child.Write(attempt(11)) // takes the place of the one before
+	_, err = child.Write(attempt(11)) // replaces the one before
 	require.NoError(t, err)
 	at = sendTo(t, child, parent, "inner")
 	require.Equal(t, 10, intact(t, at).Intact)

@@ -24,7 +24,7 @@ func TestGuards(t *testing.T) {
 		steps      []string
 		findings   []string
 		unknown    []string
-		lies       bool // a mark says more than is true, so that the world seems broken afterwards
+		lies       bool // a mark claims too much, so that the result seems broken afterwards
 	}{
 		"an unmanaged guest has the place of a declared one": {
 			want: state(guest("vm.a", 0, &VM{}), guest("vm.child", 0, &VM{}, "vm.a"), guest("vm.grandchild", 0, &VM{}, "vm.child"), guest("vm.other", 0, &VM{})),
@@ -368,7 +368,7 @@ func TestAChildIsNotDestroyedByName(t *testing.T) {
 	}
 }
 
-// What takes the place of a child waits for it, without an error.
+// The replacement of a child waits for it, without an error.
 func TestTheReplacementOfAChildWaits(t *testing.T) {
 	in := input(state(guest("vm.new", 100, &VM{}), guest("vm.on-it", 0, &VM{}, "vm.new"), guest("vm.beside", 0, &VM{})), state(child("vm.inner", 100, "refuse", &VM{})))
 	p := Make(in)

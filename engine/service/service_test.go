@@ -43,7 +43,7 @@ type released struct {
 func (r released) Release() { *r.times++ }
 
 // Between two passes connections are kept: the driver of the host stays the same one, and
-// reads the files of the commit at hand.
+// reads the files of the present commit.
 func TestAHostIsOpenedOnce(t *testing.T) {
 	made, closed := 0, 0
 	s := &hosts{

@@ -56,7 +56,7 @@ func summaries(d engine.Desired) []string {
 	return out
 }
 
-// What an agent reads: a commit, of which its rules are told everything that is known.
+// An agent reads a commit, and gives its rules everything that is known of it.
 func TestRulesGetCommitAndPass(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	commit := model.Commit{

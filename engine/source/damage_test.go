@@ -418,7 +418,7 @@ func TestKilledAtAnyChangeOfTheCopy(t *testing.T) {
 	}
 }
 
-// A copy that something else damaged is thrown away and fetched anew, and that is said.
+// A damaged copy is moved aside and fetched again, and the log says so.
 func TestDamagedCopies(t *testing.T) {
 	t.Parallel()
 	remote := sourcetest.New(t)

@@ -142,7 +142,7 @@ func TestADeltaThatBecomesTooMuch(t *testing.T) {
 	require.ErrorIs(t, err, objects.ErrTooLarge)
 }
 
-// What a pack says of itself may be a lie: it costs neither memory nor the local copy.
+// The header of a pack may be false: that costs neither memory nor the local copy.
 func TestPacksThatLie(t *testing.T) {
 	blob := raw{plumbing.BlobObject, []byte("x")}
 	id := idOf(blob)

@@ -19,7 +19,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 )
 
-// TestBrowser has a real browser look at every view: make web. HOMESTAK_BROWSER names it.
+// TestBrowser shows every view in a real browser: make web. HOMESTAK_BROWSER names it.
 func TestBrowser(t *testing.T) {
 	browser := os.Getenv("HOMESTAK_BROWSER")
 	if browser == "" {

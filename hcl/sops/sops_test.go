@@ -166,7 +166,7 @@ func refused(t *testing.T, data []byte, k *sops.Keys) diag.List {
 	return found
 }
 
-// What people and merges do to a file, each with what is said about it.
+// Edits by people and merges, each with its error.
 func TestFindings(t *testing.T) {
 	plain := string(read(t, "plain.sops.yaml"))
 	line := func(of string) string {

@@ -3,7 +3,7 @@
 //
 // The files are read with go/parser. Asking the go command instead would give a
 // result that the test cache takes for unchanged when another package changes; the
-// files that a test opens are part of what the cache looks at.
+// files that a test opens are inputs of the test cache.
 package arch_test
 
 import (
@@ -33,7 +33,7 @@ type source struct {
 
 func (f source) pkg() string { return path.Dir(f.path) }
 
-// forTests reports whether the file belongs to what looks at the whole from outside.
+// forTests reports whether the file belongs to the tests of the whole program.
 func (f source) forTests() bool { return strings.HasPrefix(f.path, "test/") }
 
 func (f source) imports() []string {

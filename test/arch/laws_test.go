@@ -101,7 +101,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "cmd/homestak-gitops", may: []string{"cmd/homestak-gitops/session", "cmd/homestak-gitops/setup", "cmd/homestak-gitops/sim", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/ui", "drivers", "drivers/local", "drivers/proxmox", "drivers/proxmox/api", "drivers/proxmox/doctor", "drivers/proxmox/importer", "drivers/proxmox/observation", "drivers/push", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/guest/converge", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "engine/web", "hcl", "policy", "specserve/daemon", "specserve/keys", "specserve/node", "specserve/wire"}, tests: []string{"drivers/proxmox/proxmoxtest", "engine/control/controltest", "engine/enginetest", "engine/source/sourcetest", "hcl/sops/sopstest", "sim", "sim/pve", "sim/pve/simtest"}}, // the table that every request of a script is held against; a repository to push to
 }...)
 
-// The folders of test/ hold what looks at the whole: these laws, the stories, the
+// The folders of test/ contain tests of the whole program: these laws, the stories, the
 // measurements. They may use everything, and nothing else may use them.
 
 // library is a module of others, or a part of one, and who may use it.
@@ -276,7 +276,7 @@ func libraryLaw(tree []source) []string {
 	return out
 }
 
-// owns reports whether a package is an owner, or lies below one that is written as "hcl/...".
+// owns reports whether a package is an owner, or is below one that is written as "hcl/...".
 func owns(owner, pkg string) bool {
 	folder, whole := strings.CutSuffix(owner, "/...")
 	return pkg == folder || whole && strings.HasPrefix(pkg, folder+"/")
@@ -306,7 +306,7 @@ func nameLaw(tree []source) []string {
 	return out
 }
 
-// kindLaw looks at the packages of the driver for values of type kind.Of[…] and compares
+// kindLaw searches the packages of the driver for values of type kind.Of[…] and compares
 // them with what the function table returns.
 func kindLaw(tree []source) []string {
 	const driver = "drivers/proxmox"

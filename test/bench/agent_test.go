@@ -156,7 +156,7 @@ func (a *agentProcess) ask(method, path string, into any) error {
 	return json.NewDecoder(res.Body).Decode(into)
 }
 
-// looks lets it look at repository and host once, and waits for the end of that. It
+// looks has it check repository and host once, and waits for the end of that. It
 // must be a check that finds nothing to do.
 func (a *agentProcess) looks() {
 	var pass agent.PassStatus
@@ -340,7 +340,7 @@ func (p *published) lag(a *agentProcess, host *server, hook bool, node, tag stri
 	return t.FirstWrite.Sub(pushed)
 }
 
-// nothingNew is P10: a look at a repository in which nothing changed, over https,
+// nothingNew is P10: a poll of a repository in which nothing changed, over https,
 // beside git's own. The floor is one request for what the server tells of its
 // branches, over a connection that is kept.
 func (m *meter) nothingNew() {

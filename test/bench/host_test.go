@@ -218,7 +218,7 @@ func (f *firstWrite) see(r *http.Request) (status int, apply bool) {
 	return 0, false
 }
 
-// take gives the time, and begins anew.
+// take returns the time, and starts again at zero.
 func (f *firstWrite) take() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -252,7 +252,7 @@ func (l *lookout) see(r *http.Request) (status int, apply bool) {
 	return 0, false
 }
 
-// take returns how long the end of each task went unseen, and begins anew. An end that was not asked for by now is left out.
+// take returns how long the end of each task went unseen, and starts again at zero. An end that was not asked for by now is left out.
 func (l *lookout) take(tasks []pve.Task) []time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -141,7 +141,7 @@ func (m *meter) spoke(n int, a *agentProcess, hub *agent.ServerStatus) *spoke {
 	return x
 }
 
-// check makes a look at the repository due.
+// check makes a poll of the repository due.
 func (x *spoke) check() {
 	select {
 	case x.due <- struct{}{}:

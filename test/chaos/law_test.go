@@ -323,7 +323,7 @@ func (s reasons) add(addr string, r reason) {
 	}
 }
 
-// standing tells what stands in the way of whom.
+// standing returns which obstacles each address has.
 func (w *world) standing(snap pve.Snapshot) reasons {
 	out, site, have := reasons{}, w.site(), managed(snap)
 	for _, n := range site.nodes {
@@ -523,7 +523,7 @@ func (w *world) present(out reasons, n *node, g pve.Guest, snap pve.Snapshot) {
 	if n.kind == "ct" {
 		w.contained(out, n, g, at)
 	}
-	for name, storage := range at { // PVE takes none away from its snapshots; the root of a copy may lie elsewhere
+	for name, storage := range at { // PVE takes none away from its snapshots; the root of a copy may be elsewhere
 		value := conf[m.Slots["disk."+name]]
 		if len(g.Snapshots) > 0 && value != "" && !strings.HasPrefix(value, cmp.Or(storage, w.site().storage)+":") && (name != "root" || n.image != "") {
 			out.add(addr, snapped)

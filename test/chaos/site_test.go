@@ -115,7 +115,7 @@ func (s *site) newDisk(r *rand.Rand, name string) disk {
 	}
 }
 
-// anyStorage is where a disk may lie; "" leaves it to the host.
+// anyStorage is a storage for a disk; "" leaves it to the host.
 func (s *site) anyStorage(r *rand.Rand) string {
 	if s.other == "" || r.IntN(3) > 0 {
 		return ""
@@ -540,7 +540,7 @@ func contents(r *rand.Rand, s *site) string {
 func moveRange(_ *rand.Rand, s *site) string {
 	for _, n := range s.nodes {
 		if n.vmid != 0 {
-			return "" // it would lie outside
+			return "" // it would be outside
 		}
 	}
 	s.from += 200
@@ -576,7 +576,7 @@ func userData(r *rand.Rand, _ *site, n *node) string {
 	return fmt.Sprintf("user data %d", n.seeded)
 }
 
-// inside is what a container is told.
+// inside changes settings of a container.
 func inside(r *rand.Rand, _ *site, n *node) string {
 	if n.kind != "ct" {
 		return ""

@@ -39,7 +39,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
-// The secrets of the site. None may stand in anything that is written or said.
+// The secrets of the site. None may be in anything that is written or printed.
 const (
 	tokenSecret = "5ec2e7aa-0000-4000-8000-70cec0ffee00"
 	password    = "correct-horse-battery"

@@ -108,7 +108,7 @@ func TestNotifications(t *testing.T) {
 			w.until(10*time.Minute, "it is taken back", w.converged)
 			w.live(time.Minute)
 			require.Equal(t, []string{"firing " + machine + ": changed by hand"}, p.take())
-			w.Machine("father").Kill() // and it starts again: nothing is told twice
+			w.Machine("father").Kill() // and it starts again: no message is sent twice
 			w.live(15 * time.Minute)
 			require.Equal(t, []string{"resolved recovered: " + machine + ": changed by hand"}, p.take())
 		}

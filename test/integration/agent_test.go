@@ -76,7 +76,7 @@ func TestAPushIsTheDeployStep(t *testing.T) {
 }
 
 // ST-10 with an agent: what is changed by hand is found by the next full check, without
-// a push, and put back; the receipt calls it drift.
+// a push, and reverted; the receipt calls it drift.
 func TestTheAgentPutsDriftBack(t *testing.T) {
 	t.Parallel()
 	for _, by := range transports() {
@@ -574,7 +574,7 @@ func TestEveryRequestOfAWaitMayFail(t *testing.T) {
 	}
 }
 
-// The same over a real network: a server of this machine stands at the guest's address.
+// The same over a real network: a server of this machine has the guest's address.
 func TestANodeIsAskedOverTheNetwork(t *testing.T) {
 	t.Parallel()
 	var hits atomic.Int64

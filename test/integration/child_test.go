@@ -480,7 +480,7 @@ func TestST20SimulatedUpgradeInOrder(t *testing.T) {
 	s.works("nothing is left")
 	require.Equal(t, "2.1", s.Runs("inner"))
 
-	// A version that the site does not name goes nowhere.
+	// A version that the site does not name is not sent.
 	s.release("3.0")
 	r = s.run("plan")
 	require.True(t, r.Plan.InSync(), describe(r))

@@ -419,7 +419,7 @@ func TestADestroyFails(t *testing.T) {
 // oneAtATime makes the order of steps that of their names.
 func oneAtATime(p *engine.Pass) { p.Width = 1 }
 
-// ST-6: nodes without a parent are peers. No order stands between them, and they
+// ST-6: nodes without a parent are peers. They have no order, and they
 // are made side by side, but never more at once than was agreed.
 func TestPeersAreMadeSideBySide(t *testing.T) {
 	t.Parallel()
@@ -482,9 +482,9 @@ const (
 	annasNewKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE5ld25ld25ld25ld25ld25ld25ld25ld25ld25ld25l anna@laptop"
 )
 
-// ST-11 with ssh keys: one that changed takes the place of the old one, one that left
+// ST-11 with ssh keys: one that changed replaces the old one, one that left
 // the files leaves the machine, and nothing else of it is touched. Into a container
-// PVE lets no key after its birth: that is said, of those it concerns.
+// PVE lets no key after its birth: a warning names those containers.
 func TestAnSSHKeyThatChangedTakesTheOldOnesPlace(t *testing.T) {
 	s := containers(t, pve.Config{TaskTime: 10 * time.Millisecond})
 	know := func(keys string) {

@@ -36,7 +36,7 @@ import (
 type day struct {
 	name    string
 	without string              // a privilege of the page that it is granted without, since that one says more than it needs
-	site    string              // the manifest that doctor looks at
+	site    string              // the manifest that doctor checks
 	live    func(*story) string // says where it stopped; "" if all of it came true
 	tries   func(role) bool     // which privileges are tried one by one with it
 	soft    []string            // of these, those it does without
@@ -305,7 +305,7 @@ func right(r engine.Report) bool {
 	return r.Outcome == engine.Done && r.Plan != nil && len(r.Plan.Unknown) == 0
 }
 
-// examine lets the doctor look at the host.
+// examine has the doctor check the host.
 func (s *story) examine() []doctor.Check {
 	s.t.Helper()
 	site := s.load(s.t.Context()).Site
@@ -407,7 +407,7 @@ func TestThePrivilegesOfTheLeastRoleAreAllNeeded(t *testing.T) {
 	}
 }
 
-// The commands that the doctor prints mend what it found, be the token separated
+// The commands that the doctor prints fix what it found, be the token separated
 // from its user or not.
 func TestTheDoctorsCommandsFixWhatItFinds(t *testing.T) {
 	t.Parallel()
@@ -711,7 +711,7 @@ func clone(name string, lines ...string) string {
 	return strings.Replace(vm(name, lines...), "image  = image.debian-12", "template = template.golden", 1)
 }
 
-// front stands between the program and the host, as a proxy or a broken API does,
+// front is between the program and the host, as a proxy or a broken API is,
 // and says what it likes instead of what the host answered.
 type front struct {
 	api, fingerprint string

@@ -677,7 +677,7 @@ func (s *raised) journal() string {
 }
 
 // A machine gets the agent of a child by push: the real program runs under the real systemd, and reports to the
-// real server of its parent. What is lost or changed is put back.
+// real server of its parent. Lost and changed parts are restored.
 func TestST03PushInstallsTheAgentOfAChild(t *testing.T) {
 	s := beginRaised(t)
 	dir := t.TempDir()

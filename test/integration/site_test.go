@@ -33,7 +33,7 @@ func TestAValidSite(t *testing.T) {
 	require.Empty(t, s.requests(), "validate reaches no host")
 }
 
-// ST-7: every mistake of every file is told in one run, each at its place. A site
+// ST-7: every mistake of every file is reported in one run, each at its place. A site
 // with mistakes exits 1 where it is asked for them, and 3 where it shall converge.
 func TestAnInvalidSite(t *testing.T) {
 	// The mistakes of a schema, of references, and of rules that several blocks
@@ -109,7 +109,7 @@ func manifest(name, nodes string) string {
 	return fmt.Sprintf("manifest %q {\n  pattern = \"flat\"\n  host    = host.father\n%s}\n", name, nodes)
 }
 
-// Whatever stands in the files of a site: a clear finding, never a panic, and a
+// Whatever is in the files of a site: a clear finding, never a panic, and a
 // host that is not even asked.
 func TestFilesThatAreNotASite(t *testing.T) {
 	t.Parallel()

@@ -191,7 +191,7 @@ func (s *story) write(name, text string) {
 	require.NoError(s.t, os.WriteFile(name, []byte(text), 0o600))
 }
 
-// edit replaces a text that must stand in a file of the site.
+// edit replaces a text that must be in a file of the site.
 func (s *story) edit(name, old, text string) {
 	s.t.Helper()
 	data, err := os.ReadFile(filepath.Join(s.dir, name))
@@ -206,7 +206,7 @@ func (s *story) remove(name string) {
 	require.NoError(s.t, os.Remove(filepath.Join(s.dir, name)))
 }
 
-// deploy writes a manifest of the host, with the lines that stand in its block.
+// deploy writes a manifest of the host, with the lines of its block.
 func (s *story) deploy(name, lines string) {
 	s.t.Helper()
 	s.write("manifests/"+name+".hcl", fmt.Sprintf("manifest %q {\n  pattern = \"flat\"\n  host    = host.father\n%s}\n", name, lines))
@@ -227,10 +227,10 @@ func (s *story) withoutKey() {
 	s.edit("secrets.yaml", released.Auth, "")
 }
 
-// load reads the site as it stands in its folder.
+// load reads the site from its folder.
 func (s *story) load(context.Context) engine.Desired { return s.readSite(proxmox.Kinds()) }
 
-// readSite reads the site as it stands in its folder, with these kinds.
+// readSite reads the site from its folder, with these kinds.
 func (s *story) readSite(kinds model.Kinds) engine.Desired {
 	data, err := os.ReadFile(filepath.Join(s.dir, "secrets.yaml"))
 	require.NoError(s.t, err)

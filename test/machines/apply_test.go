@@ -782,7 +782,7 @@ echo 0 >/run/refuse; systemd-run --quiet --unit=mirror python3 /run/mirror.py
 for n in 1 2 3 4 5 6 7 8 9; do if ss -tln | grep -q :8000; then break; fi; sleep 0.5; done
 echo 'deb [trusted=yes] http://127.0.0.1:8000 ./' >/etc/apt/sources.list; rm -rf /var/lib/apt/lists/*; `
 
-// What cannot be done is said clearly, and nothing is half written: the machine is as it
+// A step that cannot be done has a clear error, and nothing is half written: the machine is as it
 // was, and once the cause is gone the same spec is applied.
 func TestST13WhatCannotBeDone(t *testing.T) {
 	nspawn.Need(t)

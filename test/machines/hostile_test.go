@@ -731,7 +731,7 @@ func TestST11AddressAndBridgeGoTogether(t *testing.T) {
 	}
 }
 
-// A package that takes the place of another one, as it declares, may do so, and the other one comes back. What it
+// A package may replace another one, as it declares, and the other one comes back. What it
 // would remove beside that is an error.
 func TestST11AReplacedPackageComesBack(t *testing.T) {
 	nspawn.Need(t)

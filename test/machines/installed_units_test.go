@@ -48,7 +48,7 @@ func TestInstalledUnitsAreExposedLittle(t *testing.T) {
 	}
 }
 
-// analyzed gives copies of the units that systemd-analyze can look at on any machine.
+// analyzed gives copies of the units that systemd-analyze can read on any machine.
 func analyzed(t *testing.T) (dir string) {
 	t.Helper()
 	said, err := exec.Command("systemd-analyze", "--version").Output()

@@ -252,7 +252,7 @@ var archive = map[string]content{
 	"hs-tool":   {fields: "Depends: hs-lib\n", files: map[string]string{"usr/bin/hs-tool": "#!/bin/sh\necho tool\n"}},
 	"hs-other":  {fields: "Depends: hs-lib\n", files: map[string]string{"usr/bin/hs-other": "#!/bin/sh\necho other\n"}},
 	"hs-needer": {fields: "Depends: hs-tool\n", files: map[string]string{"usr/bin/hs-needer": "#!/bin/sh\n"}},
-	// The second takes the place of the first (Debian Policy, 7.6.2), the third only drives it out.
+	// The second replaces the first (Debian Policy, 7.6.2), the third only conflicts with it.
 	"hs-mailer":  {fields: "Provides: hs-mail\nConflicts: hs-mail\nReplaces: hs-mail\n", files: map[string]string{"usr/bin/hs-mailer": "#!/bin/sh\necho mailer\n"}},
 	"hs-postman": {fields: "Provides: hs-mail\nConflicts: hs-mail\nReplaces: hs-mail (<< 9), hs-other-mail\n", files: map[string]string{"usr/bin/hs-postman": "#!/bin/sh\necho postman\n"}},
 	"hs-enemy":   {fields: "Conflicts: hs-mailer\n", files: map[string]string{"usr/bin/hs-enemy": "#!/bin/sh\n"}},

@@ -322,7 +322,7 @@ type lab struct {
 	program      string // the binary under test
 }
 
-// openLab looks at a host and refuses it where the stories could do harm, or cannot run.
+// openLab checks a host and refuses it if the stories could do harm, or cannot run.
 func openLab(t *testing.T, s settings) *lab {
 	t.Helper()
 	require.NotEmpty(t, s.token, "TOKEN is missing: user@realm!name=secret")

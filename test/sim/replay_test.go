@@ -469,7 +469,7 @@ func recordingFolders() []string {
 	return []string{beside}
 }
 
-// beside is where recordings lie that are not part of this repository.
+// beside is the folder of recordings that are not part of this repository.
 var beside = filepath.Join("..", "..", "..", "shared", "pve-recordings")
 
 // storyNames lists the stories there are, as "folder/name", or skips the test.

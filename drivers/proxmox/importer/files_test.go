@@ -41,7 +41,7 @@ func of(t *testing.T, guests ...pve.Guest) *world {
 	return w
 }
 
-// What most guests have is said once: sizes in presets, storage and bridge in the host block. At most 50 nodes are in a file.
+// Values that most guests have are written once: sizes in presets, storage and bridge in the host block. At most 50 nodes are in a file.
 func TestManyGuestsAreShort(t *testing.T) {
 	var guests []pve.Guest
 	for n := 101; n <= 153; n++ {

@@ -110,7 +110,7 @@ func (o declaredObjects) declare(w *proxmoxtest.World) {
 			add("template", name, &t)
 		}
 	}
-	// These make the driver look at every shelf; where an image lay on a storage that
+	// These make the driver list every storage; where an image lay on a storage that
 	// no image of the files names any more is not looked at.
 	for _, storage := range []string{"local", "nas"} {
 		add("image", "anchor-"+storage, &objects.Image{URL: "https://images.test/anchor.qcow2", Storage: storage})

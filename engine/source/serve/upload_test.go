@@ -61,7 +61,7 @@ func zipped(text string) string {
 	return b.String()
 }
 
-// What is wrong with a request is said in the form of the protocol, which git shows.
+// Problems of a request are reported in the form of the protocol, which git shows.
 func TestRefusedRequests(t *testing.T) {
 	w := newWorld(t, serve.HandlerOptions{})
 	nothing := "no commit is in force yet; try again"

@@ -62,7 +62,7 @@ func FuzzReadPVE(f *testing.F) {
 	})
 }
 
-// A machine that came back with another kernel is not restarted again and again: what to do is said.
+// A machine that came back with another kernel is not restarted again and again: a finding says what to do.
 func TestAMachineIsRestartedOnceForAKernel(t *testing.T) {
 	all := network.PVEAspects()
 	kernel := all[slices.IndexFunc(all, func(a aspect.Aspect) bool { return a.Name == "pvekernel" })]
