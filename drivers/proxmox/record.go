@@ -319,6 +319,7 @@ func (r *recorder) volumes(s *observation.Storage) {
 			v := observation.Volume{
 				ID: api.Text(e["volid"]), Node: node, Content: api.Text(e["content"]), Format: api.Text(e["format"]), VMID: api.Number(e["vmid"]),
 				Size: wide(e["size"]), Used: wide(e["used"]), Created: wide(e["ctime"]), Notes: api.Text(e["notes"]), Protected: api.Text(e["protected"]) == "1",
+				Verified: api.Verified(e["verification"]),
 			}
 			if s.Shared {
 				v.Node = ""

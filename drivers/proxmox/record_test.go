@@ -298,7 +298,7 @@ func TestTwinOfWhatIsNotSimulated(t *testing.T) {
 	proxmoxtest.InTime(t, pve.Config{Guests: 2}, func(t *testing.T, w *proxmoxtest.World) {
 		o := observe(t, w)
 		o.Storages = append(o.Storages, observation.Storage{
-			Name: "vault", Type: "pbs", Content: "backup", Shared: true, Nodes: []string{"father"}, Size: 1 << 40, Used: 1 << 30,
+			Name: "vault", Type: "esxi", Content: "backup", Shared: true, Nodes: []string{"father"}, Size: 1 << 40, Used: 1 << 30,
 			Volumes: []observation.Volume{{ID: "vault:backup/vm/100/2026-11-01T02:00:00Z", Content: "backup", Format: "pbs-vm", Size: 1 << 30, Created: 1793498400}},
 		})
 		for version, stands := range map[string]string{"7.4": "8.4", "8.4": "8.4", "9.0": "9.1", "9.2": "9.2", "9.10": "9.2", "10.1": "9.2"} {

@@ -368,3 +368,138 @@ func TestRestartedWhileAProvedGuestLeaves(t *testing.T) {
 		})
 	}
 }
+
+// onPBS is proving with backups on a Proxmox Backup Server.
+func onPBS(w *world) {
+	w.T.Helper()
+	_, err := w.Driver.Post(w.T.Context(), "/storage", map[string]any{"storage": "vault", "type": "pbs", "server": "192.0.2.60", "datastore": "main", "username": "root@pam"})
+	require.NoError(w.T, err)
+	w.Node("db", func(vm *guest.VM) { vm.Agent = true })
+	w.CT("mail", nil)
+	w.Site.VMIDRanges = []model.VMIDRange{{Name: "all", From: 10000, To: 10099}}
+	w.Site.Backup = &model.Backup{Schedule: "02:30", Storage: "vault", Keep: map[string]string{"daily": "7"}, MaxAge: 26 * time.Hour, Verify: "restore", Window: "00:00-00:00"}
+	w.Apply()
+	time.Sleep(time.Minute)
+	w.vault()
+}
+
+// vault backs both guests up.
+func (w *world) vault() {
+	w.T.Helper()
+	for _, vmid := range []string{"10000", "10001"} {
+		upid, err := w.Driver.Post(w.T.Context(), "/nodes/father/vzdump", map[string]any{"vmid": vmid, "storage": "vault", "prune-backups": "keep-last=2"})
+		require.NoError(w.T, err)
+		require.NoError(w.T, w.Driver.WaitTask(w.T.Context(), upid))
+	}
+}
+
+// backupOf is what a plan says of the backups of a guest.
+func backupOf(t *testing.T, p *plan.Plan, addr string) plan.Backup {
+	t.Helper()
+	i := slices.IndexFunc(p.Backups, func(b plan.Backup) bool { return b.Address.String() == addr })
+	require.GreaterOrEqual(t, i, 0, "%v", p.Backups)
+	return p.Backups[i]
+}
+
+// TestBackupsOnAProxmoxBackupServer count as others do: jobs, keep, age, and the proof by a restore, of a VM and of a container.
+func TestBackupsOnAProxmoxBackupServer(t *testing.T) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		onPBS(w)
+		w.Converged()
+		p := w.due(none)
+		for addr, name := range map[string]string{"vm.db": "vault:backup/vm/1000", "ct.mail": "vault:backup/ct/1000"} {
+			b := backupOf(t, p, addr)
+			require.Contains(t, b.Archive, name)
+			require.Empty(t, b.Stale)
+		}
+		for name, addr := range map[string]model.Address{"vm-db": dbAddr, "ct-mail": {Kind: "ct", Name: "mail"}} {
+			other := map[model.Address]model.Restored{{Kind: "vm", Name: "db"}: {Tried: time.Now(), Proved: time.Now()}, {Kind: "ct", Name: "mail"}: {Tried: time.Now(), Proved: time.Now()}}
+			delete(other, addr)
+			p = w.due(other)
+			require.Len(t, p.Steps, 1, "%v", p.Findings)
+			require.Equal(t, "restore."+name, p.Steps[0].Address.String())
+			before := production(w)
+			require.NoError(t, w.Run(p)[p.Steps[0].Address])
+			require.Equal(t, before, production(w))
+			require.Len(t, w.Host.Snapshot().Guests, 2)
+			archive := backupOf(t, p, addr.String()).Archive
+			w.Host.Edit(func(e *pve.Edit) { e.Spoil(archive, true) })
+			require.ErrorContains(t, w.Run(w.due(other))[p.Steps[0].Address], "failed: exit code 255")
+			require.Len(t, w.Host.Snapshot().Guests, 2)
+		}
+		time.Sleep(27 * time.Hour)
+		require.Contains(t, backupOf(t, w.due(nil), "vm.db").Stale, "the newest on storage vault is 27h")
+		w.vault()
+		time.Sleep(time.Minute)
+		w.vault()
+		require.Empty(t, backupOf(t, w.due(nil), "vm.db").Stale)
+		require.Len(t, w.Host.Snapshot().Volumes["vault"], 4, "two of each guest are kept")
+	})
+}
+
+// TestABackupThatItsServerFoundDamaged does not count, and neither does one that is being written.
+func TestABackupThatItsServerFoundDamaged(t *testing.T) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		onPBS(w)
+		first := backupOf(t, w.due(nil), "vm.db").Archive
+		says := func() string {
+			var out []string
+			for _, f := range w.due(nil).Findings {
+				if f.Address == "vm.db" {
+					out = append(out, f.Summary)
+				}
+			}
+			return strings.Join(out, "\n")
+		}
+		verified := func(volid, state string) { w.Host.Edit(func(e *pve.Edit) { e.Verified(volid, state) }) }
+		verified(first, "ok")
+		require.Empty(t, says())
+		time.Sleep(20 * time.Hour)
+		w.vault()
+		second := backupOf(t, w.due(nil), "vm.db").Archive
+		require.NotEqual(t, first, second)
+		verified(second, "failed")
+		require.Equal(t, "the backup "+second+" of vm.db is damaged", says(), "the first is fresh enough")
+		require.Equal(t, first, backupOf(t, w.due(nil), "vm.db").Archive)
+		p := w.due(map[model.Address]model.Restored{{Kind: "ct", Name: "mail"}: {Tried: time.Now(), Proved: time.Now()}})
+		require.Equal(t, first, p.Steps[0].Want.Spec.(*model.RestoreTest).Archive, "it is not the one to verify")
+		verified(second, "unfinished")
+		require.Empty(t, says())
+		require.Equal(t, first, backupOf(t, w.due(nil), "vm.db").Archive)
+		verified(second, "failed")
+		verified(first, "failed")
+		time.Sleep(7 * time.Hour)
+		require.Equal(t, "the backup of vm.db is stale: storage vault lists no backup of it\nthe backup "+first+" of vm.db is damaged", says(), "neither is whole")
+	})
+}
+
+// TestAFinalBackupOnAProxmoxBackupServer is made, verified and found again; one that the server found damaged is made again.
+func TestAFinalBackupOnAProxmoxBackupServer(t *testing.T) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		onPBS(w)
+		w.Site.Hosts["father"].Storage = &model.Storage{Disks: "local-lvm", Images: "local", ISO: "local", Snippets: "local", Backups: "vault"}
+		w.Site.Backup = nil
+		w.Site.Manifests["web"].Nodes[0].Decomm = &model.Decomm{Policy: "requires_final_backup", Verify: "restore"}
+		w.Reopen()
+		w.Apply()
+		w.Drop("db")
+		dying, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+		defer cancel()
+		w.RunUntil(dying, w.Plan()) // the backup is there by then
+		final := func() (out []string) {
+			for _, v := range w.Host.Snapshot().Volumes["vault"] {
+				if v.Protected {
+					out = append(out, v.ID)
+				}
+			}
+			return out
+		}
+		made := final()
+		require.Len(t, made, 1)
+		w.Host.Edit(func(e *pve.Edit) { e.Verified(made[0], "failed") })
+		w.Reopen()
+		require.NoError(t, w.Run(w.Plan())[dbAddr])
+		require.Len(t, final(), 2, "another one was made")
+		require.Len(t, w.Host.Snapshot().Guests, 1)
+	})
+}

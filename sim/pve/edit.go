@@ -229,6 +229,16 @@ func (e *Edit) Date(volid string, at time.Time) {
 	}
 }
 
+// Verified is what a Proxmox Backup Server found of a backup: ok or failed. Of one that is being written, it lists no size, which PVE
+// shows as 1 (list_volumes in PVE/Storage/PBSPlugin.pm): "unfinished".
+func (e *Edit) Verified(volid, state string) {
+	storage, name, _ := core.VolumeID(volid)
+	v := e.w.Stores[storage].Find("", name)
+	if v.Verified = state; state == "unfinished" {
+		v.Verified, v.Length = "", 1
+	}
+}
+
 // Snippet puts a file for cloud-init or a hook onto a storage, which no call of the API
 // can do.
 func (e *Edit) Snippet(volid string) {

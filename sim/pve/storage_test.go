@@ -78,7 +78,7 @@ func TestStorageEdit(t *testing.T) {
 	c.done("POST", vmURL("100", "/status/start"), nil)
 	c.ok("DELETE", "/storage/tank", nil)
 	require.Equal(t, "storage 'tank' does not exist", c.ask("GET", "/storage/tank", nil).reason)
-	require.Equal(t, 501, c.ask("POST", "/storage", form{"storage": "pbs", "type": "pbs", "server": "x", "datastore": "y"}).status)
+	require.Equal(t, 501, c.ask("POST", "/storage", form{"storage": "vm", "type": "esxi", "server": "x", "username": "y"}).status)
 }
 
 // TestFullStorage: what needs room fails in its task.

@@ -162,7 +162,7 @@ func (t twin) storages() {
 			_, file, _ := core.VolumeID(v.ID)
 			volume := &core.Volume{
 				Name: file, Content: v.Content, Format: v.Format, Vmid: v.VMID, Size: v.Size, Length: v.Size, Used: v.Used, Ctime: v.Created,
-				Notes: v.Notes, Protected: v.Protected,
+				Notes: v.Notes, Protected: v.Protected, Verified: v.Verified,
 			}
 			if v.Content == "images" || v.Content == "rootdir" {
 				t.disk(st, v.Node, volume)

@@ -38,7 +38,7 @@ func Backups(ctx context.Context, obs *kind.Observation, have model.State) (out 
 		if of.MaxAge == 0 && of.Verify == "" || !obs.View.Nodes[r.Guest.Node] {
 			continue
 		}
-		st, err := b.read(ctx, r, of)
+		st, damaged, err := b.read(ctx, r, of)
 		if err != nil {
 			return out, err
 		}
@@ -48,7 +48,7 @@ func Backups(ctx context.Context, obs *kind.Observation, have model.State) (out 
 		}
 		st.Failed = was.Error
 		r.Guest.Backup = st
-		out.Findings = append(out.Findings, b.findings(ctx, r, of)...)
+		out.Findings = append(out.Findings, b.findings(ctx, r, of, damaged)...)
 		if obs.Want.Restored == nil || st.Newest == nil || !of.Due(was, b.now) || !obs.Host.ID.HasKey() {
 			continue
 		}
@@ -85,31 +85,39 @@ func (b backups) archives(ctx context.Context, at api.NodeStorage) listedArchive
 	return all
 }
 
-// read finds the newest archive of a guest that its storage lists with a size.
-func (b backups) read(ctx context.Context, r *model.Resource, of *model.Backup) (*model.BackupState, error) {
+// read finds the newest archive of a guest that its storage lists with a size, and the newest one that a Proxmox Backup Server found
+// damaged, "" for none since then.
+func (b backups) read(ctx context.Context, r *model.Resource, of *model.Backup) (st *model.BackupState, damaged string, err error) {
 	at := api.NodeStorage{Node: r.Guest.Node, Storage: of.Storage}
 	all := b.archives(ctx, at)
-	st := &model.BackupState{Storage: of.Storage}
+	st = &model.BackupState{Storage: of.Storage}
 	if all.err != nil {
 		if api.EndsPass(ctx, all.err) {
-			return nil, all.err
+			return nil, "", all.err
 		}
 		st.Stale = fmt.Sprintf("the backups on storage %s cannot be listed: %v", of.Storage, all.err)
-		return st, nil
+		return st, "", nil
 	}
 	ref := api.RefOf(r)
 	made := time.Unix(int64(api.Number(json.RawMessage(`"`+api.PropertyValue(b.Configs[ref].Config.Now["meta"], "ctime")+`"`))), 0)
-	future := ""
+	future, failed := "", time.Time{}
 	for _, e := range all.of[ref.VMID] {
 		ctime, volid := time.Unix(int64(api.Number(e["ctime"])), 0).UTC(), api.Text(e["volid"])
 		switch {
-		case api.Number(e["size"]) <= 0, !isArchiveOf(volid, ref.LXC):
+		case api.Number(e["size"]) < api.LeastArchive, !isArchiveOf(volid, ref.LXC):
 		case ctime.Before(made): // of another guest that had this VMID
 		case ctime.After(b.now.Add(clockAhead)):
 			future = fmt.Sprintf("; %s is dated %s, in the future: set the clocks right, and remove it", volid, ctime.Format(time.DateTime))
+		case api.Verified(e["verification"]) == "failed":
+			if ctime.After(failed) {
+				failed, damaged = ctime, volid
+			}
 		case st.Newest == nil || ctime.After(*st.Newest):
 			st.Newest, st.Archive, st.Size = &ctime, volid, api.Number(e["size"])
 		}
+	}
+	if st.Newest != nil && st.Newest.After(failed) {
+		damaged = ""
 	}
 	switch {
 	case of.MaxAge == 0:
@@ -121,7 +129,7 @@ func (b backups) read(ctx context.Context, r *model.Resource, of *model.Backup) 
 	if st.Stale != "" {
 		st.Stale += future
 	}
-	return st, nil
+	return st, damaged, nil
 }
 
 // isArchiveOf reports whether a volume is the backup of a guest of that sort: a file of vzdump, or a snapshot on a Proxmox Backup
@@ -135,13 +143,16 @@ func isArchiveOf(volid string, lxc bool) bool {
 }
 
 // findings are what is wrong with the backups of a guest.
-func (b backups) findings(ctx context.Context, r *model.Resource, of *model.Backup) (out diag.List) {
+func (b backups) findings(ctx context.Context, r *model.Resource, of *model.Backup, damaged string) (out diag.List) {
 	warn := func(at, summary, detail string) {
 		out = append(out, diag.Finding{Severity: diag.Warning, Source: diag.FromGuard, Address: r.Addr.String(), At: of.RangeOf(at), Summary: summary, Detail: detail})
 	}
 	st := r.Guest.Backup
 	if st.Stale != "" {
 		warn("max_age", fmt.Sprintf("the backup of %s is stale: %s", r.Addr, st.Stale), b.causeOn(ctx, r.Guest.Node))
+	}
+	if damaged != "" {
+		warn("storage", fmt.Sprintf("the backup %s of %s is damaged", damaged, r.Addr), "The Proxmox Backup Server verified it, and that failed: the log of the verification there says why. It does not count. Run the backup job once, and check the disks of the server.")
 	}
 	was := b.Want.Restored[r.Addr]
 	if st.Failed != "" {

@@ -96,6 +96,8 @@ type archive struct {
 	Size  json.RawMessage `json:"size"`
 	CTime json.RawMessage `json:"ctime"`
 	Notes string          `json:"notes"`
+
+	Verification json.RawMessage `json:"verification"`
 }
 
 // finalBackup is the final backup of one guest.
@@ -139,7 +141,7 @@ func (r target) newFinalBackup(ctx context.Context, m owner.Tag) (*finalBackup, 
 	return f, err
 }
 
-// list are the final backups of this guest that can be seen and are not empty.
+// list are the final backups of this guest that can be seen, are not empty, and not found damaged by a Proxmox Backup Server.
 func (f *finalBackup) list(ctx context.Context) ([]archive, error) {
 	var all []archive
 	path := api.Path("nodes", f.at.Node, "storage", f.storage, "content") + "?content=backup&vmid=" + strconv.Itoa(f.at.VMID)
@@ -147,7 +149,7 @@ func (f *finalBackup) list(ctx context.Context) ([]archive, error) {
 		return nil, fmt.Errorf("listing the backups in %s: %w", f.storage, err)
 	}
 	return slices.DeleteFunc(all, func(a archive) bool {
-		return api.Number(a.VMID) != f.at.VMID || api.Number(a.Size) <= 0 || strings.TrimSpace(a.Notes) != f.notes
+		return api.Number(a.VMID) != f.at.VMID || api.Number(a.Size) < api.LeastArchive || api.Verified(a.Verification) == "failed" || strings.TrimSpace(a.Notes) != f.notes
 	}), nil
 }
 

@@ -100,6 +100,7 @@ type Volume struct {
 	Created   int64  `json:"created,omitempty"` // Unix time
 	Notes     string `json:"notes,omitempty"`
 	Protected bool   `json:"protected,omitempty"`
+	Verified  string `json:"verified,omitempty"` // what a Proxmox Backup Server says of a backup: ok or failed
 }
 
 // Guest is a VM or container.

@@ -163,7 +163,7 @@ var StorageTypes = map[string]struct{ files, Shared bool }{
 	"dir": {files: true}, "btrfs": {files: true},
 	"nfs": {files: true, Shared: true}, "cifs": {files: true, Shared: true}, "cephfs": {files: true, Shared: true},
 	"lvm": {}, "lvmthin": {}, "zfspool": {},
-	"zfs": {Shared: true}, "rbd": {Shared: true}, "iscsi": {Shared: true},
+	"zfs": {Shared: true}, "rbd": {Shared: true}, "iscsi": {Shared: true}, "pbs": {Shared: true},
 }
 
 // ParseStorage reads "name:type:content[:size][:path][:shared]", content separated

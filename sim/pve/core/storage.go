@@ -48,6 +48,8 @@ type Volume struct {
 	Backup    *Backup                  // The guest in an archive.
 	Root      *content.RootSystem      // The system in a template of containers, if its content is known.
 	Broken    bool                     // A template or a backup that cannot be unpacked.
+	Verified  string                   // What a Proxmox Backup Server says of a backup: ok, failed, or "" before it looked.
+	Encrypted string                   // Fingerprint of the key of a backup on one.
 	Disc      []byte                   // Content of a small ISO image that was uploaded; immutable.
 }
 
@@ -128,6 +130,8 @@ func (s *Store) FilePath(name string) string {
 			return "/dev/zvol/" + s.Name + "/" + path.Base(name)
 		case "rbd":
 			return "rbd:" + s.Name + "/" + path.Base(name)
+		case "pbs":
+			return "pbs://root@pam@" + s.Extra["server"] + ":" + s.Extra["datastore"] + "/" + strings.TrimPrefix(name, "backup/")
 		default:
 			return "/dev/pve/" + path.Base(name)
 		}

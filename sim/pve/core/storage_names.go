@@ -15,10 +15,12 @@ var (
 	diskPart  = regexp.MustCompile(`^(?:vm|base|subvol|basevol)-(\d+)-disk-(\d+)`)
 	fileDisk  = regexp.MustCompile(`^(?:(\d+)/(\S+)/)?(\d+)/(\S+)$`)
 	blockDisk = regexp.MustCompile(`^(?:((?:base|basevol)-\d+-\S+)/)?((?:vm|base|subvol|basevol)-(\d+)-\S+)$`)
-	// BackupName matches the beginning of a backup's name, backupForm its end.
-	BackupName = regexp.MustCompile(`^vzdump-(?:qemu|lxc|openvz)-(\d+)-`)
+	// backupName matches the beginning of a backup's name, backupForm its end.
+	backupName = regexp.MustCompile(`^vzdump-(?:qemu|lxc|openvz)-(\d+)-`)
 	backupForm = regexp.MustCompile(`\.((?:vma|tar|tgz)(?:\.(?:gz|lzo|zst|bz2))?)$`)
-	fileOther  = regexp.MustCompile(`^(iso|vztmpl|backup|snippets|import)/([^/]+)$`)
+	// onPBS is the name of a backup on a Proxmox Backup Server (parse_volname in PVE/Storage/PBSPlugin.pm).
+	onPBS     = regexp.MustCompile(`^backup/([^\s_]+)/([^\s_]+)/\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$`)
+	fileOther = regexp.MustCompile(`^(iso|vztmpl|backup|snippets|import)/([^/]+)$`)
 )
 
 // ParsedName has the parts of the name of a volume.
@@ -60,10 +62,21 @@ func (p ParsedName) QemuFormat() string {
 // ParseName reads the name of a volume, or fails as the storage plugin does
 // (parse_volname).
 func (s *Store) ParseName(name string) (ParsedName, error) {
+	if s.Type == "pbs" {
+		m := onPBS.FindStringSubmatch(name)
+		if m == nil {
+			return ParsedName{}, perl.Fail("unable to parse PBS volume name '%s'", name)
+		}
+		parsed := ParsedName{Content: "backup", Format: "pbs-" + m[1]}
+		if BackupKind(name) != "" {
+			parsed.Vmid = perl.Atoi(m[2])
+		}
+		return parsed, nil
+	}
 	if s.Files() {
 		if m := fileOther.FindStringSubmatch(name); m != nil && ExtensionFits(m[1], m[2]) {
 			parsed := ParsedName{Content: m[1], Format: FileFormat(m[1], m[2])}
-			if owner := BackupName.FindStringSubmatch(m[2]); owner != nil && m[1] == "backup" {
+			if owner := backupName.FindStringSubmatch(m[2]); owner != nil && m[1] == "backup" {
 				parsed.Vmid = perl.Atoi(owner[1])
 			}
 			return parsed, nil
@@ -86,6 +99,16 @@ func (s *Store) ParseName(name string) (ParsedName, error) {
 	kind := map[string]string{"lvmthin": "lvm", "zfspool": "zfs"}[s.Type]
 	kind = cmp.Or(kind, s.Type)
 	return ParsedName{}, perl.Fail("unable to parse %s volume name '%s'", kind, name)
+}
+
+// BackupKind is the kind of the guest in a backup, by its name; "" for another file.
+func BackupKind(name string) string {
+	for prefix, kind := range map[string]string{"vm/": "qemu", "ct/": "lxc", "vzdump-qemu-": "qemu", "vzdump-lxc-": "lxc", "vzdump-openvz-": "openvz"} {
+		if strings.HasPrefix(name, "backup/"+prefix) {
+			return kind
+		}
+	}
+	return ""
 }
 
 // ExtensionFits says whether a file of that name can be of that content.

@@ -119,10 +119,16 @@ func listed(w *core.World, v *core.Volume, s *core.Store, content string) map[st
 	if v.Notes != "" {
 		entry["notes"], _, _ = strings.Cut(v.Notes, "\n") // get_subdir_files in PVE/Storage/Plugin.pm
 	}
-	if m := core.BackupName.FindStringSubmatch(strings.TrimPrefix(v.Name, "backup/")); v.Content == "backup" && m != nil {
-		entry["vmid"], entry["subtype"] = v.Vmid, strings.Split(v.Name, "-")[1]
+	if kind := core.BackupKind(v.Name); v.Content == "backup" && kind != "" {
+		entry["vmid"], entry["subtype"] = v.Vmid, kind
 		if v.Protected {
 			entry["protected"] = 1
+		}
+		if v.Verified != "" {
+			entry["verification"] = map[string]any{"state": v.Verified, "upid": "UPID:vault:0000029A:0000029A:00000001:6927B0C0:verificationjob:" + s.Name + ":root@pam:"}
+		}
+		if v.Encrypted != "" {
+			entry["encrypted"] = v.Encrypted
 		}
 	}
 	return entry
@@ -312,6 +318,7 @@ func storageConfig(w *core.World, s *core.Store) map[string]any {
 		entry["vgname"] = "pve"
 	case "zfspool", "rbd":
 		entry["pool"] = s.Name
+	case "pbs": // its options are in Extra
 	default:
 		entry["path"] = s.Path
 	}

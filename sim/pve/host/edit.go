@@ -14,6 +14,7 @@ import (
 var needed = map[string][]string{
 	"dir": {"path"}, "btrfs": {"path"}, "nfs": {"server", "export"}, "cifs": {"server", "share"}, "lvm": {"vgname"},
 	"lvmthin": {"vgname", "thinpool"}, "zfspool": {"pool"}, "zfs": {"pool", "portal", "target", "iscsiprovider"}, "iscsi": {"portal", "target"},
+	"pbs": {"server", "datastore"},
 }
 
 // defaultContent returns the content of a new storage unless the call sets it.
@@ -21,7 +22,7 @@ func defaultContent(kind string) []string {
 	switch kind {
 	case "iscsi", "cifs", "nfs":
 		return []string{"images"}
-	case "cephfs":
+	case "cephfs", "pbs":
 		return []string{"backup"}
 	default:
 		return []string{"images", "rootdir"}
@@ -96,8 +97,12 @@ func unknownOption(c *core.Call, kind string) error {
 // mayHold says whether a type of storage can have a kind of content at all.
 func mayHold(s *core.Store, content string) bool {
 	switch content {
-	case "images", "rootdir", "none":
+	case "none":
 		return true
+	case "images", "rootdir":
+		return s.Type != "pbs"
+	case "backup":
+		return s.Files() || s.Type == "pbs"
 	default:
 		return s.Files()
 	}

@@ -74,6 +74,9 @@ func torn(w *core.World, v *core.Volume, r restoring) error {
 		return nil
 	}
 	storage, name, _ := core.VolumeID(r.archive)
+	if st := w.Stores[storage]; st.Type == "pbs" { // restore_proxmox_backup_archive
+		return perl.Fail("command '/usr/bin/pbs-restore --repository root@pam@%s:%s %s drive-scsi0.img.fidx' failed: exit code 255", st.Extra["server"], st.Extra["datastore"], strings.TrimPrefix(name, "backup/"))
+	}
 	file, pipe := w.Stores[storage].FilePath(name), fmt.Sprintf("/var/tmp/vzdumptmp%d", w.Pid())
 	return perl.Fail("command 'set -o pipefail && zstd -q -d -c %s | vma extract -v -r %s.fifo - %s' failed: exit code 1", file, pipe, pipe)
 }

@@ -185,7 +185,11 @@ func (d *dump) archive(t *core.Task, g *core.Guest) error {
 	b := &core.Backup{Kind: g.Kind, Conf: maps.Clone(g.Conf), Disks: map[string]core.Saved{}}
 	delete(b.Conf, "lock")
 	at := t.Start.UTC()
-	name := fmt.Sprintf("backup/vzdump-%s-%d-%s.%s", g.Kind, g.Vmid, at.Format("2006_01_02-15_04_05"), archiveForm(g, d.compress))
+	name, form := fmt.Sprintf("backup/vzdump-%s-%d-%s.%s", g.Kind, g.Vmid, at.Format("2006_01_02-15_04_05"), archiveForm(g, d.compress)), archiveForm(g, d.compress)
+	if st.Type == "pbs" {
+		kind := map[string]string{"qemu": "vm", "lxc": "ct"}[g.Kind]
+		name, form = fmt.Sprintf("backup/%s/%d/%s", kind, g.Vmid, at.Format(time.RFC3339)), "pbs-"+kind
+	}
 	t.Logf("INFO: Starting Backup of VM %d (%s)", g.Vmid, g.Kind)
 	t.Logf("INFO: Backup started at %s", at.Format(time.DateTime))
 	t.Logf("INFO: status = %s", guests.Sample(d.w, g).Status)
@@ -210,7 +214,7 @@ func (d *dump) archive(t *core.Task, g *core.Guest) error {
 		return err
 	}
 	v := &core.Volume{
-		Name: name, Content: "backup", Format: archiveForm(g, d.compress), Size: size, Length: size, Used: size,
+		Name: name, Content: "backup", Format: form, Size: size, Length: size, Used: size,
 		Vmid: g.Vmid, Ctime: at.Unix(), Protected: d.protected, Backup: b, Notes: d.note(g),
 	}
 	st.Put(d.node, v)
@@ -308,7 +312,7 @@ func (d *dump) tooMany(st *core.Store, g *core.Guest) error {
 // backupsOf counts the backups of a guest of its kind, and of these the protected ones.
 func backupsOf(s *core.Store, node string, g *core.Guest) (all, protected int) {
 	for _, v := range s.List(node) {
-		if v.Content == "backup" && v.Vmid == g.Vmid && strings.HasPrefix(v.Name, "backup/vzdump-"+g.Kind+"-") {
+		if v.Content == "backup" && v.Vmid == g.Vmid && core.BackupKind(v.Name) == g.Kind {
 			all++
 			if v.Protected {
 				protected++
@@ -338,8 +342,7 @@ func mayProtect(c *core.Call, s *core.Store, have int) error {
 // protectedLike counts the protected backups of the same guest and kind as another backup
 // (update_volume_attribute in PVE/Storage.pm).
 func protectedLike(s *core.Store, node string, like *core.Volume) int {
-	kind, _, _ := strings.Cut(strings.TrimPrefix(like.Name, "backup/vzdump-"), "-")
-	_, protected := backupsOf(s, node, &core.Guest{Vmid: like.Vmid, Kind: kind})
+	_, protected := backupsOf(s, node, &core.Guest{Vmid: like.Vmid, Kind: core.BackupKind(like.Name)})
 	return protected
 }
 
