@@ -44,6 +44,10 @@ func TestPhasesOfNodes(t *testing.T) {
 		w.repo.push("b", d)
 		s = w.look()
 		require.Equal(t, "w", s.Last.Findings[slices.IndexFunc(s.Last.Findings, isSkipped)].Waiver)
+		d.Site.Waivers = []model.Waiver{{Name: "w", Rule: model.RuleSkipped, Node: "one", Owner: "ana", Reason: "later", Expires: "1999-12-31"}}
+		w.repo.push("c", d)
+		s = w.look()
+		require.Empty(t, s.Last.Findings[slices.IndexFunc(s.Last.Findings, isSkipped)].Waiver, "it has expired")
 		w.set(func() { why = "" })
 		s = w.look()
 		require.Equal(t, []plan.Phase{plan.Operating, plan.Operating}, lives(s))

@@ -15,7 +15,7 @@ import (
 )
 
 // linkLaw checks that the links between the pages of a tree lead somewhere, as do the pages that a Go
-// file names.
+// file names, and that the tests and scripts are there that a page names.
 func linkLaw(t *testing.T, fsys fs.FS) (out []string) {
 	t.Helper()
 	var (
@@ -70,6 +70,24 @@ func linkLaw(t *testing.T, fsys fs.FS) (out []string) {
 			}
 		}
 	}
+	tests := map[string]bool{}
+	for _, text := range goFiles {
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(text, -1) {
+			tests[m[1]] = true
+		}
+	}
+	for name, page := range pages {
+		for _, m := range regexp.MustCompile("`(Test\\w+)[`/]").FindAllStringSubmatch(page, -1) {
+			if !tests[m[1]] {
+				out = append(out, fmt.Sprintf("%s: there is no test %s", name, m[1]))
+			}
+		}
+		for _, m := range regexp.MustCompile("script `(\\w+)`").FindAllStringSubmatch(page, -1) {
+			if _, err := fs.Stat(fsys, "cmd/homestak-gitops/testdata/script/"+m[1]+".txtar"); err != nil {
+				out = append(out, fmt.Sprintf("%s: there is no script %s", name, m[1]))
+			}
+		}
+	}
 	for name, text := range goFiles {
 		for _, page := range named.FindAllString(text, -1) {
 			if _, found := pages[page]; !found && !strings.HasSuffix(name, "_test.go") {
@@ -87,10 +105,12 @@ func TestLinksLeadSomewhere(t *testing.T) {
 		"a.md: #gone has no such heading",
 		"a.md: docs/b.md#gone has no such heading",
 		"a.md: gone.md does not exist",
+		"a.md: there is no script gone",
+		"a.md: there is no test TestGone",
 		"x.go: docs/gone.md does not exist",
 	}, linkLaw(t, fstest.MapFS{
-		"a.md":      {Data: []byte("# A `few` words\n[x](gone.md) [y](#gone) [z](#a-few-words) [u](docs/b.md#gone) [v](docs/b.md#b-and-c)\n    [code](gone.md)\n")},
+		"a.md":      {Data: []byte("# A `few` words\n[x](gone.md) [y](#gone) [z](#a-few-words) [u](docs/b.md#gone) [v](docs/b.md#b-and-c)\n    [code](gone.md)\n`TestX`, `TestX/part`, `TestGone/part`, script `gone`\n")},
 		"docs/b.md": {Data: []byte("## B, and C\n[a](../a.md) [web](https://example.org/x)\n")},
-		"x.go":      {Data: []byte("// See docs/gone.md and docs/b.md.\npackage x\n")},
+		"x.go":      {Data: []byte("// See docs/gone.md and docs/b.md.\npackage x\n\nfunc TestX(t *testing.T) {}\n")},
 	}))
 }
