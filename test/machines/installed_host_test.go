@@ -20,6 +20,7 @@ func (w *installed) hostWith(motd string, more ...string) string {
 }
 posture "strict" {
   ssh { port = 2222 }
+  fail2ban { enabled = true }
 }
 spec "machine" {
   identity { hostname = "father" }
@@ -79,12 +80,13 @@ func TestInstalledHostItself(t *testing.T) {
 	if key == "" {
 		nspawn.Without(t, "gpg is missing, to sign a repository with")
 	}
-	w := beginInstalledIn(t, networked(withIfupdown), nspawn.Bind{From: archive, To: "/srv/apt"})
+	w := beginInstalledIn(t, networked(withIfupdown), nspawn.Bind{From: archive, To: "/srv/apt"},
+		nspawn.Bind{From: ofDebian(t, debian(""), "fail2ban", "python3-systemd"), To: "/srv/debian"})
 	_, armored, found := strings.Cut(key, "-----BEGIN") // gpg may say something before
 	require.True(t, found, key)
 	w.key = "-----BEGIN" + armored
 	net := lan{&world{t: t, Machine: w.Machine}}
-	net.connect(eniStatic, "rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/*", "echo 'deb [trusted=yes] file:/srv/apt ./' >/etc/apt/sources.list")
+	net.connect(eniStatic, "rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/*", "printf 'deb [trusted=yes] file:%s ./\\n' /srv/apt /srv/debian >/etc/apt/sources.list")
 	w.Run("systemd-run", "--unit=mirror", "python3", "-m", "http.server", "--directory", "/srv/apt", "8080")
 	const facts = "stat -c '%a %U %G' /etc/motd; cat /etc/motd; readlink /etc/localtime || :; sshd -T | grep '^port'; cat /proc/sys/net/ipv4/conf/lo/arp_ignore; cat /etc/network/interfaces; ls /etc/apt/sources.list.d /etc/network/interfaces.d; ls /etc/apt/keyrings || :; apt-config dump | grep Unattended || :; ip -4 -o addr show dev eth0 | awk '{print $4}'"
 	before := w.Run("sh", "-c", facts)
@@ -105,6 +107,7 @@ func TestInstalledHostItself(t *testing.T) {
 	w.Run("sh", "-c", "id -nG ann | grep -qw video && [ $(hostname) = father ] && [ $(date +%Z) = JST ] && [ $(cat /var/tmp/once) = ran ]")
 	w.Run("sh", "-c", "hs-tool && ! systemctl is-enabled hs-daemon && ! systemctl is-active hs-daemon && sshd -T | grep -qx 'port 2222' && [ $(cat /proc/sys/net/ipv4/conf/lo/arp_ignore) = 1 ] && sudo -l -U ann | grep -q ALL")
 	w.Run("sh", "-c", "hs-extra && apt-config dump | grep -q 'APT::Periodic::Unattended-Upgrade \"1\"'")
+	w.Run("sh", "-c", "systemctl is-active fail2ban && fail2ban-client status sshd && fail2ban-client get sshd maxretry | grep -qx 5")
 	require.Equal(t, "700 root", w.Run("stat", "-c", "%a %U", "/var/lib/homestak-gitops-host"))
 	require.Equal(t, "755 root", w.Run("stat", "-c", "%a %U", "/var/lib/homestak-gitops-spec"))
 
@@ -148,10 +151,18 @@ func TestInstalledHostItself(t *testing.T) {
 	require.Contains(t, w.ask("homestak-gitops", second), "the spec is not that of commit "+second)
 	require.Equal(t, "hello", w.Run("cat", "/etc/motd"))
 
+	// The machine is a container, whose swap is not its own.
+	w.push("host.hcl", strings.Replace(w.hostWith("hello\n", address("10.9.0.6/24", "10.9.0.1")), "    timezone", "    swap = 64\n    timezone", 1))
+	w.Run("systemctl", "reload", service)
+	w.Until("the agent says what is wrong with swap", func() bool {
+		said, _ := w.Try("homestak-gitops", "status")
+		return strings.Contains(said, "this machine is a container (systemd-nspawn), and its swap is that of its host: take swap out of the spec")
+	})
+
 	w.push("host.hcl", strings.Replace(w.hostWith("hello\n"), "  spec        = spec.machine\n", "", 1))
 	w.Run("systemctl", "reload", service)
 	w.settled()
 	require.Equal(t, before, w.Run("sh", "-c", facts))
-	w.Run("sh", "-c", "[ ! -e /etc/homestak-test/app.conf ] && ! command -v hs-tool && ! command -v hs-extra && passwd -S ann | grep -q '^ann L' && [ ! -e /etc/sudoers.d/zz-homestak-gitops ]")
+	w.Run("sh", "-c", "[ ! -e /etc/homestak-test/app.conf ] && ! command -v hs-tool && ! command -v hs-extra && ! command -v fail2ban-server && [ ! -e /etc/fail2ban/jail.d/zz-homestak-gitops.local ] && passwd -S ann | grep -q '^ann L' && [ ! -e /etc/sudoers.d/zz-homestak-gitops ]")
 	w.quiet()
 }

@@ -390,6 +390,29 @@ func build(t *testing.T, dir string, packages map[string]content) string {
 	return index.String()
 }
 
+// ofDebian puts packages of Debian into a folder for apt, as debootstrap got them from its mirror for another machine.
+func ofDebian(t *testing.T, from nspawn.Rootfs, names ...string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	require.NoError(t, os.Chmod(dir, 0o755))
+	var index strings.Builder
+	for _, name := range names {
+		found, err := filepath.Glob(filepath.Join(from.Folder(t), "var/cache/apt/archives", name+"_*.deb"))
+		require.NoError(t, err)
+		if len(found) == 0 {
+			nspawn.Without(t, "the folder that machines are booted from does not have the package "+name)
+		}
+		control, err := exec.Command("dpkg-deb", "--field", found[0]).Output()
+		require.NoError(t, err)
+		b, err := os.ReadFile(found[0])
+		require.NoError(t, err)
+		write(t, filepath.Join(dir, name+".deb"), string(b), 0o644)
+		fmt.Fprintf(&index, "%sFilename: ./%s.deb\nSize: %d\nSHA256: %x\n\n", control, name, len(b), sha256.Sum256(b))
+	}
+	write(t, filepath.Join(dir, "Packages"), index.String(), 0o644)
+	return dir
+}
+
 func write(t *testing.T, name, text string, mode os.FileMode) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
