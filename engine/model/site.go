@@ -27,7 +27,7 @@ type Site struct {
 	VMIDRanges  []VMIDRange `hcl:"vmid_range,block" doc:"VMIDs that this site may use."`
 	VMIDDefault string      `hcl:"vmid_default,optional" doc:"Range of nodes without vmid_range, if there are several."`
 	Naming      *Naming     `hcl:"naming,block" doc:"Rules for the names of nodes."`
-	Upgrade     *Upgrade    `hcl:"upgrade,block" doc:"When children get the program of their parent. Without it, all get it at once."`
+	Upgrade     *upgrade    `hcl:"upgrade,block" doc:"When children get the program of their parent. Without it, all get it at once."`
 	References  *References `hcl:"references,block" doc:"Files and repositories that are searched before a guest is removed. While one of them has its name, address or VMID as a whole word, or cannot be read, the guest stays."`
 	Backup      *Backup     `hcl:"backup,block" doc:"Backups of all nodes, unless a node or its manifest declares others."`
 	Owner       string      `hcl:"owner,optional" doc:"For nodes that have none, and whose manifest has none."`

@@ -7,34 +7,34 @@ import (
 	"time"
 )
 
-// Upgrade says when children get another program: that of their parent. Without it, all get it at once.
-type Upgrade struct {
+// upgrade says when children get another program: that of their parent. Without it, all get it at once.
+type upgrade struct {
 	Version string         `hcl:"version" doc:"Version that children may be upgraded to. While their parent runs another one, they keep theirs."`
 	SHA256  []string       `hcl:"sha256,optional" doc:"SHA-256 of the program of that version, one for each architecture. No other program is sent."`
 	Window  string         `hcl:"window,optional" doc:"Time of day in which upgrades begin, such as 02:00-05:00, in the time zone of the site; at any time unless set."`
 	Canary  []string       `hcl:"canary,optional" doc:"Children that are upgraded before all others: nodes of type pve, and hosts with a parent."`
-	Groups  []UpgradeGroup `hcl:"group,block" doc:"Children that are upgraded together: the groups one after the other, after the canary and before children without a group."`
+	Groups  []upgradeGroup `hcl:"group,block" doc:"Children that are upgraded together: the groups one after the other, after the canary and before children without a group."`
 }
 
-// UpgradeGroup is a group of children.
-type UpgradeGroup struct {
+// upgradeGroup is a group of children.
+type upgradeGroup struct {
 	Name  string   `hcl:"name,label"`
 	Nodes []string `hcl:"nodes" doc:"Names of children."`
 }
 
 // stage is when a child has its turn: 0 for the canary, then the groups, and last all others.
-func (u *Upgrade) stage(child string) int {
+func (u *upgrade) stage(child string) int {
 	if slices.Contains(u.Canary, child) {
 		return 0
 	}
-	if i := slices.IndexFunc(u.Groups, func(g UpgradeGroup) bool { return slices.Contains(g.Nodes, child) }); i >= 0 {
+	if i := slices.IndexFunc(u.Groups, func(g upgradeGroup) bool { return slices.Contains(g.Nodes, child) }); i >= 0 {
 		return i + 1
 	}
 	return len(u.Groups) + 1
 }
 
 // Names are the children that it names, in the order of their turns.
-func (u *Upgrade) Names() []string {
+func (u *upgrade) Names() []string {
 	out := slices.Clone(u.Canary)
 	for _, g := range u.Groups {
 		out = append(out, g.Nodes...)

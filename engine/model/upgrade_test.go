@@ -20,7 +20,7 @@ func TestChildrenKeepTheirProgram(t *testing.T) {
 	}
 	require.Empty(t, keeps("d", day), "without a block, all get it at once")
 
-	s.Upgrade = &Upgrade{Version: "1.1", SHA256: []string{"f00d", "beef"}, Window: "23:00-02:00", Canary: []string{"b", "elsewhere"}, Groups: []UpgradeGroup{{Name: "first", Nodes: []string{"c"}}}}
+	s.Upgrade = &upgrade{Version: "1.1", SHA256: []string{"f00d", "beef"}, Window: "23:00-02:00", Canary: []string{"b", "elsewhere"}, Groups: []upgradeGroup{{Name: "first", Nodes: []string{"c"}}}}
 	require.Empty(t, keeps("b", night))
 	require.Equal(t, "upgrades begin in the window 23:00-02:00", keeps("b", day))
 	s.Upgrade.Window = "02:00-02:00"

@@ -10,8 +10,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Reservation is what a planned node will have.
-type Reservation struct {
+// reservation is what a planned node will have.
+type reservation struct {
 	Address  model.Address `json:"address"`
 	Node     string        `json:"node"`
 	Manifest string        `json:"manifest"`
@@ -35,7 +35,7 @@ func reserve(d *draft, ids *vmids) {
 	}
 	for _, addr := range planned.Addresses() {
 		r := planned[addr]
-		out := Reservation{Address: addr, Node: r.Node, Manifest: r.Manifest, IP: StaticAddress(d.in.Kinds, r), At: r.At}
+		out := reservation{Address: addr, Node: r.Node, Manifest: r.Manifest, IP: StaticAddress(d.in.Kinds, r), At: r.At}
 		f := diag.Finding{Severity: diag.Error, Source: diag.FromGuard, At: r.At}
 		switch have := d.have[addr]; {
 		case have != nil && have.Guest != nil:
@@ -174,7 +174,7 @@ func ChangeOf(name, to, before, after string) *OutputChange {
 }
 
 // text says what is reserved.
-func (r *Reservation) text() string {
+func (r *reservation) text() string {
 	var with []string
 	if r.VMID != 0 {
 		with = append(with, fmt.Sprintf("VMID %d", r.VMID))

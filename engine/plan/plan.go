@@ -189,11 +189,11 @@ type Plan struct {
 	Undeclared    []model.Setting         `json:"undeclared"` // set by hand, and named in no file: no drift
 	Unknown       []model.Unknown         `json:"unknown"`    // what could not be seen, and what is withheld for it
 	Deferred      []model.Deferred        `json:"deferred"`   // declared, but not done by this kind of pass
-	Planned       []Reservation           `json:"planned"`    // nodes with planned = true, for which nothing is created
+	Planned       []reservation           `json:"planned"`    // nodes with planned = true, for which nothing is created
 	Phases        map[model.Address]Phase `json:"phases"`     // of the nodes that do not operate, as far as facts are known
 	Outputs       []OutputChange          `json:"outputs"`    // that change with it
 	Places        []Place                 `json:"places"`     // PVE nodes, by name, with what is left of them; none if they were not looked at
-	Backups       []Backup                `json:"backups"`    // of guests whose nodes say how old they may be, or that they are verified
+	Backups       []backup                `json:"backups"`    // of guests whose nodes say how old they may be, or that they are verified
 	Findings      diag.List               `json:"findings"`
 	Summary       Summary                 `json:"summary"`
 
@@ -202,8 +202,8 @@ type Plan struct {
 	Rules     *Rules          `json:"-"` // set by the policy check; nil: not checked
 }
 
-// Backup is what is known of the backups of a guest.
-type Backup struct {
+// backup is what is known of the backups of a guest.
+type backup struct {
 	Address model.Address `json:"address"`
 	*model.BackupState
 }
