@@ -31,8 +31,8 @@ write, each line with the name of its node. No shell comes in between: write
 -- sh -c '…' for one. The agent enters push nodes as their specs say. A node in mode pull,
 and a child, takes the command when it asks its parent next, at once if it waits.
 
-With one of --site, --host, --sim, --secrets and --var no agent is asked: this program reads
-the site and enters its push nodes itself, as "apply" does. It keeps no receipt.
+With a flag of the site or --sim this program enters push nodes itself, without an agent and
+without a receipt.
 
 -M and --spec choose among the nodes below the agent. Ctrl-C ends the commands, but not
 those that another machine has taken. The agent keeps a receipt of each: see "jobs".

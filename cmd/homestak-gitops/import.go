@@ -62,12 +62,12 @@ Values of secrets are not written, nor what only root@pam may set: it stays as i
 the files and the report say so. --check reads the host again and exits 2 if the plan of
 the site has more than adoptions, or 4 if it refuses one.
 
-Pools and IP sets are written as blocks that only watch them. A file of an image is named
-in a comment, since the host does not keep its URL.
+Pools and IP sets are written as blocks that only watch them, files of images as comments,
+since the host does not keep their URLs.
 
-With --node it writes nothing. It prints what the host has of a node of the site as a patch
-of the file that declares it, for "git apply" in the folder of the site. It says on stderr
-what is not in the patch, such as a value of a secret, or one that other nodes share.`,
+With --node it prints a patch of the file that declares the node, for "git apply" in the
+folder of the site, with the values of the host. It says on stderr what is not in the patch,
+such as a value of a secret, or one that other nodes share.`,
 		Args: cobra.NoArgs,
 		RunE: f.Within(func(ctx context.Context, _ []string) error {
 			if f.node != "" {

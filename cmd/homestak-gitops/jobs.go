@@ -25,7 +25,7 @@ func jobsVerb(a *app) *cobra.Command {
 		Use:   "jobs [NAME]",
 		Short: "Show the jobs of an agent, and what they did",
 		Long: `Lists the jobs that have nodes on the host of this machine's agent: when each runs next, and
-how it ended last. With NAME it shows the receipts of that job, newest first, with
+its last outcome. With NAME it shows the receipts of that job, newest first, with
 --history those of all commands, also of exec. --json has their output.`,
 		Args: ui.TakesArgs(0, 1),
 		RunE: a.soon(func(ctx context.Context, args []string) error {

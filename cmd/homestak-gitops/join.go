@@ -30,7 +30,7 @@ homestak@pve with its token. From then on the agent gets everything from its par
 Without URL it reads url, pin and token from ` + wire.JoinFileName + `, a
 JSON object, which it removes when it is done: so a script of the first boot can run it.
 
-It may be repeated. To replace a parent that is lost, run it with the values of another one.`,
+It may be repeated, and replaces a lost parent by another one.`,
 		Args: ui.TakesArgs(0, 1),
 		RunE: a.soon(func(ctx context.Context, args []string) error { return runJoin(ctx, a, j, args, look) }),
 	}

@@ -19,8 +19,8 @@ func observeVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "observe",
 		Short: "Write the state of a host into a file, for plan --observed and sim --from",
-		Long: `Reads a host and writes what it has into a file: nodes, storages with their volumes, the
-configurations of all guests, pools, IP sets and the privileges of the token.
+		Long: `Writes nodes, storages with their volumes, the configurations of all guests, pools, IP sets
+and the privileges of the token into a file.
 
     homestak-gitops plan --observed FILE    plans against it, without access to the host
     homestak-gitops sim --from FILE         serves a simulated host in that state

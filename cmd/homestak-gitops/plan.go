@@ -38,12 +38,11 @@ func planVerb(a *app) *cobra.Command {
 		Long: `Reads a host, compares it with the site, and shows the changes that apply would make,
 why, and what each costs. It changes nothing.
 
-With --observed it reads a file of "observe" in place of the host, which takes no access to
-the host and no token. Guests are not entered. It believes the ownership tags if the
-ownership key is not there.
+With --observed it reads a file of "observe", and needs no access to the host and no token.
+Guests are not entered. Without the ownership key it believes the ownership tags.
 
-With --remote the agent of this machine, or the one at --server with its read key, has the
-plan made by the agent of the host itself: its own, or one below it.
+With --remote the agent of the host makes the plan: that of this machine, the one at --server
+with its read key, or one below it.
 
 "apply FILE" applies a plan saved with --out exactly as shown, or refuses it if the site
 or the host has changed since.`,

@@ -27,9 +27,8 @@ func policyTestVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "test [DIR]",
 		Short: "Run the tests of the rules, like opa test",
-		Long: `Runs the shipped tests and those in policy/*_test.rego of the site in DIR, like
-"opa test". It also fails for errors that validate would find in the policies. Exits 0 if
-all tests passed, otherwise 1.`,
+		Long: `Runs the shipped tests and those in policy/*_test.rego of the site in DIR. It also fails for
+errors in the policies. Exits 0 if all tests passed, otherwise 1.`,
 		Args: ui.TakesArgs(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			dir := f.site

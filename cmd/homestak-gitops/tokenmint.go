@@ -24,13 +24,11 @@ func tokenMintVerb(a *app) *cobra.Command {
 		Use:   "mint NODE",
 		Short: "Print a new token for a node",
 		Long: `Prints a token for a node of the site. It is a secret: write it to
-/etc/homestak-gitops/node.json on that node, mode 0600. It is valid for a day,
-unless --expires says otherwise, and ends when the node uses the next one, which it gets
-with its spec.
+/etc/homestak-gitops/node.json on that node, mode 0600. It ends when the node uses the next
+one, which it gets with its spec.
 
-With --join it is one by which a machine joins as a host below this one: it is valid for an
-hour and for one use, and printed with the command to run there. The site need not have the
-host yet.
+With --join a machine joins with it as a host below this one, within an hour and once. The
+command to run there is printed, too. The site need not have the host yet.
 
 Use --out for config fetch and for token_file of an agent, which require mode 0600: others
 may be able to read a file that a shell redirects the output to.`,

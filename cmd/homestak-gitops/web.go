@@ -27,9 +27,8 @@ func webVerb(a *app) *cobra.Command {
 nodes, plans, what happened, and commits. It opens the browser where there is a display,
 and prints the address, which is good for one use.
 
-The page is about the agent of this machine, or about the one at --server: the program
-verifies the pin, which browsers cannot do. With the operator key it has buttons to
-reconcile, to suspend and to resume.
+The page is about the agent of this machine, or the one at --server, whose pin the program
+verifies. With the operator key it has buttons to reconcile, to suspend and to resume.
 
 With --demo it shows the fleet of "demo --serve", whose story runs beside it.`,
 		Args: cobra.NoArgs,
