@@ -173,7 +173,7 @@ var (
 	pveVersion  = regexp.MustCompile(`(?i)(?:pve|proxmox)(?:-ve)?[-_]?(\d*)`)
 )
 
-// isPVE reports whether an image is one of Proxmox VE, by its name or address.
+// isPVE reports whether an image is one of Proxmox VE, judging by its name or address.
 func isPVE(image string) bool { return pveVersion.MatchString(image) }
 
 // RunsDebian reports whether a guest boots into a simulated Debian, by the names and addresses of what it is

@@ -62,7 +62,7 @@ func (s Hosts) Find(node string) (found *pve.Host) {
 	return found
 }
 
-// Reaches returns nil if a simulated guest with this address is up. It takes the place of
+// Reaches returns nil if a simulated guest with this address is up. It replaces
 // the network, which has none of them: see health.Prober.
 func (s Hosts) Reaches(ip netip.Addr) error {
 	err := errors.New("no simulated guest with this address is up")

@@ -9,7 +9,7 @@ import (
 // mostLinks is the number of symbolic links that a name may lead through (path_resolution(7)).
 const mostLinks = 40
 
-// walk finds a name: the folder that it is in, its last part, and what is there, nil if nothing
+// walk finds a name: the folder that it is in, its last part, and its inode, nil if there is none
 // is. With follow a link at the end leads further.
 func (f *FS) walk(c Cred, name string, follow bool) (dir *node, last string, n *node, err error) {
 	if name == "" {

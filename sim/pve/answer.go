@@ -197,7 +197,7 @@ func errorAnswer(err error) *answer {
 	return a
 }
 
-// The formats of answers: what stands between /api2/ and the path of a call picks one
+// The formats of answers: the word between /api2/ and the path of a call selects one
 // (PVE/APIServer/Formatter/Standard.pm). All of them are written from the same content.
 
 // formatter writes the content of an answer.
@@ -212,7 +212,7 @@ func inJSON(content map[string]any) (string, []byte) {
 	return "application/json;charset=UTF-8", encode(content)
 }
 
-// inEntities is JSON for a form that uploads, inHTML a page to look at: PVE's has a
+// inEntities is JSON for a form that uploads, inHTML a page for people: PVE's has a
 // frame around it.
 func inEntities(content map[string]any) (string, []byte) {
 	return "text/html;charset=UTF-8", []byte(html.EscapeString(string(encode(content))))

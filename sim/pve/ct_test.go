@@ -204,7 +204,7 @@ func TestSystemOfContainers(t *testing.T) {
 	}
 }
 
-// TestSystemByName: what the simulator cannot unpack, or was never there, is told by its name, and a
+// TestSystemByName: what the simulator cannot unpack, or was never there, is named, and a
 // download tells it by its content if the test's web has that.
 func TestSystemByName(t *testing.T) {
 	root := simtest.RootArchive(map[string]string{"etc/os-release": "ID=alpine\n"})

@@ -21,7 +21,7 @@ func (h *Host) Edit(do func(*Edit)) {
 	h.withWorld(func(w *core.World) { do(&Edit{w}) })
 }
 
-// withWorld lets do work on the world of this moment.
+// withWorld runs do on the current world.
 func (h *Host) withWorld(do func(*core.World)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

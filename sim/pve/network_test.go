@@ -97,7 +97,7 @@ func TestRecordedNetwork(t *testing.T) {
 }
 
 // TestVLANNames: the name of an interface tells of a VLAN, or half of it, and numbers of
-// interfaces are text, as they stand in the file (__read_etc_network_interfaces in
+// interfaces are text, as in the file (__read_etc_network_interfaces in
 // PVE/INotify.pm).
 func TestVLANNames(t *testing.T) {
 	c := newClient(t, pve.Config{})
@@ -113,7 +113,7 @@ func TestVLANNames(t *testing.T) {
 	}
 }
 
-// TestInterfaceChanges: of an interface a change says anew how it gets its addresses.
+// TestInterfaceChanges: a change of an interface states again how it gets its addresses.
 // What takes a CIDR away takes both its halves, and a family of which a change has no
 // address is not written where another has one (update_network in PVE/API2/Network.pm).
 func TestInterfaceChanges(t *testing.T) {

@@ -98,7 +98,7 @@ func TestLogOfAStart(t *testing.T) {
 	}
 }
 
-// TestStartFailures: what keeps a VM from starting is told by the task.
+// TestStartFailures: the task says why a VM does not start.
 func TestStartFailures(t *testing.T) {
 	tests := map[string]struct {
 		create form

@@ -7,7 +7,7 @@
 // # One world, one mutex, a lazy clock
 //
 // All state is one value, the [core.World], and each request has it exclusively: host.go accepts the request and
-// updates the world, one handler runs, the response is written. There are no goroutines, so nothing happens between
+// updates the state, one handler runs, the response is written. There are no goroutines, so nothing happens between
 // requests. Later work (the end of a task, the sample of the status daemon every ten seconds) is an event, and the
 // next request runs all that are due, in the order of time. So a Host works inside testing/synctest and costs
 // nothing while idle, and a test may advance the clock by an hour.

@@ -538,7 +538,7 @@ func TestSmallRules(t *testing.T) {
 			step{"POST", "/pools", form{"poolid": "lab"}, "OK"},
 			step{"PUT", "/pools/lab", form{"vms": "999"}, "OK"},
 			step{"DELETE", "/pools/lab", nil, "OK"},
-			// PVE/API2/HA/Resources.pm looks for the type of a resource first.
+			// PVE/API2/HA/Resources.pm checks the type of a resource first.
 			step{"POST", "/cluster/ha/resources", form{"sid": "xx:999"}, "500 unknown section type 'xx'"},
 			// PVE/Storage/Plugin.pm assumes a storage local, and cannot lose it.
 			step{"DELETE", "/storage/local", nil, "OK"},

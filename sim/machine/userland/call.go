@@ -188,7 +188,7 @@ func (s caller) cannot(name string, err error) int {
 	return code
 }
 
-// exec is the builtin: redirections stay, and a program takes the place of the shell.
+// exec is the builtin: redirections stay, and a program replaces the shell.
 func (s caller) exec(args []string, assigns []*syntax.Assign, redirs []*syntax.Redirect) {
 	s.assign(assigns)
 	if s.flow != on {

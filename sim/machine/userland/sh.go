@@ -47,7 +47,7 @@ type shell struct {
 	levels   int // loops that break or continue leaves
 	exitCode int
 	subst    bool // a command substitution ran in the expansion of this command
-	last     bool // the next command is all that is left to do: its program takes the place of this process
+	last     bool // the next command is all that is left to do: its program replaces this process
 }
 
 // flow says how the shell continues after a statement.

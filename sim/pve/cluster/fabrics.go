@@ -11,7 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// Fabrics are the networks that others lie on, and the nodes in them; PVE 9 has them
+// Fabrics are the networks below others, and the nodes in them; PVE 9 has them
 // (PVE/API2/Network/SDN/Fabrics; what it calls is Rust, the crate proxmox-ve-config).
 
 func fabricFiles() []core.SectionFile {
@@ -98,7 +98,7 @@ func withinFabric(fabric string, conf, node perl.Config) error {
 	return nil
 }
 
-// dropFabric: what lies on a fabric keeps it, its nodes go with it.
+// dropFabric: a network on a fabric prevents its removal; its nodes go with it.
 func dropFabric(w *core.World, c *core.Call, id string) error {
 	if err := sdnUnlocked(w, c); err != nil {
 		return err

@@ -48,7 +48,7 @@ func haArea() core.Area {
 
 // The HA manager: who manages a guest decides whether it runs. A call that starts
 // or stops a managed guest files a request only, in a task that ends at once; the
-// manager looks at its resources every ten seconds and acts then. A guest that was
+// manager checks its resources every ten seconds and acts then. A guest that was
 // ended otherwise is started again.
 
 // haCycle is the time that the manager takes to notice something, haFence the time
@@ -180,7 +180,7 @@ func (h *haManager) Move(c *core.Call, g *core.Guest, target string) string {
 	}})
 }
 
-// Notice plans that the manager looks at a guest, if it is one of its own.
+// Notice schedules a check of a guest by the manager, if it is one of its resources.
 func (h *haManager) Notice(g *core.Guest) {
 	w, r := h.w, h.of(g)
 	if r == nil || r.due || h.alone {

@@ -19,7 +19,7 @@ var upidForm = sync.OnceValue(func() *regexp.Regexp {
 })
 
 // taskCall finds the task of a call, and checks who may see it: its owner, or
-// who may look at the node (check_task_user and the code around it in
+// who may read the node (check_task_user and the code around it in
 // PVE/API2/Tasks.pm).
 func taskCall(c *core.Call, priv string) (*core.Task, error) {
 	parts := upidForm().FindStringSubmatch(c.In["upid"])

@@ -210,7 +210,7 @@ func (t *tarListing) check(file string, logf func(string, ...any)) error {
 }
 
 // Unpacks says whether tar can unpack a file that has a name: its ending tells how it is
-// compressed. Of xz and zstd only the beginning is looked at.
+// compressed. Of xz and zstd only the beginning is read.
 func (f *FileContent) Unpacks(name string) bool {
 	ending := path.Ext(name)
 	packer, packed := Packers[ending]

@@ -82,7 +82,7 @@ type Download struct {
 	// Pattern is an address in which * stands for any run of characters, slashes too.
 	Pattern string
 	Page    Page
-	Sized   bool // Only the size is said; all else is invented as ever.
+	Sized   bool // Only the size is given; the rest is generated as usual.
 }
 
 // ParseDownload reads the text form of a rule, "URL-PATTERN [status=N] [file=PATH]

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// RootFS is the content of the archive of a root file system, as far as PVE looks at it:
+// RootFS is the content of the archive of a root file system, as far as PVE reads it:
 // the paths, where links lead, and how files begin.
 type RootFS map[string]*rootFile
 
@@ -119,7 +119,7 @@ func (r *rootReader) end() *RootSystem {
 }
 
 // RootSystem is what PVE detects in the root file system of a new container
-// (PVE/LXC/Setup.pm). It looks at the files: the name of a template says nothing.
+// (PVE/LXC/Setup.pm). It reads the files: the name of a template does not matter.
 type RootSystem struct {
 	Ostype  string
 	Arch    string // empty: not found out
@@ -138,7 +138,7 @@ var knownSystems = map[string]string{
 }
 
 // traces are the files that tell a system without a known word in /etc/os-release, in the
-// order in which PVE looks for them.
+// order in which PVE searches for them.
 var traces = []struct{ file, system string }{
 	{"etc/debian_version", "debian"},
 	{"etc/devuan_version", "devuan"},
@@ -229,7 +229,7 @@ func (fs RootFS) checkVersion(r *RootSystem) {
 // (detect_elf_architecture in PVE/LXC/Tools.pm).
 var machines = map[int]string{0x03: "i386", 0x3e: "amd64", 0x28: "armhf", 0xb7: "arm64"}
 
-// architecture is told by the shell, which every system has.
+// architecture is that of the shell, which every system has.
 func (fs RootFS) architecture() string {
 	shell := fs.resolve("bin/sh")
 	if shell == nil || len(shell.head) < 20 || string(shell.head[:4]) != "\x7fELF" {

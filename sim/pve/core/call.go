@@ -77,7 +77,7 @@ func (c *Call) Has(name string) bool {
 // Flag is a boolean parameter; absent is false.
 func (c *Call) Flag(name string) bool { return c.In[name] == "1" }
 
-// Num is an integer parameter, or what stands in for it.
+// Num is an integer parameter, or its default.
 func (c *Call) Num(name string, otherwise int) int {
 	if n, err := strconv.Atoi(c.In[name]); err == nil {
 		return n

@@ -20,7 +20,7 @@ type extraMethod struct {
 	handle Handler
 }
 
-// extra finishes a method: what stands in its path are parameters too.
+// extra finishes a method: the variables of its path are parameters too.
 func extra(m *pveapi.Method, h Handler) extraMethod {
 	for _, segment := range perl.Segments(m.Path) {
 		name := strings.Trim(segment, "{}")

@@ -265,7 +265,7 @@ func (g *Guest) Title() string {
 	return "VM"
 }
 
-// Snapshot finds a snapshot by its name; nil if there is none.
+// Snapshot finds a snapshot by name; nil if there is none.
 func (g *Guest) Snapshot(name string) *Snapshot {
 	for _, s := range g.Snapshots {
 		if s.Name == name {

@@ -52,6 +52,6 @@ type manager interface {
 	// manage makes a resource of a guest, forget takes it back.
 	Manage(g *Guest, state string)
 	Forget(g *Guest)
-	// notice plans that the manager looks at a guest, if it is a resource.
+	// notice schedules a check of a guest by the manager, if it is a resource.
 	Notice(g *Guest)
 }

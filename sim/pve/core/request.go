@@ -200,9 +200,9 @@ type upload struct {
 
 // readUpload reads a multipart body: text fields become parameters, the part
 // named filename is the file. Only its size and sums are kept. PVE does not parse
-// the body part by part: it looks for the fields it knows one after the other, each
+// the body part by part: it searches for the fields it knows one after the other, each
 // from where the last one ended (file_upload_multipart in pve-http-server,
-// PVE/APIServer/AnyEvent.pm). So their order counts, and what stands between is refused.
+// PVE/APIServer/AnyEvent.pm). So their order counts, and anything between them is refused.
 func (req *Request) readUpload(body io.Reader, boundary string) (*upload, error) {
 	if boundary == "" {
 		return nil, perl.PlainError(http.StatusNotImplemented, "upload without a boundary")
@@ -246,7 +246,7 @@ func (req *Request) readUpload(body io.Reader, boundary string) (*upload, error)
 	return &upload{filename, content}, nil
 }
 
-// fieldsMost bounds what of a body is looked at for its text fields.
+// fieldsMost bounds how much of a body is searched for its text fields.
 const fieldsMost = 64 << 10
 
 // form is a multipart body, as far as it was not taken yet.

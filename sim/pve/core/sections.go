@@ -32,7 +32,7 @@ type SectionFile struct {
 	Extra   string // Parameters of calls that write which no section keeps.
 	Since   string
 
-	Read, Write, Change *pveapi.Rule // change is for what is there already; nil is write.
+	Read, Write, Change *pveapi.Rule // change is for existing entries; nil is write.
 	ReadsWritten        bool         // GET of one section has no pending and running, and ignores them.
 	Open                bool         // Any user may read, and the handlers check further.
 	// guard is a check of PVE's code on one section; nil lets pass what the
@@ -40,7 +40,7 @@ type SectionFile struct {
 	Guard func(c *Call, id string, conf map[string]any, write bool) error
 
 	// domain is that of the lock since PVE 9, if the file has none of its own then; the
-	// quorum is looked at before it.
+	// quorum is checked before it.
 	Domain string
 	After  func(w *World) // Called after a section was deleted.
 
@@ -51,7 +51,7 @@ type SectionFile struct {
 	// undeletable is the error of deleting a section that does not exist, if that
 	// is something else again.
 	Undeletable   string
-	Flat          bool // Exceptions become text though nothing is said before them.
+	Flat          bool // Exceptions become text without a text before them.
 	Early         bool // Options are checked before the file is locked.
 	Whole         bool // A change has to bring what a new section needs.
 	PostBelow     bool // A new one is made at its own path.

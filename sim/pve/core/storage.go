@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// Store is one storage with what lies on it.
+// Store is one storage with its volumes.
 type Store struct {
 	Storage
 	Volumes map[VolumeKey]*Volume
@@ -171,7 +171,7 @@ func (s *Store) FreeDisk(node string, vmid int, format string) string {
 	return DiskName(s, vmid, n, format)
 }
 
-// dirOf says whether a volume lies where those of a guest do: of files it is the folder
+// dirOf reports whether a volume is where those of a guest are: of files it is the folder
 // that counts, whatever guest a name tells (list_images in PVE/Storage/Plugin.pm).
 func (s *Store) dirOf(name string, vmid int) bool {
 	return !s.Files() || path.Base(path.Dir(name)) == perl.Itoa(vmid)

@@ -176,7 +176,7 @@ func DiskName(st *Store, vmid, n int, format string) string {
 	return st.NameOf(vmid, name, format)
 }
 
-// NameOf is the name of a volume of a guest; a file lies in the folder of the guest.
+// NameOf is the name of a volume of a guest; a file is in the folder of the guest.
 func (s *Store) NameOf(vmid int, name, format string) string {
 	if s.Files() {
 		return fmt.Sprintf("%d/%s.%s", vmid, name, format)

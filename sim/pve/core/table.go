@@ -19,7 +19,7 @@ import (
 )
 
 // Area is a part of Proxmox VE, as it registers with the front: the methods that it
-// answers, and what is there from the start.
+// answers, and the initial state.
 type Area struct {
 	// Routes are methods of the API table, by name; {qemu|lxc} in a name stands for both.
 	// Guests are such methods about a guest that must be there.

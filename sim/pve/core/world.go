@@ -90,7 +90,7 @@ type counters struct {
 	PeakTasks     map[string]int
 }
 
-// NewWorld makes the world as it is now.
+// NewWorld makes a world with the current time.
 func NewWorld(c Config, now time.Time) *World {
 	w := &World{
 		Cfg: c, Rng: random{rand.New(rand.NewPCG(uint64(c.Seed), 0x7076657369))}, //nolint:gosec // Reproducible on purpose.
@@ -137,7 +137,7 @@ func NewWorld(c Config, now time.Time) *World {
 	return w
 }
 
-// Begin lets the status daemon look at all guests for the first time.
+// Begin has the status daemon sample all guests for the first time.
 func (w *World) Begin() {
 	for _, g := range w.Guests {
 		w.Seen[g.Vmid] = w.Hooks.Sampled(g)
@@ -196,7 +196,7 @@ func (w *World) Advance(now time.Time) {
 	}
 }
 
-// broadcast lets the status daemons of all nodes look at their guests, if their
+// broadcast has the status daemons of all nodes sample their guests, if their
 // time came before t. Of several rounds since the last event only the last one
 // can have seen anything new.
 func (w *World) broadcast(t time.Time) {
@@ -269,8 +269,8 @@ func (w *World) Cloned(from, to *Guest) {
 	}
 }
 
-// Touch marks a guest as changed: its file is rendered anew when asked for, and
-// the next broadcast looks at it.
+// Touch marks a guest as changed: its file is rendered again on the next read, and
+// the next broadcast includes it.
 func (w *World) Touch(g *Guest) {
 	g.raw, g.digest = "", ""
 	w.stale[g.Vmid] = struct{}{}

@@ -65,7 +65,7 @@ func shownInterface(conf perl.Config) map[string]any {
 	entry := perl.TypedBy("POST /nodes/{node}/network", conf)
 	for key, v := range perl.Method("POST /nodes/{node}/network").Params {
 		if value, ok := conf[key]; ok && v.Type == "integer" {
-			entry[key] = value // As it stands in the file (PVE/INotify.pm).
+			entry[key] = value // As in the file (PVE/INotify.pm).
 		}
 	}
 	if conf["autostart"] == "0" {

@@ -243,12 +243,12 @@ func StorageEntryOf(w *core.World, s *core.Store, n *core.Node) *StorageEntry {
 // RootUsed is how much of its root file system a node needs for itself.
 const RootUsed = 8 << 30
 
-// beginSamples lets the status daemons look at guests.
+// beginSamples starts the samples of the status daemons.
 func beginSamples(w *core.World) {
 	w.Hooks.Sampled = func(g *core.Guest) core.Sample { return Sample(w, g) }
 }
 
-// Sample looks at a guest.
+// Sample reads the state of a guest.
 func Sample(w *core.World, g *core.Guest) core.Sample {
 	s := core.Sample{Vmid: g.Vmid, Name: g.Conf["name"], Status: "stopped", Template: g.Conf["template"] == "1", Cpus: float64(Cpus(w, g))}
 	if g.Kind == "lxc" {

@@ -251,7 +251,7 @@ func shown(s *core.Snapshot, kind string) map[string]any {
 // apiSetSnapshot is PUT …/snapshot/{snapname}/config: its description.
 func apiSetSnapshot(w *core.World, c *core.Call) (any, error) {
 	if !c.Has("description") {
-		return nil, nil // Nothing else can be set, and nothing is looked at.
+		return nil, nil // Nothing else can be set, and nothing is checked.
 	}
 	g, err := c.Guest()
 	if err != nil {

@@ -175,7 +175,7 @@ func linkDisk(w *core.World, st *core.Store, node string, base *core.Volume, vmi
 		log("Formatting '%s', fmt=qcow2 cluster_size=65536 extended_l2=off compression_type=zlib size=%d backing_file=../%s backing_fmt=%s lazy_refcounts=off refcount_bits=16",
 			st.FilePath(name), base.Size, short, base.Format)
 	case st.Type == "lvmthin":
-		v.Parent = "" // A thin snapshot stands on its own.
+		v.Parent = "" // A thin snapshot is independent.
 		log("  Logical volume \"%s\" created.", name)
 	default:
 		name = path.Base(base.Name) + "/" + fresh

@@ -277,7 +277,7 @@ func apiURLMetadata(w *core.World, c *core.Call) (any, error) {
 	return map[string]any{"filename": path.Base(parsed.Path), "size": p.Size, "mimetype": "application/octet-stream"}, nil
 }
 
-// appliance is a template of containers that can be downloaded by its name.
+// appliance is a container template that can be downloaded by name.
 type appliance struct{ system, release, headline string }
 
 // appliances are a few of those that Proxmox offers.

@@ -163,7 +163,7 @@ func mayUpdateStorage(c *core.Call, s *core.Store) error {
 	return nil
 }
 
-// apiDeleteStorage is DELETE /storage/{storage}: the entry goes, what lies there
+// apiDeleteStorage is DELETE /storage/{storage}: the entry goes, its volumes
 // does not matter.
 func apiDeleteStorage(w *core.World, c *core.Call) (any, error) {
 	name := c.In["storage"]

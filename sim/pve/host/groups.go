@@ -121,7 +121,7 @@ func apiCreatePool(w *core.World, c *core.Call) error {
 func apiPools(w *core.World, c *core.Call) (any, error) {
 	list := []map[string]any{}
 	if name := c.In["poolid"]; name != "" {
-		p := w.Access.Pools[name] // PVE asks for Pool.Audit here, and does not look at the answer.
+		p := w.Access.Pools[name] // PVE checks Pool.Audit here, and ignores the result.
 		if p == nil {
 			return nil, perl.Fail("pool '%s' does not exist", name)
 		}

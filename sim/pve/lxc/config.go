@@ -71,7 +71,7 @@ func checkNamesOfCT(ch *guests.Change) error {
 	return nil
 }
 
-// isCTOption says whether a key can stand in the configuration of a container.
+// isCTOption reports whether a key can be in the configuration of a container.
 func isCTOption(key string) bool {
 	switch key {
 	case "node", "vmid", "ostemplate", "password", "ssh-public-keys", "storage", "pool", "start", "restore", "unique", "force",

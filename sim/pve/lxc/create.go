@@ -105,7 +105,7 @@ func apiCreateLXC(w *core.World, c *core.Call) (any, error) {
 	return forkCreateCT(w, c, node, vmid, old, order, start), nil
 }
 
-// replaced is the container that a restore by force takes the place of; nil when
+// replaced is the container that a forced restore replaces; nil when
 // the id has to be free.
 func replaced(w *core.World, c *core.Call, node string, vmid int, force bool) (*core.Guest, error) {
 	g := w.Guest(node, "lxc", vmid)
@@ -144,7 +144,7 @@ func mayUseTemplate(c *core.Call, vmid int, order ctOrder) error {
 }
 
 // splitMounts takes the mount points out of what is to be set and checks the
-// storages that they, or the root that was not named, will lie on.
+// storages for them, or for a root that was not named.
 func splitMounts(c *core.Call, order *ctOrder) error {
 	order.mounts = map[string]string{}
 	for key, value := range order.set {

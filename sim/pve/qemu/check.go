@@ -167,9 +167,9 @@ func checkMachine(value string) error {
 }
 
 // The size of packets of network devices, as print_netdevice_full in PVE/QemuServer.pm
-// looks at it when QEMU's command line is written.
+// checks it when QEMU's command line is written.
 
-// hasHostMTU says whether QEMU is told the size of packets: of VirtIO devices with a
+// hasHostMTU reports whether QEMU gets the size of packets: of VirtIO devices with a
 // bridge, before 9.0 only where the device says one.
 func hasHostMTU(w *core.World, n map[string]string) bool {
 	return n["model"] == "virtio" && n["bridge"] != "" && (w.V9() || n["mtu"] != "")
@@ -211,7 +211,7 @@ func ignoredMTUs(w *core.World, g *core.Guest) []string {
 
 // laterWords are words that a parameter takes in the API table, but not in PVE 8.4,
 // and earlierWords those that 8.4 took and the table does not list any more. The
-// table has such differences of whole parameters only. Enumerations are told in the
+// table has such differences of whole parameters only. Enumerations are listed in the
 // order of the alphabet, but for time frames, which grow.
 var (
 	laterWords   = map[string]string{"GET /nodes/{node}/rrddata timeframe": "decade", "POST /cluster/metrics/server/{id} type": "opentelemetry"}

@@ -59,7 +59,7 @@ func apiGetCloudinit(_ *core.World, _ *core.Call, g *core.Guest) (any, error) {
 	return list, nil
 }
 
-// apiRegenerate is PUT …/cloudinit: the drive is written anew.
+// apiRegenerate is PUT …/cloudinit: the drive is written again.
 func apiRegenerate(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	if err := cmp.Or(c.LockFile(g), g.CheckLock()); err != nil {
 		return nil, err

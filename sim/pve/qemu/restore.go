@@ -108,7 +108,7 @@ func claimVM(w *core.World, node string, vmid int, force bool) (*core.Guest, err
 	return g, nil
 }
 
-// unpackVM makes the disks of a backup anew and writes its configuration. The id
+// unpackVM recreates the disks of a backup and writes its configuration. The id
 // of the generation is new in any case, addresses and uuid only when they have to
 // be unique.
 func unpackVM(w *core.World, g *core.Guest, b *core.Backup, r restoring, log func(string, ...any)) error {

@@ -173,7 +173,7 @@ func names(ch *guests.Change, removed, reverted string) error {
 	return nil
 }
 
-// isOption says whether a key can stand in a configuration (option_exists).
+// isOption reports whether a key can be in a configuration (option_exists).
 func isOption(key string) bool {
 	switch key {
 	case "digest", "node", "vmid", "pool", "storage", "archive", "start", "unique", "force", "bwlimit",

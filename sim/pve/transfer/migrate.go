@@ -165,7 +165,7 @@ func MigrationJob(w *core.World, c *core.Call, g *core.Guest, m Migration) core.
 }
 
 // mayMigrate finds out what cannot move: disks of a running VM unless that is
-// asked for, bases of linked clones and CD images that lie on one node only.
+// asked for, bases of linked clones and CD images that are on one node only.
 func mayMigrate(w *core.World, g *core.Guest, m Migration, log func(string, ...any)) error {
 	for _, key := range perl.DriveNames(g.Conf) {
 		d := perl.ParseDrive(key, g.Conf[key])
@@ -213,7 +213,7 @@ func mayMigrateCT(g *core.Guest, m Migration) error {
 	return nil
 }
 
-// migrate moves the volumes that lie on one node only, and the guest.
+// migrate moves the volumes that are on one node only, and the guest.
 func migrate(w *core.World, c *core.Call, g *core.Guest, m Migration, t *core.Task) error {
 	from := g.Node
 	for _, volid := range guests.Owned(w, g) {
