@@ -1,6 +1,7 @@
 package hcl
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,11 +36,30 @@ func (l *load) decodeOutputs() {
 		if b.Invalid {
 			continue
 		}
+		o.File = fileOf(b.Body.Attributes["template"].Expr)
+		if o.File == "" && !strings.ContainsAny(o.Template, "\n{") {
+			if _, problem := l.Read(o.Template); problem == "" {
+				l.Warnf(b.Body.Attributes["template"].SrcRange, "the template of output "+lang.Quote(b.Name)+" is the name of a file", "Write template = file(%q).", o.Template)
+			}
+		}
 		if l.site.Outputs == nil {
 			l.site.Outputs = map[string]*model.Output{}
 		}
 		l.site.Outputs[b.Name] = o
 	}
+}
+
+// fileOf is the file that an expression names if it is file("…") alone.
+func fileOf(e hclsyntax.Expression) string {
+	call, is := e.(*hclsyntax.FunctionCallExpr)
+	if !is || call.Name != "file" || len(call.Args) != 1 {
+		return ""
+	}
+	v, diags := call.Args[0].Value(nil)
+	if diags.HasErrors() || v.Type() != cty.String {
+		return ""
+	}
+	return v.AsString()
 }
 
 // outputPath says what is wrong with the path of an output, "" for nothing.
@@ -49,6 +69,8 @@ func outputPath(o *model.Output) string {
 		return ""
 	case clean != o.To || strings.ContainsAny(o.To, "\x00\n") || clean == ".." || strings.HasPrefix(clean, "../"):
 		return "Write a path without . and .., and without a slash at its end."
+	case strings.HasPrefix(clean, "~"):
+		return "~ is not expanded. Write an absolute path."
 	case strings.HasPrefix(path.Base(clean), "."):
 		return "The name of the file must not begin with a dot."
 	case o.Repository != nil && path.IsAbs(clean):
@@ -75,7 +97,7 @@ func checkOutputs(rs *rules) {
 				return
 			}
 		}
-		text, err := render(name, o.Template, facts)
+		text, err := render(cmp.Or(o.File, "output "+name), o.Template, facts)
 		if err == nil {
 			err = withoutSecrets(text, rs.site.Secrets)
 		}
@@ -100,7 +122,7 @@ func Render(templates map[string]string, facts map[string]any) map[string]model.
 	for name, template := range templates {
 		r := model.Rendered{}
 		if err == nil {
-			if r.Text, err = render(name, template, value); err != nil {
+			if r.Text, err = render("output "+name, template, value); err != nil {
 				r.Error, err = err.Error(), nil
 			}
 		} else {
@@ -124,9 +146,8 @@ func factsValue(facts map[string]any) (cty.Value, error) {
 	return ctyjson.Unmarshal(b, t)
 }
 
-// render renders one template. Its functions are those of the language without file and templatefile.
-func render(name, template string, facts cty.Value) (string, error) {
-	at := "output " + name
+// render renders one template, with where it is for errors. Its functions are those of the language without file and templatefile.
+func render(at, template string, facts cty.Value) (string, error) {
 	aside := &lang.Findings{Sources: map[string][]byte{at: []byte(template)}}
 	if !aside.CheckNesting(at, []byte(template), hclsyntax.LexTemplate, false) {
 		return "", errors.New(aside.List[0].Summary)

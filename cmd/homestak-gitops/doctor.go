@@ -74,7 +74,7 @@ func runDoctor(ctx context.Context, a *app, f *session.Flags) error {
 			done.Text(w, color)
 		}
 	}
-	told := notifyFindings(ctx, a, site)
+	told := agentFindings(ctx, a, site)
 	a.ui.Findings(told)
 	doc.Findings = append(doc.Findings, told...)
 	if a.ui.JSON {
@@ -95,10 +95,9 @@ func runDoctor(ctx context.Context, a *app, f *session.Flags) error {
 	return ui.WithExitCode(code, errors.New("some checks failed: fix what is marked FAIL, and run doctor again"))
 }
 
-// notifyFindings reports the notifiers of a site by which the agent of this machine, if it is one of the site, does not get
-// through.
-func notifyFindings(ctx context.Context, a *app, site *model.Site) diag.List {
-	if len(site.Notify) == 0 {
+// agentFindings reports the notifiers and outputs of a site that fail for the agent of this machine, if it is one of the site.
+func agentFindings(ctx context.Context, a *app, site *model.Site) diag.List {
+	if len(site.Notify)+len(site.Outputs) == 0 {
 		return nil
 	}
 	f := &session.AgentFlags{}
@@ -113,9 +112,13 @@ func notifyFindings(ctx context.Context, a *app, site *model.Site) diag.List {
 	}
 	var out diag.List
 	for _, n := range s.Notify {
-		rule := site.Notify[n.Name]
-		if rule != nil && n.Error != "" {
+		if rule := site.Notify[n.Name]; rule != nil && n.Error != "" {
 			out = append(out, diag.Warnf(rule.At, "notify "+n.Name+" is failing", "%s. To test it: homestak-gitops notify test %s", n.Error, n.Name))
+		}
+	}
+	for _, o := range s.Outputs {
+		if is := site.Outputs[o.Name]; is != nil && o.Error != "" {
+			out = append(out, diag.Warnf(is.At, "output "+o.Name+" is not written", "%s", o.Error))
 		}
 	}
 	return out

@@ -31,22 +31,25 @@ import (
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.Local)
 
-// Doctor reports at its block a notifier that fails for the agent of this machine.
-func TestDoctorReportsNotifiers(t *testing.T) {
+// Doctor reports at its block a notifier or output that fails for the agent of this machine.
+func TestDoctorReportsNotifiersAndOutputs(t *testing.T) {
 	t.Parallel()
 	f := controltest.New()
 	f.Change(func(s *agent.Status) {
 		s.Notify = []agent.NotifyStatus{{Name: "ops", Error: "it answered 503"}, {Name: "mail"}, {Name: "gone", Error: "no route"}}
+		s.Outputs = []agent.OutputStatus{{Name: "hosts", Error: "permission denied"}, {Name: "gone", Error: "no folder"}}
 	})
 	socket, _ := controltest.Serve(t, f, "")
 	dir := t.TempDir()
-	text := "site \"home\" {}\nhost \"father\" {\n  api = \"https://127.0.0.1:1\"\n}\nnotify \"ops\" {\n  type = \"webhook\"\n  to = \"https://ops.example.org\"\n}\nnotify \"mail\" {\n  type = \"webhook\"\n  to = \"https://mail.example.org\"\n}\n"
+	text := "site \"home\" {}\nhost \"father\" {\n  api = \"https://127.0.0.1:1\"\n}\nnotify \"ops\" {\n  type = \"webhook\"\n  to = \"https://ops.example.org\"\n}\nnotify \"mail\" {\n  type = \"webhook\"\n  to = \"https://mail.example.org\"\n}\noutput \"hosts\" {\n  template = \"x\"\n}\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "site.hcl"), []byte(text), 0o600))
 	env := map[string]string{"HOMESTAK_SOCKET": socket, "HOMESTAK_DATA_DIR": t.TempDir()}
 	code, _, stderr := runIn(t, env, "doctor", "--site", dir)
 	require.Equal(t, ui.ExitFailed, code)
 	require.Contains(t, stderr, "site.hcl:5:1: warning: notify ops is failing")
 	require.Contains(t, stderr, "it answered 503. To test it: homestak-gitops notify test ops")
+	require.Contains(t, stderr, "site.hcl:13:1: warning: output hosts is not written")
+	require.Contains(t, stderr, "permission denied")
 	require.NotContains(t, stderr, "mail")
 	require.NotContains(t, stderr, "gone")
 }

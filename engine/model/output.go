@@ -17,7 +17,8 @@ type Output struct {
 	Host       string            `hcl:"host,optional" ref:"host" doc:"Host whose agent writes it; unless set, the agent of every host without a parent."`
 	Repository *OutputRepository `hcl:"repository,block" doc:"Commit it to a repository instead; to is its path there."`
 
-	At diag.Range
+	File string // of the site that is the template; "": another expression
+	At   diag.Range
 }
 
 // OutputRepository is where an output is committed.

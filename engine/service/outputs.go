@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
@@ -99,7 +100,9 @@ func (w *outputs) writeAll(ctx context.Context, identity string, d engine.Desire
 		case o.Repository != nil:
 			changed, err = w.commit(ctx, o, st.Text, known)
 		default:
-			changed, err = w.writeFile(o, st.Text, known)
+			if changed, err = w.writeFile(o, st.Text, known); err != nil {
+				err = w.advise(o, err)
+			}
 		}
 		if o.Repository != nil {
 			wanted[place(o)] = true
@@ -156,6 +159,16 @@ func (w *outputs) writeFile(o *model.Output, text string, known written) (bool, 
 		return false, err
 	}
 	return true, durable.ReplaceIn(root, name, []byte(text), 0o644)
+}
+
+// advise adds to an error how the agent of the unit is permitted to write to a folder of the machine.
+func (w *outputs) advise(o *model.Output, err error) error {
+	folder, _, no := w.file(o)
+	denied := errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EROFS)
+	if no != nil || !denied || !filepath.IsAbs(o.To) {
+		return err
+	}
+	return fmt.Errorf("%w: run install -d -o homestak-gitops %s, and set ReadWritePaths=%s with systemctl edit homestak-gitops", err, folder, folder)
 }
 
 // place is the entry of an output that is committed to a repository.

@@ -80,7 +80,7 @@ func TestOutputsReplaceNothingOfOthers(t *testing.T) {
 // A commit chooses no file of the machine, but in a folder that agent.hcl permits; a link does not lead out of it.
 func TestOutputsStayInTheirFolders(t *testing.T) {
 	permitted, other := t.TempDir(), t.TempDir()
-	w := &outputs{dir: t.TempDir(), folders: []string{permitted}}
+	w := &outputs{dir: t.TempDir(), folders: []string{permitted, permitted + "-none", "/sys"}}
 	require.NoError(t, os.Symlink(other, filepath.Join(permitted, "link")))
 	for to, want := range map[string]string{
 		filepath.Join(permitted, "hosts"):     "",
@@ -88,6 +88,8 @@ func TestOutputsStayInTheirFolders(t *testing.T) {
 		permitted:                             "is in no folder that output_folders of agent.hcl permits",
 		permitted + "-2/hosts":                "is in no folder that output_folders of agent.hcl permits",
 		filepath.Join(permitted, "link", "x"): "path escapes from parent",
+		permitted + "-none/hosts":             "no such file or directory: run install -d -o homestak-gitops " + permitted + "-none, and set ReadWritePaths=",
+		"/sys/hosts":                          "and set ReadWritePaths=/sys with systemctl edit homestak-gitops", // the kernel lets no one create files there
 	} {
 		got := w.writeAll(t.Context(), "father", outputSite(&model.Output{Name: "o", Template: "x", To: to}), nil, nil)[0].Error
 		if want == "" {
