@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -478,8 +479,8 @@ func TestST02TheReminderOfProxmoxVE(t *testing.T) {
 	w.refused(s, "asks for a subscription in a way that is not known here")
 }
 
-// proxmoxRepository makes the repository of Proxmox, and its public key. Nothing of it is fetched.
-func proxmoxRepository(t *testing.T) (dir string, key []byte) {
+// proxmoxRepository makes the repository of Proxmox, also with other packages, and its public key. Nothing of it is fetched.
+func proxmoxRepository(t *testing.T, more ...map[string]content) (dir string, key []byte) {
 	t.Helper()
 	if _, err := exec.LookPath("gpg"); err != nil {
 		nspawn.Without(t, "gpg is missing, to sign a repository with")
@@ -490,10 +491,14 @@ func proxmoxRepository(t *testing.T) (dir string, key []byte) {
 		top := filepath.Join(dir, "debian/pve/dists", suite)
 		pool := filepath.Join(top, "pve-no-subscription/binary-amd64")
 		require.NoError(t, os.MkdirAll(pool, 0o755))
-		index := build(t, pool, map[string]content{"proxmox-ve": {files: map[string]string{
+		packages := map[string]content{"proxmox-ve": {files: map[string]string{
 			"usr/bin/pveversion": "#!/bin/sh\necho pve-manager\n", "etc/apt/sources.list.d/pve-enterprise.list": "deb https://enterprise.proxmox.com/debian/pve bookworm pve-enterprise\n",
 			"DEBIAN/conffiles": "/etc/apt/sources.list.d/pve-enterprise.list\n",
-		}}})
+		}}}
+		for _, others := range more {
+			maps.Copy(packages, others)
+		}
+		index := build(t, pool, packages)
 		index = strings.ReplaceAll(index, "Filename: ./", "Filename: dists/"+suite+"/pve-no-subscription/binary-amd64/")
 		write(t, filepath.Join(pool, "Packages"), index, 0o644)
 		write(t, filepath.Join(top, "Release"), fmt.Sprintf("Origin: Proxmox\nSuite: %[1]s\nCodename: %[1]s\nArchitectures: amd64\nComponents: pve-no-subscription\nDate: Sun, 01 Nov 2026 00:00:00 UTC\nSHA256:\n %[2]x %[3]d pve-no-subscription/binary-amd64/Packages\n", suite, sha256.Sum256([]byte(index)), len(index)), 0o644)

@@ -81,6 +81,23 @@ func (m *Machine) PowerCycle() {
 	m.boot()
 }
 
+// AwaitRestart waits until the guest restarts itself, and boots it again with what it has written.
+func (m *Machine) AwaitRestart() {
+	m.t.Helper()
+	require.NotEmpty(m.t, m.kept, "a guest of Boot keeps nothing")
+	Await(m.t, "the guest restarts", func() bool {
+		select {
+		case <-m.ended:
+			return true
+		default:
+			return false
+		}
+	})
+	const restarts = 133 // of nspawn with --keep-unit, which leaves the start to who called it
+	require.Equal(m.t, restarts, m.nspawn.ProcessState.ExitCode(), "it was not a restart:\n%s", m.console.String())
+	m.boot()
+}
+
 // Kill ends everything in the guest at once, where its end is of no interest: it takes less than powering it off.
 func (m *Machine) Kill() {
 	_ = m.nspawn.Process.Kill() // it may have ended
