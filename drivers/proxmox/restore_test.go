@@ -394,11 +394,15 @@ func (w *world) vault() {
 }
 
 // backupOf is what a plan says of the backups of a guest.
-func backupOf(t *testing.T, p *plan.Plan, addr string) plan.Backup {
+func backupOf(t *testing.T, p *plan.Plan, addr string) *model.BackupState {
 	t.Helper()
-	i := slices.IndexFunc(p.Backups, func(b plan.Backup) bool { return b.Address.String() == addr })
-	require.GreaterOrEqual(t, i, 0, "%v", p.Backups)
-	return p.Backups[i]
+	for _, b := range p.Backups {
+		if b.Address.String() == addr {
+			return b.BackupState
+		}
+	}
+	require.Fail(t, "the plan says nothing of its backups", addr)
+	return nil
 }
 
 // TestBackupsOnAProxmoxBackupServer count as others do: jobs, keep, age, and the proof by a restore, of a VM and of a container.
