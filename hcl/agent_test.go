@@ -333,6 +333,7 @@ func TestParseSecretsFindings(t *testing.T) {
 		"number":          {"passwords:\n  a: 12345678\n", []string{`s.yaml:2:1: error: "a" in section passwords is not a string`}},
 		"bool":            {"passwords:\n  a: yes\n  b: true\n", []string{`s.yaml:3:1: error: "b" in section passwords is not a string`}},
 		"list":            {"ssh_keys:\n  - hunter2\n", []string{`s.yaml:2:1: error: section ssh_keys is not a map`}},
+		"token":           {"api_tokens:\n  father: hunter2\n  mother: a@pve!b=c\n", []string{`s.yaml:2:1: warning: "father" in section api_tokens is not an API token`}},
 		"map":             {"passwords:\n  a:\n    b: hunter2\n", []string{`s.yaml:3:1: error: "a" in section passwords is not a string`}},
 		"text":            {"hunter2\n", []string{`s.yaml:1:1: error: the secrets file is not a map`}},
 		"no key":          {"ssh_keys:\n  a:\n  b: ''\n", []string{`s.yaml:2:1: error: "a" in section ssh_keys has no value`, `s.yaml:3:1: error: "b" in section ssh_keys has no value`}},

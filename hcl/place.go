@@ -23,6 +23,7 @@ type places struct {
 func (rs *rules) checkPlaces() {
 	for _, name := range slices.Sorted(maps.Keys(rs.site.Hosts)) {
 		rs.checkCapacity(rs.site.Hosts[name])
+		rs.checkHostNodes(rs.site.Hosts[name])
 	}
 	on := map[string]*places{}
 	for _, m := range rs.deployed() {
@@ -61,6 +62,19 @@ func (rs *rules) checkCapacity(h *model.Host) {
 		if r.Declares(path) && (v <= 0 || v > mostOvercommit) {
 			rs.ErrorAt(r.RangeOf(path), fmt.Sprintf("%s = %v is not valid", strings.TrimPrefix(path, "capacity."), v), "It is a multiple of what the PVE node has: above 0, and at most %d.", mostOvercommit)
 		}
+	}
+}
+
+// checkHostNodes warns of lists of PVE nodes that say something else than is meant.
+func (rs *rules) checkHostNodes(h *model.Host) {
+	r := &model.Resource{At: h.At, Ranges: h.Ranges}
+	for i, name := range h.Nodes {
+		if slices.Contains(h.Nodes[:i], name) {
+			rs.Add(diag.Warnf(r.RangeOf("nodes"), lang.Quote(name)+" is twice in nodes", "Remove one of them, or name the node that is meant."))
+		}
+	}
+	if h.Node != "" && len(h.Nodes) > 0 && !slices.Contains(h.Nodes, h.Node) {
+		rs.Add(diag.Warnf(r.RangeOf("node"), "node "+lang.Quote(h.Node)+" is not in nodes", "Guests are created there as well: add it to nodes, or name one of these: %s.", strings.Join(h.Nodes, ", ")))
 	}
 }
 

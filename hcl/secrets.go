@@ -203,8 +203,16 @@ func (p *secretParser) value(out map[string]string, section, key string, n *yaml
 		p.errorf(n.Line, lang.Quote(key)+" in section ssh_keys has no value", "Write the public key, or remove the line.")
 	default:
 		out[key] = n.Value
+		if section == "api_tokens" && !tokenText.MatchString(n.Value) {
+			at := diag.Pos{Line: n.Line, Column: 1}
+			p.found = append(p.found, diag.Warnf(diag.Range{File: p.name, Start: at, End: at}, lang.Quote(key)+" in section api_tokens is not an API token",
+				"Write user@realm!name=SECRET, as pveum user token add prints its two parts: full-tokenid and value."))
+		}
 	}
 }
+
+// tokenText is the form of an API token (pve-access-control, PVE/AccessControl.pm, verify_token).
+var tokenText = regexp.MustCompile(`^[^\s@]\S*@[^\s!]+![^\s=]+=\S+$`)
 
 // entries iterates over a map in file order; anything else is a finding.
 func (p *secretParser) entries(n *yaml.Node, what string) func(yield func(string, *yaml.Node) bool) {

@@ -10,6 +10,7 @@ import (
 	hclv2 "github.com/hashicorp/hcl/v2"
 	"github.com/zclconf/go-cty/cty"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl/lang"
 )
@@ -164,6 +165,7 @@ func (l *load) decodeHost(b *lang.Block, site *model.Site) {
 		h.APIToken = l.opts.Secrets.Values["api_tokens"][b.Name]
 	}
 	h.TokenMissing = h.APIToken == ""
+	l.checkTokenName(b, h)
 	switch {
 	case h.API != "":
 	case h.Parent == "" && !b.Invalid:
@@ -183,6 +185,21 @@ func (l *load) decodeHost(b *lang.Block, site *model.Site) {
 		h.CAPEM = l.readCA(b, h.CA)
 	}
 	site.Local.Complete(h)
+}
+
+// checkTokenName warns of a token in the secrets that is for this host by all appearances, under another name.
+func (l *load) checkTokenName(b *lang.Block, h *model.Host) {
+	if l.opts.Secrets == nil || b.Body.Attributes["api_token"] != nil || h.Parent != "" {
+		return
+	}
+	tokens := l.opts.Secrets.Values["api_tokens"]
+	if _, has := tokens[b.Name]; has {
+		return
+	}
+	others := slices.DeleteFunc(slices.Sorted(maps.Keys(tokens)), func(name string) bool { return l.Named["host"][name] != nil })
+	if near := diag.Nearest(b.Name, others); near != "" {
+		l.Warnf(b.At, "host "+lang.Quote(b.Name)+" has no API token", "The section api_tokens of the secrets has %s, which is no host: write %s there.", lang.Quote(near), b.Name)
+	}
 }
 
 // readCA reads the certificates from the file in the attribute ca; nil if there are none.

@@ -73,7 +73,7 @@ func (s *Set) governed(site *model.Site, declared bool, now time.Time, found dia
 		return found, rules
 	}
 	for i := range site.Waivers {
-		found = append(found, w.problems(&site.Waivers[i])...)
+		found = append(found, w.problems(site, &site.Waivers[i])...)
 	}
 	for i := range site.Packs {
 		found = append(found, s.packProblems(&site.Packs[i])...)
@@ -215,7 +215,7 @@ func (w *waivers) strict(label string) bool {
 }
 
 // problems lists what is wrong with a waiver itself.
-func (w *waivers) problems(v *model.Waiver) diag.List {
+func (w *waivers) problems(site *model.Site, v *model.Waiver) diag.List {
 	name := "waiver " + diag.Line(v.Name)
 	_, err := time.Parse(time.DateOnly, v.Expires)
 	judges, elsewhere := false, v.Rule == model.RuleSkipped // rules of that name, of sites and of plans
@@ -243,12 +243,45 @@ func (w *waivers) problems(v *model.Waiver) diag.List {
 		return refuse(fmt.Sprintf("%s: rule %s cannot be waived", name, v.Rule), "Remove the waiver, and do what the rule wants.")
 	case w.used[v.Name]:
 		return nil
-	case !judges && elsewhere:
+	case !judges && !elsewhere:
+		return diag.List{diag.Warnf(v.At, fmt.Sprintf("%s: unknown rule %q", name, diag.Line(v.Rule)), "There is no rule of that name in a string literal. %s",
+			diag.DidYouMean(v.Rule, slices.Compact(slices.Sorted(slices.Values(labels)))))}
+	}
+	if problem := unknownNode(site, v.Node); problem != "" {
+		return diag.List{diag.Warnf(v.At, fmt.Sprintf("%s: unknown node %q", name, diag.Line(v.Node)), "%s", problem)}
+	}
+	if !judges {
 		return nil // only a plan shows whether it is needed
 	}
-	fix := "Remove it: nothing that rule " + v.Rule + " denies is about " + v.Node + "."
-	if !judges {
-		fix = "There is no rule of that name in a string literal. " + diag.DidYouMean(v.Rule, slices.Compact(slices.Sorted(slices.Values(labels))))
+	return diag.List{diag.Warnf(v.At, name+" is not needed", "Remove it: nothing that rule %s denies is about %s.", v.Rule, v.Node)}
+}
+
+// unknownNode says what to write for a name that nothing of the site has; "" if something has it.
+func unknownNode(site *model.Site, name string) string {
+	known := slices.Concat([]string{site.Name}, sortedKeys(site.Hosts), sortedKeys(site.Presets), sortedKeys(site.Postures), sortedKeys(site.Specs), sortedKeys(site.Manifests))
+	for addr := range site.Objects {
+		known = append(known, addr.Name)
 	}
-	return diag.List{diag.Warnf(v.At, name+" is not needed", "%s", fix)}
+	var instances []string
+	for _, m := range site.Manifests {
+		for _, n := range m.Nodes {
+			known = append(known, n.Name)
+			if n.Block == name && n.Name != name {
+				instances = append(instances, n.Name)
+			}
+		}
+	}
+	slices.Sort(known)
+	slices.SortFunc(instances, model.CompareNames)
+	_, bare, addressed := strings.Cut(name, ".")
+	switch {
+	case len(instances) > 0:
+		return fmt.Sprintf("A waiver is for one node: write one for each that needs it, such as node = %q.", instances[0])
+	case slices.Contains(known, name):
+		return ""
+	case addressed && slices.Contains(known, bare):
+		return fmt.Sprintf("Write the name alone: node = %q.", bare)
+	default:
+		return diag.DidYouMean(name, slices.Compact(known))
+	}
 }

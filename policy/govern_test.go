@@ -134,7 +134,10 @@ func TestWaiversThatAreWrong(t *testing.T) {
 		want   string
 	}{
 		"not needed":   {func(*model.Waiver) {}, false, "waiver w is not needed"},
-		"unknown rule": {func(w *model.Waiver) { w.Rule = "node-nam" }, false, "waiver w is not needed"},
+		"unknown rule": {func(w *model.Waiver) { w.Rule = "node-nam" }, false, `waiver w: unknown rule "node-nam"`},
+		"unknown node": {func(w *model.Waiver) { w.Node = "cach" }, false, `waiver w: unknown node "cach"`},
+		"address":      {func(w *model.Waiver) { w.Node = "ct.cache" }, false, `waiver w: unknown node "ct.cache"`},
+		"block":        {func(w *model.Waiver) { w.Node = "web" }, false, `waiver w: unknown node "web"`},
 		"no date":      {func(w *model.Waiver) { w.Expires = "soon" }, true, "waiver w has no valid last day"},
 		"no reason":    {func(w *model.Waiver) { w.Reason = " " }, true, "waiver w has no reason or no owner"},
 		"no node":      {func(w *model.Waiver) { w.Node = "" }, true, "waiver w has no node"},
@@ -145,6 +148,7 @@ func TestWaiversThatAreWrong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			site := site()
+			site.Manifests["web"].Nodes[0].Block = "web"
 			site.Waivers = []model.Waiver{waiver("node-name", "cache")}
 			c.change(&site.Waivers[0])
 			found, _ := s.Site(t.Context(), site, request())

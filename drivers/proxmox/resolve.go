@@ -134,6 +134,9 @@ func (r *resolver) diskSize(name string, size int) {
 	}
 }
 
+// littleMemory, in MiB: who declares less for a VM means GiB in most cases.
+const littleMemory = 128
+
 // size completes the size by the preset, and checks it. Memory is in MiB, the root disk in GiB.
 func (r *resolver) size(preset string, cores, memory, disk int) (allCores, allMemory, rootDisk int) {
 	if p := r.in.Site.Presets[preset]; p != nil {
@@ -157,6 +160,8 @@ func (r *resolver) size(preset string, cores, memory, disk int) (allCores, allMe
 	}
 	if memory != 0 && memory < 16 {
 		r.errorf("memory", "memory out of range", "%d MiB is less than the 16 MiB that PVE allows; memory is in MiB", memory)
+	} else if memory != 0 && memory < littleMemory && r.kind != "ct" {
+		r.warnf("memory", fmt.Sprintf("memory is %d MiB", memory), "memory is in MiB: for %d GiB write %d", memory, memory<<10)
 	}
 	return cores, memory, disk
 }

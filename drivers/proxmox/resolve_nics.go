@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -68,6 +69,9 @@ func (r *resolver) address(path, suffix, ip, gateway string, words ...string) (s
 		r.errorf(path+".ip"+suffix, fmt.Sprintf("%q is not an address with prefix length", ip), "write an address such as %s, or one of %s", example, strings.Join(words, ", "))
 		return ip, gateway
 	}
+	if h := r.in.Host; h != nil && hostAddress(h.API) == prefix.Addr() {
+		r.errorf(path+".ip"+suffix, fmt.Sprintf("static address %s is that of host %s", prefix.Addr(), h.Name), "the api of the host block has it: give the guest another one")
+	}
 	if gateway == "" {
 		return prefix.String(), ""
 	}
@@ -80,10 +84,23 @@ func (r *resolver) address(path, suffix, ip, gateway string, words ...string) (s
 			"gateway is for ip, gateway6 for ip6")
 	case !prefix.Contains(gw) && !gw.IsLinkLocalUnicast():
 		r.errorf(path+".ip"+suffix, fmt.Sprintf("gateway %s is not in the network of %s", gw, ip), "a gateway must be reachable directly: check the prefix length, or set gateway%s on the nic", suffix)
+	case gw == prefix.Addr():
+		r.warnf(path+".ip"+suffix, fmt.Sprintf("static address %s is that of its gateway", gw), "give the guest another one, or name the gateway that it uses in gateway%s of the nic", suffix)
+		fallthrough
 	default:
 		gateway = gw.String()
 	}
 	return prefix.String(), gateway
+}
+
+// hostAddress is the address in the URL of an API; zero if a name is there.
+func hostAddress(api string) netip.Addr {
+	u, err := url.Parse(api)
+	if err != nil {
+		return netip.Addr{}
+	}
+	a, _ := netip.ParseAddr(u.Hostname())
+	return a
 }
 
 // trunks checks the rate and the trunks of a card, and returns the trunks sorted and merged.

@@ -2,6 +2,7 @@ package proxmox_test
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -35,7 +36,7 @@ func scope() model.Scope {
 			{Kind: "template", Name: "archive"}: {Spec: &guest.Template{Volume: "local:vztmpl/debian-12.tar.zst"}},
 		},
 	}
-	host := &model.Host{Name: "father", Storage: &model.Storage{Disks: "fast"}}
+	host := &model.Host{Name: "father", API: "https://10.0.0.10:8006", Storage: &model.Storage{Disks: "fast"}}
 	return model.Scope{Site: site, Host: host, Name: "web-1", Node: &model.Node{Name: "web-1", Spec: "base"}}
 }
 
@@ -111,6 +112,9 @@ func TestProblemsOfAVM(t *testing.T) {
 		"MAC of a group":     {func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", MAC: "01:00:00:00:00:01"}} }, `nic.lan.mac: "01:00:00:00:00:01" is not the MAC address of a single card`},
 		"VLAN":               {func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", VLAN: 4095}} }, "nic.lan.vlan: VLAN tag out of range"},
 		"gateway elsewhere":  {func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", IP: "10.1.0.5/24", Gateway: "10.2.0.1"}} }, "nic.lan.ip: gateway 10.2.0.1 is not in the network of 10.1.0.5/24"},
+		"host's address":     {func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", IP: "10.0.0.10/24"}} }, "nic.lan.ip: static address 10.0.0.10 is that of host father"},
+		"gateway's address":  {func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", IP: "10.0.0.1/24"}} }, "nic.lan.ip: static address 10.0.0.1 is that of its gateway"},
+		"GiB for MiB":        {func(v *guest.VM) { v.Memory = 32 }, "memory: memory is 32 MiB"},
 		"IPv6 for ip":        {func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", IP: "fd00::5/64", Gateway: "fd00::1"}} }, `nic.lan.ip: "fd00::5/64" is not an address with prefix length`},
 		"power":              {func(v *guest.VM) { v.Power = "on" }, `power: power = "on" is not valid`},
 		"tag":                {func(v *guest.VM) { v.Tags = []string{"a b"} }, `tags: "a b" is not a tag`},
@@ -180,6 +184,15 @@ func TestN14RecreateIsShown(t *testing.T) {
 	v := guest.WithDefaults(&guest.VM{Preset: "small", Image: "debian", Recreate: "hunter22"})
 	r := &model.Resource{Addr: model.Address{Kind: "vm", Name: "web-1"}, Spec: v, Sensitive: []string{"recreate"}}
 	require.Equal(t, []string{"recreate: recreate must not come from a secret"}, summaries(proxmox.ResolveGuest("vm")(r, scope())))
+}
+
+// A date without quotes is a number: 2026-11 and 2027-12 are the same one.
+func TestRecreateIsWrittenInQuotes(t *testing.T) {
+	for _, spec := range []any{guest.VM{}, guest.CT{}} {
+		fields := model.Fields(reflect.TypeOf(spec))
+		i := slices.IndexFunc(fields, func(f model.Field) bool { return f.Name == "recreate" })
+		require.True(t, fields[i].Quoted)
+	}
 }
 
 // TestCDDrivesThatCannotBe are refused at their line, with what to write.

@@ -112,6 +112,7 @@ type Field struct {
 	Block    bool
 	Optional bool
 	Secret   bool
+	Quoted   bool // takes a string alone: a number that becomes one is a date without quotes
 	Ref      string
 	Cost     Class
 	Doc      string
@@ -148,7 +149,7 @@ func readFields(t reflect.Type) []Field {
 		f := Field{
 			Index: i, Name: name, Decoded: decoded, Compared: p != "-", Type: sf.Type,
 			Label: opts == "label", Block: opts == "block", Optional: opts == "optional" || opts == "block",
-			Secret: sf.Tag.Get("secret") == "true", Ref: sf.Tag.Get("ref"), Cost: ClassNone, Doc: sf.Tag.Get("doc"),
+			Secret: sf.Tag.Get("secret") == "true", Quoted: sf.Tag.Get("quoted") == "true", Ref: sf.Tag.Get("ref"), Cost: ClassNone, Doc: sf.Tag.Get("doc"),
 		}
 		if planned && p != "-" {
 			f.Name = p

@@ -25,7 +25,7 @@ type Waiver struct {
 	Node    string `hcl:"node" doc:"Name of the node, or of the image, posture or other object that the finding is about."`
 	Reason  string `hcl:"reason" doc:"Why it is permitted; shown wherever the waiver is used."`
 	Owner   string `hcl:"owner" doc:"Who answers for it."`
-	Expires string `hcl:"expires" doc:"Last day on which it counts, such as 2027-03-31, in UTC. After that the rule refuses again."`
+	Expires string `hcl:"expires" quoted:"true" doc:"Last day on which it counts, such as 2027-03-31, in UTC. After that the rule refuses again."`
 
 	At diag.Range
 }

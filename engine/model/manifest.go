@@ -22,7 +22,7 @@ type Manifest struct {
 	Purpose     string     `hcl:"purpose,optional" doc:"For nodes that have none."`
 	Services    []string   `hcl:"services,optional" doc:"For nodes that have none."`
 	Stacks      []string   `hcl:"stacks,optional" doc:"For nodes that have none."`
-	ReviewBy    string     `hcl:"review_by,optional" doc:"For nodes that have none."`
+	ReviewBy    string     `hcl:"review_by,optional" quoted:"true" doc:"For nodes that have none."`
 	StorageTier string     `hcl:"storage_tier,optional" doc:"For nodes that have none."`
 	Backup      *Backup    `hcl:"backup,block" doc:"Backups of its nodes that declare none."`
 
@@ -69,7 +69,7 @@ type Node struct {
 	Purpose   string     `hcl:"purpose,optional" doc:"Its purpose, for policies and outputs; the manifest's or site's unless set."`
 	Services  []string   `hcl:"services,optional" doc:"The services that it offers, in words, for policies and outputs; the manifest's or site's unless set."`
 	Stacks    []string   `hcl:"stacks,optional" doc:"The stacks that run on it, such as compose projects, for policies and outputs; the manifest's or site's unless set."`
-	ReviewBy  string     `hcl:"review_by,optional" doc:"Date, such as 2027-03-31, by which its owner reviews what the files say of it; the manifest's or site's unless set. After it, status, doctor and metrics report the node."`
+	ReviewBy  string     `hcl:"review_by,optional" quoted:"true" doc:"Date, such as 2027-03-31, by which its owner reviews what the files say of it; the manifest's or site's unless set. After it, status, doctor and metrics report the node."`
 	Tier      string     `hcl:"storage_tier,optional" doc:"The kind of storage that it needs, in a word, for policies; the manifest's or site's unless set."`
 	Checks    []Check    `hcl:"check,block" doc:"A health check."`
 	Resource  *Resource  // Spec holds the kind's struct as declared, not yet resolved

@@ -34,7 +34,7 @@ type Site struct {
 	Purpose     string      `hcl:"purpose,optional" doc:"For nodes that have none, and whose manifest has none."`
 	Services    []string    `hcl:"services,optional" doc:"For nodes that have none, and whose manifest has none."`
 	Stacks      []string    `hcl:"stacks,optional" doc:"For nodes that have none, and whose manifest has none."`
-	ReviewBy    string      `hcl:"review_by,optional" doc:"For nodes that have none, and whose manifest has none."`
+	ReviewBy    string      `hcl:"review_by,optional" quoted:"true" doc:"For nodes that have none, and whose manifest has none."`
 	StorageTier string      `hcl:"storage_tier,optional" doc:"For nodes that have none, and whose manifest has none."`
 
 	At         diag.Range

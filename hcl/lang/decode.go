@@ -131,6 +131,11 @@ func (d *Decoder) attribute(a *hclsyntax.Attribute, f *model.Field, p Part) bool
 		return true
 	}
 	dst := p.Value.Field(f.Index)
+	if f.Quoted && (plain.Type() != cty.String || subtracts(a.Expr)) {
+		d.Invalid = true
+		d.unquoted(a.Expr, f, plain)
+		return true
+	}
 	if problem := d.Assign(dst, plain); problem != "" {
 		if n := unitless(f.Doc, plain); n != "" {
 			problem += ": write " + n + ", without a unit"
@@ -148,6 +153,34 @@ func (d *Decoder) attribute(a *hclsyntax.Attribute, f *model.Field, p Part) bool
 	}
 	d.CheckValue(dst, rule, f.Name, at)
 	return true
+}
+
+// unquoted reports the value of an attribute that has to be in quotes.
+func (d *Decoder) unquoted(e hclsyntax.Expression, f *model.Field, v cty.Value) {
+	at, is, why := e.Range(), ValueType(v), ""
+	if subtracts(e) {
+		is, why = "a number", ": without them it is a subtraction"
+	}
+	text := "2026-11"
+	switch e.(type) {
+	case *hclsyntax.BinaryOpExpr, *hclsyntax.LiteralValueExpr:
+		text = string(at.SliceBytes(d.Sources[at.Filename]))
+	}
+	d.Errorf(at, f.Name+" is "+is+", not a string", "Write it in quotes, such as %s%s.", Quote(text), why)
+}
+
+// subtracts reports whether an expression has a date without quotes in it, which is a subtraction of numbers.
+func subtracts(e hclsyntax.Expression) bool {
+	found := false
+	_ = hclsyntax.VisitAll(e, func(n hclsyntax.Node) hclv2.Diagnostics {
+		if b, ok := n.(*hclsyntax.BinaryOpExpr); ok && b.Op == hclsyntax.OpSubtract {
+			_, left := b.LHS.(*hclsyntax.LiteralValueExpr)
+			_, right := b.RHS.(*hclsyntax.LiteralValueExpr)
+			found = found || left && right
+		}
+		return nil
+	})
+	return found
 }
 
 // unmark removes the marks of secrets from a value and records them. NilVal means that secrets are

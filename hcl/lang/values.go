@@ -134,6 +134,7 @@ var valueRules = map[string]valueRule{
 	"site.review_by":     {check: date},
 	"manifest.review_by": {check: date},
 	"node.review_by":     {check: date},
+	"waiver.expires":     {check: date},
 	"job.timeout":        {def: 10 * time.Minute},
 	"job.on_failure":     {oneOf: []string{"continue", "stop"}, def: "continue"},
 	"job.concurrency":    {min: 1, max: 1000, def: 8},

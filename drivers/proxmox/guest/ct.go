@@ -14,7 +14,7 @@ type CT struct {
 	Preset   string `hcl:"preset,optional" ref:"preset" plan:"-" doc:"Size: cores, memory, disk."`
 	Template string `hcl:"template,optional" ref:"template" cost:"data-loss" doc:"Container template, or a template with a vmid to clone. Required."`
 
-	Recreate string `hcl:"recreate,optional" cost:"data-loss" doc:"Any text, such as 2026-11. A container created with another text is replaced, with its data."`
+	Recreate string `hcl:"recreate,optional" quoted:"true" cost:"data-loss" doc:"Any text, such as 2026-11. A container created with another text is replaced, with its data."`
 
 	Cores  int      `hcl:"cores,optional" pve:"cores" priv:"VM.Config.CPU" doc:"CPU cores; the preset's unless set."`
 	Memory int      `hcl:"memory,optional" pve:"memory,always" unset:"512" priv:"VM.Config.Memory" cost:"hot" doc:"Memory in MiB; the preset's unless set."`

@@ -15,7 +15,7 @@ type VM struct {
 	Image    string `hcl:"image,optional" ref:"image" cost:"data-loss" doc:"Disk image for the root disk."`
 	Template string `hcl:"template,optional" ref:"template" cost:"data-loss" doc:"VM template to clone instead of an image."`
 
-	Recreate string `hcl:"recreate,optional" cost:"data-loss" doc:"Any text, such as 2026-11. A machine created with another text is replaced, with its data."`
+	Recreate string `hcl:"recreate,optional" quoted:"true" cost:"data-loss" doc:"Any text, such as 2026-11. A machine created with another text is replaced, with its data."`
 
 	Clone string `hcl:"clone,optional" plan:"-" doc:"full (unless set) or linked (the root disk depends on the template's). Used only when the guest is created."`
 

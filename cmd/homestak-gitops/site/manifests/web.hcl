@@ -15,7 +15,7 @@ manifest "web" {
 
     nic "lan" {
       bridge = "vmbr0"
-      # ip = "192.0.2.10/24" # DHCP without this line
+      # ip = "192.0.2.20/24" # DHCP without this line
     }
   }
 }
