@@ -227,16 +227,38 @@ func stringOf(spec any, path string) string {
 	return ""
 }
 
+// turnOf lists the guests whose checks have to pass before another one is replaced: those of its manifest that this pass replaces
+// before it, and those that the same value of recreate has replaced in an earlier pass.
+func (c *checker) turnOf(s plan.Step) []model.Address {
+	if s.Action != plan.Replace || s.Want.Guest == nil {
+		return nil
+	}
+	word := stringOf(s.Want.Spec, "recreate")
+	var out []model.Address
+	for addr, r := range c.want.State {
+		before := slices.Contains(s.After, addr) && c.fresh[addr]
+		if before || word != "" && !c.steps[addr] && r.Guest != nil && r.Manifest == s.Manifest && stringOf(r.Spec, "recreate") == word {
+			out = append(out, addr)
+		}
+	}
+	slices.SortFunc(out, model.Address.Compare)
+	return out
+}
+
 // needs waits for the checks of the guests that a step needs and this pass does not change. A
 // guest that failed before gets one attempt, since an agent must not spend each pass on one
 // failing guest while pushes wait.
 func (c *checker) needs(ctx context.Context, s plan.Step) error {
 	back := func(context.Context) error { return nil }
 	yielded := false
-	for _, addr := range s.Want.Needs {
+	for _, addr := range slices.Concat(s.Want.Needs, c.turnOf(s)) {
+		why := "it needs"
+		if !slices.Contains(s.Want.Needs, addr) {
+			why = "it is replaced after"
+		}
 		have := c.have[addr]
 		if _, err := c.known(addr); c.steps[addr] && c.waits(err) {
-			return &apply.NotYetError{Err: fmt.Errorf("it needs %s: %w", addr, err)}
+			return &apply.NotYetError{Err: fmt.Errorf("%s %s: %w", why, addr, err)}
 		}
 		if c.steps[addr] || have == nil || have.Guest == nil || len(c.checks(addr)) == 0 {
 			continue
@@ -256,9 +278,9 @@ func (c *checker) needs(ctx context.Context, s plan.Step) error {
 		}
 		switch err := c.verify(ctx, addr, *have.Guest, run); {
 		case c.waits(err):
-			return &apply.NotYetError{Err: fmt.Errorf("it needs %s: %w", addr, err)}
+			return &apply.NotYetError{Err: fmt.Errorf("%s %s: %w", why, addr, err)}
 		case err != nil:
-			return fmt.Errorf("it needs %s, which is not healthy: %w", addr, err)
+			return fmt.Errorf("%s %s, which is not healthy: %w", why, addr, err)
 		}
 	}
 	return back(ctx)

@@ -96,6 +96,45 @@ func TestTheNextPassGoesOn(t *testing.T) {
 	})
 }
 
+// A replacement destroys data: the first guest that is not well afterwards is the last, also of the next pass, and of an agent,
+// which waits for none of them.
+func TestReplacementsStopAtTheFirstFailure(t *testing.T) {
+	for name, unattended := range map[string]bool{"apply": false, "agent": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				i := enginetest.NewInn()
+				site := enginetest.CheckedSite("continue")
+				for _, n := range site.Manifests["web"].Nodes {
+					n.Resource.Needs = n.Resource.Needs[:1] // nothing is replaced while another guest lives on it
+				}
+				require.Equal(t, engine.Done, i.Pass(site).Run(t.Context()).Outcome)
+				for _, n := range site.Manifests["web"].Nodes {
+					n.Resource.Spec.(*enginetest.Box).Recreate = "2026-11"
+				}
+				pass := func() engine.Report {
+					i.Applied = nil
+					p := i.Pass(site)
+					p.Unattended, p.AllowDeletes = unattended, 3
+					return p.Run(t.Context())
+				}
+				i.Set("db", true)
+				r := pass()
+				require.ErrorContains(t, r.Err, "db does not answer")
+				require.Equal(t, []string{"replace box.db"}, i.Applied)
+				for range 2 {
+					r = pass()
+					require.Empty(t, i.Applied)
+					require.ErrorContains(t, r.Err, "box.db")
+				}
+				i.Set("db", false)
+				r = pass()
+				require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
+				require.Equal(t, []string{"replace box.lone", "replace box.web"}, i.Applied)
+			})
+		})
+	}
+}
+
 // The guests of Unwell are tried once more, also where nothing else is to be done.
 func TestFailingGuestsAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -23,7 +23,7 @@ type places struct {
 func (rs *rules) checkPlaces() {
 	for _, name := range slices.Sorted(maps.Keys(rs.site.Hosts)) {
 		rs.checkCapacity(rs.site.Hosts[name])
-		rs.checkHostNodes(rs.site.Hosts[name])
+		checkHostNodes(rs, rs.site.Hosts[name])
 	}
 	on := map[string]*places{}
 	for _, m := range rs.deployed() {
@@ -66,7 +66,7 @@ func (rs *rules) checkCapacity(h *model.Host) {
 }
 
 // checkHostNodes warns of lists of PVE nodes that say something else than is meant.
-func (rs *rules) checkHostNodes(h *model.Host) {
+func checkHostNodes(rs *rules, h *model.Host) {
 	r := &model.Resource{At: h.At, Ranges: h.Ranges}
 	for i, name := range h.Nodes {
 		if slices.Contains(h.Nodes[:i], name) {

@@ -198,7 +198,7 @@ func (l *load) checkTokenName(b *lang.Block, h *model.Host) {
 	}
 	others := slices.DeleteFunc(slices.Sorted(maps.Keys(tokens)), func(name string) bool { return l.Named["host"][name] != nil })
 	if near := diag.Nearest(b.Name, others); near != "" {
-		l.Warnf(b.At, "host "+lang.Quote(b.Name)+" has no API token", "The section api_tokens of the secrets has %s, which is no host: write %s there.", lang.Quote(near), b.Name)
+		l.Warnf(b.At, "host "+lang.Quote(b.Name)+" has no API token", "The section api_tokens of the secrets has %s, which is not a host: write %s there.", lang.Quote(near), b.Name)
 	}
 }
 

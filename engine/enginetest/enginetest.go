@@ -25,6 +25,8 @@ import (
 type Box struct {
 	Size int    `hcl:"size"`
 	IP   string `hcl:"ip,optional"`
+
+	Recreate string `hcl:"recreate,optional" cost:"data-loss"`
 }
 
 // Kinds are those of these tests.

@@ -30,7 +30,7 @@ func Make(in Input) *Plan {
 			g := newGuard(d, ids)
 			g.check()
 			d.leaveRemoved()
-			o := ordering{guard: g, circle: map[model.Address]model.Address{}, inside: d.inside()}
+			o := ordering{guard: g, circle: map[model.Address]model.Address{}, inside: d.inside(), turns: map[model.Address][]model.Address{}}
 			o.order()
 			g.suggestMoves()
 		}
@@ -59,6 +59,7 @@ type draft struct {
 	steps map[model.Address]*Step
 
 	placed   map[model.Address]string // why a guest is created where it is
+	crowded  map[model.Address]string // that it is created beside a guest that it is to be apart from
 	homeless map[model.Address]string // why it can be created nowhere
 
 	undeclared []model.Setting
@@ -72,7 +73,7 @@ func newDraft(in Input) *draft {
 	in.Have.Unmanaged = unmanaged
 	in.Have.Unknown = slices.SortedStableFunc(slices.Values(in.Have.Unknown), byScope)
 	d := &draft{
-		in: in, kinds: make(map[string]*model.Kind, len(in.Kinds)), have: in.Have.State, steps: map[model.Address]*Step{}, placed: map[model.Address]string{}, homeless: map[model.Address]string{},
+		in: in, kinds: make(map[string]*model.Kind, len(in.Kinds)), have: in.Have.State, steps: map[model.Address]*Step{}, placed: map[model.Address]string{}, crowded: map[model.Address]string{}, homeless: map[model.Address]string{},
 		plan: &Plan{
 			FormatVersion: FormatVersion, Site: in.Site, Commit: in.Commit, Host: in.Host,
 			ObservedAt: in.Have.At.UTC().Truncate(time.Second),

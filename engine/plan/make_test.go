@@ -721,6 +721,16 @@ func TestOrder(t *testing.T) {
 			have:  state(guest("vm.a", 100, &VM{Image: "old"}, "image.old"), object("image.old", &Image{})),
 			steps: []string{"create image.new", "replace vm.a after image.new", "delete image.old after vm.a"},
 		},
+		"guests are replaced one after the other": {
+			want:  state(guest("vm.a-10", 0, &VM{Image: "new"}), guest("vm.a-9", 0, &VM{Image: "new"}), guest("vm.c", 0, &VM{Cores: 2}), guest("ct.d", 0, &VM{Image: "new"})),
+			have:  state(guest("vm.a-10", 100, &VM{}), guest("vm.a-9", 101, &VM{}), guest("vm.c", 102, &VM{}), guest("ct.d", 103, &VM{})),
+			steps: []string{"replace ct.d", "update vm.c", "replace vm.a-9 after ct.d", "replace vm.a-10 after vm.a-9"},
+		},
+		"and those that others need first": {
+			want:  state(guest("vm.a", 0, &VM{Image: "new"}, "vm.z"), guest("vm.b", 0, &VM{Image: "new"}), guest("vm.z", 0, &VM{Image: "new"})),
+			have:  state(guest("vm.a", 100, &VM{}), guest("vm.b", 101, &VM{}), guest("vm.z", 102, &VM{})),
+			steps: []string{"replace vm.b", "replace vm.z after vm.b", "replace vm.a after vm.z"},
+		},
 		"nothing waits for what has no step": {
 			want:  state(guest("vm.a", 0, &VM{}, "vm.b"), guest("vm.b", 0, &VM{}, "pool.p"), object("pool.p", &Pool{Comment: "new"})),
 			have:  state(guest("vm.b", 100, &VM{}), object("pool.p", &Pool{Comment: "old"})),

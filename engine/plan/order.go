@@ -16,7 +16,8 @@ import (
 //   - removing goes children first: behind the removal of those that need it by their ownership tags,
 //     and behind the changes by which others stop needing it;
 //   - who takes over a VMID waits for the one that gives it up;
-//   - so does who takes over a MAC or an address, unless that would close a circle.
+//   - so does who takes over a MAC or an address, unless that would close a circle;
+//   - the guests of a manifest are replaced one after the other.
 func (o *ordering) order() {
 	g := o.graph()
 	for circles := g.circles(); len(circles) > 0; circles = g.circles() {
@@ -24,6 +25,9 @@ func (o *ordering) order() {
 			o.breakUp(c)
 		}
 		o.follow()
+		g = o.graph()
+	}
+	if o.takeTurns(g) {
 		g = o.graph()
 	}
 	o.overlap(g)
@@ -41,6 +45,25 @@ type ordering struct {
 	*guard
 	circle map[model.Address]model.Address   // deletions whose ownership tags need each other → the first of them
 	inside map[model.Address][]model.Address // guest → what is wanted inside of it
+	turns  map[model.Address][]model.Address // guest that is replaced → the one before it, with what is inside of that
+}
+
+// takeTurns lets each replacement of a manifest wait for the one before, so that the first one that fails, or whose checks
+// fail, stops the others: each destroys data. The turns follow the order of all steps, and close no circle by that.
+func (o *ordering) takeTurns(g *graph) bool {
+	last := map[string]model.Address{}
+	for _, i := range g.waves() {
+		s := o.steps[g.addrs[i]]
+		if s.Action != Replace || s.Want.Guest == nil || s.Manifest == "" {
+			continue
+		}
+		if before, ok := last[s.Manifest]; ok {
+			o.turns[s.Address] = append([]model.Address{before}, o.inside[before]...)
+			s.Reason += "; after " + before.String()
+		}
+		last[s.Manifest] = s.Address
+	}
+	return len(o.turns) > 0
 }
 
 // graph says which step waits for which; steps are numbered by address.
@@ -79,11 +102,11 @@ func (o *ordering) graph() *graph {
 	return g
 }
 
-// soften makes who takes over an address wait for who gives it up, as far as the two
-// are in no circle then. Circles that are there without that stay as they are. It
-// visits every edge of the graph once or twice, whatever its shape.
+// soften makes who takes over an address wait for who gives it up, and replacements for
+// their turn, as far as the two are in no circle then. Circles that are there without
+// that stay as they are. It visits every edge of the graph once or twice, whatever its shape.
 func (o *ordering) soften(g *graph, number map[model.Address]int) {
-	if len(o.takes) == 0 {
+	if len(o.takes)+len(o.turns) == 0 {
 		return
 	}
 	hard := make([]int, len(g.addrs)) // the number of before that are mandatory
@@ -91,6 +114,11 @@ func (o *ordering) soften(g *graph, number map[model.Address]int) {
 		hard[i] = len(g.before[i])
 		for _, t := range o.takes[addr] {
 			if j, ok := number[t.from]; ok {
+				g.before[i] = append(g.before[i], j)
+			}
+		}
+		for _, b := range o.turns[addr] {
+			if j, ok := number[b]; ok {
 				g.before[i] = append(g.before[i], j)
 			}
 		}

@@ -48,7 +48,7 @@ type storageRoom struct {
 type seat struct {
 	model.Place
 	memory, cores Amount
-	spread        map[string]int // guests by their word
+	spread        map[string][]model.Address // guests by their word
 }
 
 // seats are the PVE nodes of a host, by name, while guests are placed.
@@ -87,7 +87,7 @@ func newSeats(places []model.Place, unknown []model.Unknown, c *model.Capacity) 
 				s.shared[name] = r.Free
 			}
 		}
-		at := &seat{Place: p, spread: map[string]int{}, memory: Amount{Total: p.Memory, Free: times(p.Memory, memory)}, cores: Amount{Total: p.Cores, Free: times(p.Cores, cores)}}
+		at := &seat{Place: p, spread: map[string][]model.Address{}, memory: Amount{Total: p.Memory, Free: times(p.Memory, memory)}, cores: Amount{Total: p.Cores, Free: times(p.Cores, cores)}}
 		s.list = append(s.list, at)
 		s.take(at, p.Others)
 	}
@@ -239,7 +239,7 @@ func (at *seat) passedOver(chosen *seat, a *arrival) string {
 func (at *seat) crowd(a *arrival) int {
 	n := 0
 	for _, word := range a.spread {
-		n += at.spread[word]
+		n += len(at.spread[word])
 	}
 	return n
 }
@@ -261,7 +261,7 @@ func (s *seats) settle(all []*arrival, placed func(a *arrival, at *seat, why str
 		if at != nil {
 			s.take(at, a.size)
 			for _, word := range a.spread {
-				at.spread[word]++
+				at.spread[word] = append(at.spread[word], a.guests[0])
 			}
 		}
 		placed(a, at, why)
@@ -337,6 +337,9 @@ func (d *draft) place() {
 				if len(d.want[addr].Guest.Nodes) > 1 {
 					d.placed[addr] = why
 				}
+				if n := d.in.Want.Nodes[addr]; n != nil && n.Spread != "" && at.spread[n.Spread][0] != a.guests[0] {
+					d.crowded[addr] = fmt.Sprintf("spread %q cannot be kept: %s goes to %s, which has %s", n.Spread, addr, at.Name, at.spread[n.Spread][0])
+				}
 			case len(a.nodes) > 0 && d.allHidden(a.nodes):
 				d.want[addr] = located(d.want[addr], a.nodes[0])
 			default:
@@ -382,7 +385,7 @@ func (d *draft) seated(s *seats) map[string]*group {
 			continue
 		}
 		if n.Spread != "" {
-			at.spread[n.Spread]++
+			at.spread[n.Spread] = append(at.spread[n.Spread], addr)
 		}
 		if n.Together != "" {
 			if members[n.Together] == nil {

@@ -122,8 +122,9 @@ func TestPlaceText(t *testing.T) {
 		},
 		"spread": {
 			want: []*model.Resource{vm("a", 1, three...), vm("b", 1, three...), vm("c", 1, three...), vm("d", 1, three...)}, have: []*model.Resource{on("a", 100, 1, "n2")},
-			edit:    words("spread", "a", "b", "c", "d"),
-			reasons: []string{"vm.b on n3: 32 of 32 GiB free; n1: 8; n2: has 1 of spread web", "vm.c on n1: 8 of 64 GiB free; n2: has 1 of spread web; n3: has 1 of spread web", "vm.d on n2: 40 of 64 GiB free; n1: 7; n3: 31"},
+			edit:     words("spread", "a", "b", "c", "d"),
+			reasons:  []string{"vm.b on n3: 32 of 32 GiB free; n1: 8; n2: has 1 of spread web", "vm.c on n1: 8 of 64 GiB free; n2: has 1 of spread web; n3: has 1 of spread web", "vm.d on n2: 40 of 64 GiB free; n1: 7; n3: 31"},
+			findings: []string{`warning: spread "web" cannot be kept: vm.d goes to n2, which has vm.a`},
 		},
 		"together": {
 			want: []*model.Resource{vm("a", 20, three...), vm("b", 20, three...)}, edit: words("together", "a", "b"),

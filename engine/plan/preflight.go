@@ -17,6 +17,11 @@ func (g *guard) checkPreflight() {
 		if why := g.homeless[s.Address]; why != "" && s.Action == Create {
 			g.refuseAt(s, "nodes", "no PVE node can take it: "+why, "make room, add PVE nodes to nodes, or raise capacity of the host; the choice counts the memory of all declared guests, and of others that run")
 		}
+		if problem := g.crowded[s.Address]; problem != "" && s.Action == Create {
+			f := diag.Warnf(s.Want.RangeOf("spread"), problem, "it is created all the same: add PVE nodes or make room first, or migrate one of them later")
+			f.Source = diag.FromGuard
+			g.find(s.Address, f)
+		}
 	})
 	type line struct {
 		at      diag.Range
