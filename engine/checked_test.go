@@ -195,7 +195,7 @@ func TestLocatingGuestsWithoutChecks(t *testing.T) {
 	})
 }
 
-// What shall not run has no checks to pass, and neither has what is removed.
+// A guest that shall be off or is removed has no checks to pass.
 func TestStepsWithoutChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := enginetest.NewInn()
@@ -411,7 +411,7 @@ func TestWaitingGuestsBlockNoOtherManifest(t *testing.T) {
 	})
 }
 
-// What needs a guest that was unwell in an earlier pass costs an agent one try of it,
+// A node that needs a guest which failed in an earlier pass costs an agent one try of it,
 // and not the time of its checks in each pass while pushes wait.
 func TestDependentsOfAFailingGuestCheckItOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -26,7 +26,7 @@ func planned(r engine.Report) []string {
 	return out
 }
 
-// What is inside of a guest comes after the guest, in its place, and before whatever needs the guest.
+// The inside of a guest comes after the guest, in its place, and before all that needs the guest.
 // A node is one line of the report, done when both are.
 func TestTheInsideComesAfterItsGuest(t *testing.T) {
 	s := enginetest.InsideSite(map[string]int{"a": 1, "b": 1})
@@ -137,7 +137,7 @@ func TestAStepInsideGoesOn(t *testing.T) {
 	})
 }
 
-// What differs inside is changed there, is only reported where the spec says so, and says nothing about
+// A difference inside is changed there, is only reported where the spec says so, and says nothing about
 // the guest of another node where it cannot be seen.
 func TestDifferencesInside(t *testing.T) {
 	begin := func(t *testing.T) (*enginetest.Inn, *model.Site) {
@@ -193,7 +193,7 @@ func TestDifferencesInside(t *testing.T) {
 	})
 }
 
-// What is inside goes with its guest, and is not looked at before.
+// The inside goes with its guest, and is not read before.
 func TestTheInsideGoesWithItsGuest(t *testing.T) {
 	i, s := enginetest.NewInn(), enginetest.InsideSite(map[string]int{"a": 1, "b": 1})
 	require.Equal(t, engine.Done, i.Pass(s).Run(t.Context()).Outcome)
@@ -290,7 +290,7 @@ func TestTwoThingsInsideOfAGuest(t *testing.T) {
 	})
 }
 
-// What does not follow from a spec is wanted in every node, and where it is not done that is a line of its own.
+// A resource that does not follow from a spec is wanted in every node, and has a line of its own where it is not done.
 func TestTheInsideWithoutASpec(t *testing.T) {
 	s := withSecond(enginetest.InsideSite(map[string]int{"a": 1}), "")
 	s.Manifests["web"].Nodes[0].Mode = model.ModePull

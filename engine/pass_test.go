@@ -314,7 +314,7 @@ func TestARemovalWithARestoreHasTime(t *testing.T) {
 	})
 }
 
-// What belongs to no manifest, as a download does, may take an hour.
+// A step without a manifest, such as a download, may take an hour.
 func TestTheTimeOfAStepBesideTheManifests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &enginetest.Host{During: func(ctx context.Context, s plan.Step) error {

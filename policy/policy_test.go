@@ -547,7 +547,7 @@ deny contains "base64" if base64.decode(base64.encode("x")) != "x"
 `, slow))
 }
 
-// Of a rule that would be silent for ever, the file says that it is in force.
+// A rule that could never deny is an error, since its file looks as if it were in force.
 func TestSilentPoliciesDeny(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"undefined field", "package homestak.site\ndeny contains \"x\" if input.sitee.name == \"x\"", `policy/x.rego:2:22: error: policy/x.rego reads the field "sitee", which the input does not have there`},

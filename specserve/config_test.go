@@ -856,7 +856,7 @@ func TestAskAgent(t *testing.T) {
 	require.Equal(t, 405, s.ask("POST", "/why/vm.a", bearer(operator)...).status)
 }
 
-// Whose key it is, and whose it is not: the table of all endpoints that have one.
+// Which key opens which endpoint: the table of all endpoints with a key.
 func TestKeys(t *testing.T) {
 	s := started(t)
 	read, operator := string(s.access.Read), string(s.access.Operator)

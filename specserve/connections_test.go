@@ -63,7 +63,7 @@ func TestRates(t *testing.T) {
 	require.True(t, ok, "each node has a count of its own")
 }
 
-// What counts may be known only when it is over.
+// Whether a request counts may be known only when it has ended.
 func TestWaitAndCount(t *testing.T) {
 	r := newRates(Rate{Every: time.Second, Burst: 2}, 100)
 	require.Zero(t, r.Wait(key(1), start))

@@ -36,7 +36,7 @@ func opened(t *testing.T, text string) (p *Program, name string) {
 	return p, name
 }
 
-// What is sent is what the checksum says, whatever becomes of the file.
+// The sent program matches the checksum, whatever happens to the file.
 func TestServe(t *testing.T) {
 	p, name := opened(t, "one program")
 	sum := sha256.Sum256([]byte("one program"))
@@ -172,7 +172,7 @@ func tinyCatalog(t testing.TB) (c *Catalog, token string) {
 	return c, token
 }
 
-// What goes wrong in the program is answered and logged, and the server goes on.
+// A failure of the program is answered and logged, and the server continues.
 func TestPanic(t *testing.T) {
 	log := &strings.Builder{}
 	s := New(Options{Log: textLog(log)})
@@ -205,7 +205,7 @@ func TestCut(t *testing.T) {
 	require.Contains(t, log.String(), "the disk is gone")
 }
 
-// Whatever a path is, it either is that of an endpoint with the name of a node in it, or refused.
+// Any path is either that of an endpoint with the name of a node in it, or refused.
 func FuzzPath(f *testing.F) {
 	for _, path := range []string{"/health", "/spec/web-1", "/spec/", "/spec/../x", "/spec/%2e%2e", "/spec/a%00", "//spec/a", "/specs", "/spec/a/b", "/status", "/wait/own", "/config/own", "/report/own", "/reconcile/own", "/reconcile", "/hook/github", "/agent/../x", "/site.git/raw/../x", "/site.git/config", "*", ""} {
 		f.Add(path)

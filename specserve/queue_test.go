@@ -146,7 +146,7 @@ func TestSignedTasks(t *testing.T) {
 	}
 }
 
-// What is meant for a node goes to the child that the site has it below, whatever another one reports.
+// A task for a node goes to the child that has it in the site, whatever another one reports.
 func TestNextIsByTheSite(t *testing.T) {
 	inner := &model.Node{Name: "inner", Type: model.PVEType}
 	m := &model.Manifest{Name: "branch", Host: "branch-7", Nodes: []*model.Node{inner, {Name: "web-3", Type: "vm"}, {Name: "leaf", Type: "vm", Parent: "inner"}}}

@@ -380,7 +380,7 @@ func TestTokensAreRenewed(t *testing.T) {
 	require.Zero(t, claims.Expires)
 }
 
-// What a caller may fetch is what it sees.
+// A caller sees exactly the specs that it may fetch.
 func TestSpecs(t *testing.T) {
 	s := started(t)
 	for _, c := range []struct {
@@ -578,7 +578,7 @@ func TestTamperedToken(t *testing.T) {
 	require.Equal(t, "E301", s.ask("GET", "/spec/own", bearer(payload+"."+signature)...).code())
 }
 
-// Who may not have a spec does not learn whether there is one.
+// A client without access to a spec does not learn whether there is one.
 func TestUnknownNodes(t *testing.T) {
 	s := started(t)
 	for _, c := range []struct{ node, want string }{
@@ -937,7 +937,7 @@ func TestHook(t *testing.T) {
 	}
 }
 
-// What one provider signs is a notification of that provider alone: each has its own secret, and the one in hook.key, which once
+// A signature of one provider counts for that provider alone: each has its own secret, and the one in hook.key, which once
 // was for all, is only the generic one's.
 func TestS7EachProviderHasASecretOfItsOwn(t *testing.T) {
 	s := serveLimits(t, unlimited())
@@ -963,7 +963,7 @@ func TestS7EachProviderHasASecretOfItsOwn(t *testing.T) {
 			require.Contains(t, got.body, keys.HookFileOf(provider))
 		}
 	}
-	// What the generic scheme signs is no body that GitHub's accepts.
+	// GitHub's scheme accepts no body signed by the generic one.
 	body, at := push, strconv.FormatInt(s.now.Load(), 10)
 	got := s.send("POST", "/hook/github", strings.NewReader(at+"."+body), "X-Hub-Signature-256", "sha256="+signature(s.access.Hook("generic"), at+"."+body))
 	require.Equal(t, "E301", got.code())
@@ -985,7 +985,7 @@ func TestS7EachProviderHasASecretOfItsOwn(t *testing.T) {
 	s.access = before
 }
 
-// Who asks the server of an agent for a check may wait for the end of the pass: for longer than any other request
+// A request for a check may wait for the end of the agent's pass: for longer than any other request
 // may take, and not beyond the end of the server.
 func TestReconcileMayWait(t *testing.T) {
 	t.Parallel()

@@ -211,7 +211,7 @@ func TestNoReportCapturesAWake(t *testing.T) {
 	require.Empty(t, w.waiting.kept)
 }
 
-// What an operator wants of a node that does not wait at the moment is kept until it waits again, and said.
+// A request of an operator for a node that does not wait now is kept until it waits again, and the answer says so.
 func TestAWakeBetweenTwoPollsIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWaiting(t, Limits{})

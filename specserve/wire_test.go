@@ -630,8 +630,8 @@ func (s *served) sent(method, path, authorization string) answer {
 	return s.raw(method + " " + path + " HTTP/1.1\r\nHost: x\r\n" + header + "Content-Length: 0\r\nConnection: close\r\n\r\n")
 }
 
-// Who gets what: the repository is for its key and for children, the program for all who have a
-// credential that is good.
+// The repository is for its key and for children, the program for all clients with a
+// valid credential.
 func TestAccessToDownloads(t *testing.T) {
 	s := withRepository(t)
 	basic := func(password string) string {

@@ -169,7 +169,7 @@ func TestTheAgentStopsOnSignals(t *testing.T) {
 	require.Equal(t, ui.ExitInterrupted, s.end())
 }
 
-// Who began before the agent, and so did not ask it, has the lock file.
+// A command that began before the agent, and so did not ask it, has the lock file.
 func TestTheAgentWaitsForTheLock(t *testing.T) {
 	t.Parallel()
 	s := newAgentStage(t, pve.Config{}, 1)

@@ -111,7 +111,7 @@ func TestContainer(t *testing.T) {
 	})
 }
 
-// What pct and lxc-attach say of themselves is not what the command said.
+// Messages of pct and lxc-attach are not output of the command.
 func TestContainerThatCannotBeReached(t *testing.T) {
 	for _, v := range []struct {
 		said     string
@@ -179,7 +179,7 @@ func TestPush(t *testing.T) {
 	require.EqualError(t, Push(t.Context(), host{answers: answers}, 200, "/a", "/b", "0755"), "copying /a into container 200: pct failed with exit code 255: failed to copy")
 }
 
-// Who may enter containers is known before anything is tried.
+// Whether the process may enter containers is known before anything is tried.
 func TestR9AccessToContainers(t *testing.T) {
 	for says, answer := range map[string]guest.Output{
 		"": {Out: "0\n"},

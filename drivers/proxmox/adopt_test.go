@@ -234,7 +234,7 @@ func TestAdoptWithoutTheRightToTheTag(t *testing.T) {
 	})
 }
 
-// What someone writes between plan and write is not overwritten, and what PVE does is no reason to fail.
+// A change by hand between plan and write is not overwritten, and a change by PVE is no reason to fail.
 func TestAdoptRacesWithAnEdit(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(*pve.Edit)

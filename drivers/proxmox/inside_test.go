@@ -345,7 +345,7 @@ func TestOnlyTheGuestThatIsMeantIsAsked(t *testing.T) {
 
 func second(_ engineguest.Output, err error) error { return err }
 
-// What PVE reports of containers has two forms.
+// PVE reports the addresses of containers in two forms.
 func TestAddressesOfAContainer(t *testing.T) {
 	for _, body := range []string{
 		`{"data":[{"name":"lo","hwaddr":"00:00:00:00:00:00","inet":"127.0.0.1/8"},{"name":"eth0","hwaddr":"bc:24:11:00:00:01","inet":"10.0.12.7/24","inet6":"fe80::1/64"}]}`,

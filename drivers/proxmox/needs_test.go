@@ -34,7 +34,7 @@ func (w *world) grants(major int) []string {
 	return out
 }
 
-// What a plain site needs, in full, and what each thing in it adds.
+// The needs of a plain site, in full, and of each addition to it.
 func TestNeedsFollowTheSite(t *testing.T) {
 	plain := []string{
 		"Sys.AccessNetwork on /nodes/father", "(Sys.Audit on /nodes/father)", "SDN.Use on /sdn/zones/localnetwork/vmbr0",

@@ -882,7 +882,7 @@ func TestHowAGuestWasCreated(t *testing.T) {
 	})
 }
 
-// Whatever gets lost on the way, there is one machine in the end, and the token of its seed is the last
+// Whichever request gets lost, there is one machine in the end, and the token of its seed is the last
 // one. Where no token can be had, nothing is created.
 func TestCreationInModePullGoesOn(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {

@@ -144,7 +144,7 @@ func TestTheLogOfATaskSaysWhy(t *testing.T) {
 	}
 }
 
-// What the host ran for a step stands in its result, so that a receipt leads to the
+// The tasks of a step are in its result, so that a receipt leads to the
 // logs of PVE.
 func TestResultsNameTheTasksThatTheHostRan(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {

@@ -87,7 +87,7 @@ func TestReadsWhatANodeWrites(t *testing.T) {
 		since()
 	}
 
-	// What follows something that could not be read is not taken for known.
+	// Entries after an unreadable one are not taken for known.
 	write(t, root, "etc/pve/.version", strings.Replace(version, "vmlist\": 7", "vmlist\": 12", 1))
 	require.NoError(t, os.Remove(filepath.Join(root, "etc/pve/.vmlist")))
 	_, err = r.Read()

@@ -70,7 +70,7 @@ func summaries(problems []model.Problem) []string {
 	return out
 }
 
-// What the files leave open comes from preset, spec, site and host.
+// Attributes that the files leave open come from preset, spec, site and host.
 func TestDefaults(t *testing.T) {
 	v, problems := vm(nil)
 	require.Empty(t, problems)

@@ -340,7 +340,7 @@ func TestUnitsStayWithTheProgram(t *testing.T) {
 	require.Empty(t, m.changes(w))
 }
 
-// What the agent renewed counts, as long as it is from what is written.
+// Pins and tokens that the agent renewed count, as long as they come from the written ones.
 func TestRenewedPinsAndToken(t *testing.T) {
 	m, w := begin(t), want(t)
 	require.NoError(t, m.install(w, programOf("1"), "bad-by-now"))

@@ -98,7 +98,7 @@ func (o ownMachine) observe(ctx context.Context, want *model.Resource) model.Obs
 	}
 	have := s.Observed()
 	for _, r := range have.State {
-		r.Node = "" // it is no node of a manifest
+		r.Node = "" // it is not a node of a manifest
 	}
 	return have
 }

@@ -303,7 +303,7 @@ func (d *Driver) left(addr model.Address) error {
 	return d.forget(w.guest)
 }
 
-// stay warns of guests that were entered before, and are no more although they are there: what a spec put inside of them stays.
+// stay warns of guests that exist and are not entered any more: what a spec put inside of them stays.
 func (d *Driver) stay(w *model.Want, have model.State) (diag.List, error) {
 	var found diag.List
 	for _, addr := range w.State.Addresses() {

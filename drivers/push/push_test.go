@@ -256,7 +256,7 @@ func TestAStepThatDies(t *testing.T) {
 	})
 }
 
-// What was not shown is not done.
+// A change that was not shown is not made.
 func TestAChangeThatWasNotPlanned(t *testing.T) {
 	w := newWorld("a")
 	require.Equal(t, engine.Done, w.run(t).Outcome)

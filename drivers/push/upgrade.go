@@ -126,7 +126,7 @@ func (u *Upgrade) prove(ctx context.Context, found *FoundAgent) error {
 	return errors.Join(fmt.Errorf("version %s of the program does not work here, so the previous one is restored: %w\njournalctl -u homestak-gitops shows what it logged", found.want.Program.Version, err), found.Back(back, u.Machine))
 }
 
-// hear asks again and again, until there is no error, or the last one counts.
+// hear polls until there is no error, or until a last error.
 func hear(ctx context.Context, within time.Duration, heard func() error) error {
 	end := time.NewTimer(within)
 	defer end.Stop()

@@ -280,7 +280,7 @@ func TestOutputThatStaysOpen(t *testing.T) {
 	})
 }
 
-// What a login shell writes before the command is not what the command writes.
+// Output of a login shell before the command is not output of the command.
 func TestLoginShellThatWrites(t *testing.T) {
 	s, cfg := newServer(t)
 	for _, noise := range []string{"Welcome!\n", "no newline", "\x01homestak\x02", strings.Repeat("\x01homestak", 10000)} {
@@ -459,7 +459,7 @@ func TestKeyOfAnAgent(t *testing.T) {
 	require.ErrorContains(t, err, "has no usable keys: it is empty")
 }
 
-// What cannot be reached says why, and whether waiting can help.
+// An error of an unreachable machine says why, and whether waiting can help.
 func TestMachineThatCannotBeReached(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	says := func(text string) func(context.Context, string, string) (net.Conn, error) {

@@ -422,7 +422,7 @@ func TestInForce(t *testing.T) {
 		w.look()
 		require.Equal(t, []string{"a", "c"}, slices.Compact(slices.Clone(seen)))
 
-		// What was accepted is in force, and what was converged to completely is the last good one.
+		// An accepted commit is in force, and a completely converged one is the last good one.
 		w.set(func() { w.host.Fail = map[string]error{"box.one": errors.New("no")} })
 		w.repo.push("d", boxes(map[string]int{"one": 3}))
 		w.look()
@@ -583,7 +583,7 @@ func TestR4PushesDoNotStarveAPass(t *testing.T) {
 	})
 }
 
-// What the repository answers beside a pass, or that it fails, changes nothing but that.
+// An answer or a failure of the repository during a pass changes only the state of the repository.
 func TestR4TheRepositoryFailsBesideAPass(t *testing.T) {
 	live(t, func(w *world) {
 		w.set(func() { w.host.During = slow(6 * time.Minute) })
@@ -882,7 +882,7 @@ func TestReadsOfAStepKeepItsDeadline(t *testing.T) {
 	})
 }
 
-// Who takes a check out of the files hears of it no more.
+// A check that left the files is not reported any more.
 func TestAnAgentForgetsChecksThatLeftTheFiles(t *testing.T) {
 	live(t, func(w *world) {
 		i := enginetest.NewInn()

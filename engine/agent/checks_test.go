@@ -286,7 +286,7 @@ func TestAHungCheck(t *testing.T) {
 	})
 }
 
-// What is seen of a guest while a step is about it does not count, nor what was seen of the one before.
+// Results of a guest during a step do not count, nor those of an earlier guest.
 func TestAGuestThatIsChangedOrRemoved(t *testing.T) {
 	inTown(t, func(w *world, at *town) {
 		w.repo.push("c1", tcp("10s", map[string]int{"a": 1, "b": 1, "c": 1}))

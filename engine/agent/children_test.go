@@ -179,7 +179,7 @@ func TestAHostThatMovedIsLetGo(t *testing.T) {
 	})
 }
 
-// What a guest reported counts no more as soon as it is made again: before the first step that may fail.
+// The report of a guest does not count any more as soon as it is recreated: before the first step that may fail.
 func TestARecreatedChildIsForgotten(t *testing.T) {
 	live(t, func(w *world) {
 		var events []string
@@ -200,7 +200,7 @@ func TestARecreatedChildIsForgotten(t *testing.T) {
 	})
 }
 
-// What could not be seen is not gone: such a child is still one that leaves.
+// An unseen child is not gone: such a child is still one that leaves.
 func TestAChildThatCannotBeSeenIsStillLeaving(t *testing.T) {
 	live(t, func(w *world) {
 		parent(w, map[string]model.ChildReport{})

@@ -93,7 +93,7 @@ func TestAGrantIsSpentByThePassThatUsesIt(t *testing.T) {
 	})
 }
 
-// What no trailer granted is no use of one that comes later.
+// A removal without a grant does not use up a later trailer.
 func TestRemovalsWithoutAGrantSpendNothing(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("c1", boxes(four()))
@@ -395,7 +395,7 @@ func TestASuspendedManifestIsLeftAsItIs(t *testing.T) {
 		require.False(t, s.Nodes[0].Ready)
 		require.Contains(t, s.Nodes[0].Error, "suspended")
 
-		// What leaves the site while it is suspended stays, too.
+		// A node that leaves the site while it is suspended stays, too.
 		gone := boxes(nil)
 		gone.Site.Manifests = map[string]*model.Manifest{}
 		w.repo.push("gone", gone)
@@ -433,7 +433,7 @@ func TestASuspensionOfWhatIsNotThereIsAnError(t *testing.T) {
 	})
 }
 
-// Who suspends while a pass runs may rely on it: what runs is finished, nothing new
+// A suspension during a pass is reliable: running steps are finished, nothing new
 // is begun.
 func TestASuspensionStopsThePassUnderWay(t *testing.T) {
 	for name, manifest := range map[string]string{"everything": "", "the manifest": "web"} {

@@ -602,7 +602,7 @@ func TestRepeat(t *testing.T) {
 }
 
 // TestRepeatIsLeft: nothing is tried once the run shall stop, or past the time of a step.
-// What goes on is a note, without secrets.
+// Progress is a note, without secrets.
 func TestRepeatIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stop := make(chan struct{})
@@ -811,7 +811,7 @@ func TestWaitingStepsReleaseTheirSlot(t *testing.T) {
 	}
 }
 
-// Who rested and works on has a place again before anything new is begun.
+// A step that yielded and continues gets a slot again before anything new is begun.
 func TestBackToWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, begun := newCounter(), time.Now()
@@ -836,7 +836,7 @@ func TestBackToWork(t *testing.T) {
 	})
 }
 
-// Who waits for a place does so no longer than its context, nor than its deadline.
+// The wait for a slot ends with the context and at the deadline.
 func TestNoPlaceInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		do := func(ctx context.Context, s plan.Step) error {
@@ -1044,7 +1044,7 @@ func TestPanicsAreErrors(t *testing.T) {
 	require.NoError(t, errors.Unwrap(got[0].Err))
 }
 
-// What is not ready yet is no failure: the step is skipped with what depends on it, and nothing is rolled back.
+// A node that is not ready yet is not a failure: the step is skipped with what depends on it, and nothing is rolled back.
 func TestAStepThatIsNotBegunYet(t *testing.T) {
 	steps := []plan.Step{create("vm.a"), create("vm.b"), create("vm.c", "vm.b"), create("vm.d")}
 	got := Run(t.Context(), steps, Options{Width: 1, OnError: always(onErrorRollback)}, func(_ context.Context, s plan.Step) error {

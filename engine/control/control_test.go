@@ -409,7 +409,7 @@ func TestChangesOfAStatus(t *testing.T) {
 	}
 }
 
-// What failed before the agent started is not new, and what fails together does not push everything else out of the log.
+// A failure from before the start is not new, and simultaneous failures do not push everything else out of the log.
 func TestEventsOfManyChecks(t *testing.T) {
 	s := agent.Status{Identity: "father", At: noon, Checks: []agent.CheckStatus{{Address: "vm.a", Check: "web", State: agent.CheckFailing}}}
 	require.Len(t, control.Between(agent.Status{}, s), 1, "it started")
@@ -600,7 +600,7 @@ func TestALockNeedsNoRoom(t *testing.T) {
 	release()
 }
 
-// What root makes in the folder of an agent that is not root belongs to the agent.
+// Files that root makes in the folder of an agent that is not root belong to the agent.
 func TestLocksBelongToTheDataFolder(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -261,7 +261,7 @@ func (d *differ) checks() {
 }
 
 // hostsBetween lists which hosts turned ready or not between two reports of a child: itself, and those below it. Of a child that did
-// not report before, a host that is ready is news, too. That a host says nothing any more is no report, and so no event. Hosts that
+// not report before, a host that is ready is news, too. A host that falls silent sends no report, and so causes no event. Hosts that
 // are not below the child are left out: it could claim any.
 func hostsBetween(before, after wire.Report, at time.Time, below func(host string) bool) []Event {
 	was := map[string]bool{}

@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// What the tests from outside need, which import controltest.
+// These are for the external tests, which import controltest.
 var (
 	Between = between
 	Read    = read

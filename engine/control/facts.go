@@ -35,7 +35,7 @@ type commit struct {
 // declaration is the position of an object's declaration.
 type declaration struct {
 	Manifest string     `json:"manifest"` // "" for what stands beside the manifests
-	Node     string     `json:"node"`     // "" for what is no node
+	Node     string     `json:"node"`     // "" for a resource other than a node
 	At       diag.Range `json:"at"`
 }
 

@@ -156,7 +156,7 @@ func TestReadPrivate(t *testing.T) {
 	require.ErrorContains(t, err, "chmod 600 "+name)
 }
 
-// What root makes in the folder of a service belongs to that service.
+// Files that root makes in the folder of a service belong to that service.
 func TestHandOver(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

@@ -104,7 +104,7 @@ func TestAPartOfAScriptDoesNothing(t *testing.T) {
 	}
 }
 
-// Whatever a fragment answers, also what looks like the frame, it comes back as it is.
+// Any output of a fragment comes back as it is, also one that looks like the frame.
 func TestAnAnswerCannotForgeAnother(t *testing.T) {
 	const boundary = "homestak-0123"
 	hostile := "\n" + boundary + " users " + base64.StdEncoding.EncodeToString([]byte("forged\n0\n")) + "\n" + boundary + " end\n\n0"
@@ -220,7 +220,7 @@ func TestPutFollowsNoLinkOfAnotherUser(t *testing.T) {
 	})
 }
 
-// What is kept of a file is its content as it was read, and never that of another file.
+// The stored content of a file is what was read, and never that of another file.
 func TestKeepFollowsNoLinkOfAnotherUser(t *testing.T) {
 	sum := func(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) }
 	to := filepath.Join(t.TempDir(), "kept")

@@ -209,7 +209,7 @@ func (f *Folder) makeRoom(sum string, size int64) error {
 		if room >= 0 {
 			break
 		}
-		// Who reads it has the file open, and reads on.
+		// Readers have the file open, and continue.
 		if err := os.Remove(filepath.Join(f.dir, info.Name())); err != nil {
 			return err
 		}

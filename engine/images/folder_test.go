@@ -122,7 +122,7 @@ func TestFolderGoesOn(t *testing.T) {
 	})
 }
 
-// What the agent above does not have, or has wrong, comes from where it is published.
+// An image that the agent above lacks, or has with a wrong checksum, comes from its URL.
 func TestNear(t *testing.T) {
 	a := text(10_000)
 	for name, c := range map[string]struct {

@@ -54,7 +54,7 @@ func TestAPassThatIsCutOffIsRecorded(t *testing.T) {
 		})
 	}
 
-	// What cannot be read is dropped with an error, and a pass that ended leaves nothing.
+	// An unreadable file is dropped with an error, and a pass that ended leaves none.
 	dir := t.TempDir()
 	l := open(dir)
 	require.NoError(t, os.WriteFile(begunFile(dir, ""), []byte("{"), 0o600))

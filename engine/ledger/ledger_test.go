@@ -346,7 +346,7 @@ func TestN8PassesThatFailInTheSameWay(t *testing.T) {
 	require.Equal(t, 3, intact(t, l).Intact)
 }
 
-// What differs has a receipt of its own.
+// A different failure has a receipt of its own.
 func TestN8PassesThatDiffer(t *testing.T) {
 	for name, change := range map[string]func(*Receipt){
 		"another commit":    func(r *Receipt) { r.Commit = "beef" },

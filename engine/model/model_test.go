@@ -437,7 +437,7 @@ func TestChildren(t *testing.T) {
 	require.Empty(t, c.Lost(s))
 }
 
-// What moves with its parent is made again there, without its data: it is lost as what left the site is.
+// A node that moves with its parent is recreated there, without its data: it is lost as what left the site is.
 func TestLost(t *testing.T) {
 	site := func(host string, suspended ...string) *Site {
 		m := &Manifest{Name: "tree", Host: host}

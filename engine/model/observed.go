@@ -153,7 +153,7 @@ type Edit struct {
 	Path string    `json:"path"` // the attribute, or the block around it; "" for all of them
 	User string    `json:"user"` // user@realm, with !token for an API token; "" for this program itself
 	At   time.Time `json:"at"`
-	Task string    `json:"task,omitempty"` // UPID; "" if it was no task
+	Task string    `json:"task,omitempty"` // UPID; "" if it was not a task
 }
 
 // Setting is one value of a resource, at the path that it would have in the files.

@@ -117,7 +117,7 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
-// What exists is managed on when a guest that it needs is not adopted. What
+// An existing node stays managed when a guest that it needs is not adopted. What
 // is to be created waits for it.
 func TestARefusedAdoptionHoldsUpCreationsAlone(t *testing.T) {
 	for name, set := range map[string]func(*Input){
@@ -283,7 +283,7 @@ func TestRenamedOutsideOfTheScope(t *testing.T) {
 	require.Contains(t, p.Findings[0].Detail, "moved {\n  from = node.old\n  to   = node.web\n}")
 }
 
-// What is only watched gets its ownership tag all the same, and the name of its node after a move.
+// A guest that is only watched gets its ownership tag all the same, and the name of its node after a move.
 func TestReportedGuestIsMarked(t *testing.T) {
 	type node struct {
 		Name  string `hcl:"name,optional"`

@@ -121,7 +121,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// What a secret is made of stands nowhere: not in the documents, not in findings.
+// The value of a secret is nowhere: not in the documents, not in findings.
 func TestSecretsAreNowhere(t *testing.T) {
 	const secret = "s3cr3t"
 	made := func(name, salt string) *model.Resource {

@@ -273,7 +273,7 @@ func child(name string, vmid int, orphan string, spec *VM, needs ...string) *mod
 	return r
 }
 
-// What is known of a child decides whether its guest goes.
+// The known state of a child decides whether its guest is removed.
 func TestAChildGoesWhenNothingIsLeftInIt(t *testing.T) {
 	const commit, before = "b000000000000000000000000000000000000000", "a000000000000000000000000000000000000000"
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -346,7 +346,7 @@ func TestAChildGoesWhenNothingIsLeftInIt(t *testing.T) {
 	}
 }
 
-// Who destroys a manifest by name gets a finding that a child is kept, and what to do: it stays in the site, so no pass takes it later.
+// The removal of a manifest by name reports that a child is kept, and what to do: it stays in the site, so no later pass removes it.
 func TestAChildIsNotDestroyedByName(t *testing.T) {
 	for _, orphan := range []string{"refuse", "destroy", "abandon"} {
 		in := input(state(), state(child("vm.inner", 100, orphan, &VM{}), guest("vm.beside", 101, &VM{})))

@@ -15,7 +15,7 @@ type reservation struct {
 	Address  model.Address `json:"address"`
 	Node     string        `json:"node"`
 	Manifest string        `json:"manifest"`
-	VMID     int           `json:"vmid"` // 0: none is free, or it is no guest
+	VMID     int           `json:"vmid"` // 0: none is free, or it is not a guest
 	IP       string        `json:"ip"`   // its first static address; "" for none
 	At       diag.Range    `json:"at"`
 }

@@ -359,7 +359,7 @@ func TestTheManifestOfTheSiteOverridesTheTag(t *testing.T) {
 	}
 }
 
-// What is needed does not go with who needs it.
+// A resource that is needed does not go with the one that needs it.
 func TestDestroyingATarget(t *testing.T) {
 	in := input(state(guest("vm.a", 0, &VM{}), guest("vm.b", 0, &VM{}, "vm.a")), state(guest("vm.a", 100, &VM{}), guest("vm.b", 101, &VM{}, "vm.a")))
 	in.Manifest, in.Destroy, in.Targets = "web", true, addrs("vm.b")
@@ -975,7 +975,7 @@ func TestLimitsDoNotChangeVMIDs(t *testing.T) {
 	require.Equal(t, 102, Make(in).Steps[0].VMID)
 }
 
-// What one guest has, such as a MAC address, another one gets when it is given up.
+// A value of one guest, such as a MAC address, goes to another one when it is given up.
 func TestTakingOver(t *testing.T) {
 	const x, y, z = "BC:24:11:00:00:0A", "BC:24:11:00:00:0B", "BC:24:11:00:00:0C"
 	card := func(mac string) *VM { return &VM{MAC: mac} }
@@ -1123,7 +1123,7 @@ func TestManyTakeOver(t *testing.T) {
 	require.Contains(t, waits[addr("vm.new-299")], addr("vm.old-299"))
 }
 
-// Who is held back for one change hears which other ones are with it.
+// A guest that is withheld for one change lists its other changes.
 func TestStepsThatARefusedChangeDefers(t *testing.T) {
 	disk := func(gib int) []Disk { return []Disk{{Name: "root", Size: gib}} }
 	const shrinks = "error (guard) vm.a is not changed: a disk does not shrink"

@@ -140,7 +140,7 @@ func (s *seats) free(at *seat, storage string) (gib int, known bool) {
 	return r.Free, known
 }
 
-// lacks says why guests cannot be created on a PVE node; "" if they can. What is not known of a node is no reason.
+// lacks says why guests cannot be created on a PVE node; "" if they can. Unknown values of a node are no reason.
 func (s *seats) lacks(at *seat, a *arrival) string {
 	switch {
 	case at.Closed != "":

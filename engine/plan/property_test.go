@@ -143,7 +143,7 @@ func TestApplyingGivesWhatIsWanted(t *testing.T) {
 		next := input(in.Want.State, got)
 		again := Make(next)
 		for _, s := range again.Steps {
-			// What was refused may be possible after the rest was done, and what an unchanged one no longer needs is gone.
+			// A refused step may be possible after the rest was done, and resources that are no longer needed are gone.
 			require.True(t, held[s.Address.String()], "%s %s is planned again", s.Action, s.Address)
 		}
 		if len(p.Findings) == 0 {

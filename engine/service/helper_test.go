@@ -30,7 +30,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// What decides what root does must not be the agent's.
+// Files that decide what root does must not belong to the agent.
 func TestTheHelperRefusesFilesOfTheAgent(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string, mode os.FileMode) string {

@@ -59,7 +59,7 @@ func TestOutputsAreWrittenReplacedAndRemoved(t *testing.T) {
 	require.NoFileExists(t, at)
 }
 
-// What this agent did not write stays as it is, also after its output left the site.
+// Files that this agent did not write stay as they are, also after the output left the site.
 func TestOutputsReplaceNothingOfOthers(t *testing.T) {
 	w := &outputs{dir: t.TempDir()}
 	at := filepath.Join(w.dir, "outputs", "hosts")

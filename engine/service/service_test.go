@@ -296,7 +296,7 @@ func samples(t *testing.T, of ...specserve.Collector) string {
 	return strings.Join(out, "")
 }
 
-// What a status says is in the figures, and no text of it that a stranger wrote.
+// Metrics have the values of a status, and no text from outside.
 func TestFigures(t *testing.T) {
 	start := time.Unix(1_800_000_000, 0)
 	status := agent.Status{

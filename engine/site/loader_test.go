@@ -318,7 +318,7 @@ func open(t *testing.T, o FolderOptions) *Folder {
 	return f
 }
 
-// What a run is about is chosen by names, or by what the site leaves no doubt of.
+// The host and manifest of a run are chosen by name, or if the site has only one.
 func TestHostAndManifest(t *testing.T) {
 	f := open(t, FolderOptions{Dir: write(t, "hosts.hcl", twoHosts)})
 	require.NoError(t, f.Check())
@@ -607,7 +607,7 @@ manifest "m" {
 }
 `
 
-// What a node needs is known whatever the value goes through, and nothing else is named.
+// The secrets that a node needs are known through any expression, and no others are named.
 func TestNeeds(t *testing.T) {
 	tree := folder("a.hcl", needy)
 	secrets := &model.Secrets{Values: map[string]map[string]string{"passwords": {"db-1": "canary", "other": "canary"}, "api_tokens": {"father": "a@b!c=d"}, "ssh_keys": {"ops": "ssh-ed25519 AAAA"}, "auth": {"site_token": "canary"}}}

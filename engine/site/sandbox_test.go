@@ -31,7 +31,7 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 )
 
-// What a child of the tests does: its work, or a crash.
+// The tasks of a child of the tests: its work, or a crash.
 const (
 	inChild = "evaluate-for-a-test"
 	inCrash = "crash-for-a-test"
@@ -124,7 +124,7 @@ func TestS2ACrashOfTheChildDoesNotCrashTheAgent(t *testing.T) {
 	require.Contains(t, d.Findings[0].Summary, "it is nested too deeply")
 }
 
-// What was tried once is not tried again, and a pass with nothing new starts no process.
+// A commit is tried once, and a pass with nothing new starts no process.
 func TestS2ATreeIsTriedOnce(t *testing.T) {
 	s := sandboxed(t)
 	l := loaderIn(s)

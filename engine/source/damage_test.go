@@ -287,7 +287,7 @@ func TestS5DamageIsReplacedOnceTheRemoteAnswers(t *testing.T) {
 	require.DirExists(t, filepath.Join(o.Dir, asideName(1)))
 }
 
-// What was moved aside is bounded in number and in size, and the newest stays.
+// Damaged copies that were moved aside are bounded in number and in size, and the newest stays.
 func TestS5DamagedCopiesAreBounded(t *testing.T) {
 	o, _, _, _ := copied(t)
 	for n := 1; n <= mostAside+2; n++ {

@@ -164,7 +164,7 @@ func TestSinceListsWhatCameNewestFirst(t *testing.T) {
 }
 
 // A branch that began before the first commit that is here brings its past with it.
-// What it has that the older commit has too is then not new.
+// Files that the older commit has, too, are then not new.
 func TestSinceOfAMergedOldBranch(t *testing.T) {
 	overAll(t, func(t *testing.T, r *sourcetest.Repo, o Options) {
 		r.Commit(map[string]string{"a": "0"}, "root\n\nAllow-Deletes: 9")
@@ -688,7 +688,7 @@ func TestOpenOfAMissingFolderFails(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// What changes in the folder makes it dirty; what changes beside it does not.
+// A change in the folder makes it dirty; a change beside it does not.
 func TestCommitSaysWhetherTheFolderDiffers(t *testing.T) {
 	for name, c := range map[string]struct {
 		change            func(t *testing.T, dir string)

@@ -51,7 +51,7 @@ func TestStatusOfServerAndParent(t *testing.T) {
 	require.Contains(t, text, "  parent      https://192.0.2.10:44443  does not accept reports for 60 s: connection refused\n")
 }
 
-// Who listens everywhere is reached here.
+// A server that listens on all addresses is reached on this machine.
 func TestReachable(t *testing.T) {
 	for want, at := range map[string]net.Addr{
 		"127.0.0.1:8006":  &net.TCPAddr{IP: net.IPv4zero, Port: 8006},

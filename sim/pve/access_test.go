@@ -186,9 +186,9 @@ func TestRealms(t *testing.T) {
 		c.ok("POST", "/access/users", form{"userid": "ann@pve", "password": "first-one"})
 		root := c.ticketed()
 		root.ok("PUT", "/access/password", form{"userid": "ann@pve", "password": "second-one"})
-		nobody := c.as("")
-		require.Equal(t, 401, nobody.ask("POST", "/access/ticket", form{"username": "ann@pve", "password": "first-one"}).status)
-		nobody.ok("POST", "/access/ticket", form{"username": "ann@pve", "password": "second-one"})
+		anonymous := c.as("")
+		require.Equal(t, 401, anonymous.ask("POST", "/access/ticket", form{"username": "ann@pve", "password": "first-one"}).status)
+		anonymous.ok("POST", "/access/ticket", form{"username": "ann@pve", "password": "second-one"})
 	})
 }
 

@@ -203,12 +203,12 @@ func TestLogin(t *testing.T) {
 			require.Empty(t, a.raw)
 			require.Equal(t, 3*time.Second, time.Since(began))
 		}
-		nobody := c.as("")
-		a := nobody.ask("POST", "/access/ticket", form{"username": "root@pam", "password": "wrong"})
+		anonymous := c.as("")
+		a := anonymous.ask("POST", "/access/ticket", form{"username": "root@pam", "password": "wrong"})
 		require.Equal(t, 401, a.status)
 		require.Equal(t, "authentication failure\n", a.message)
 
-		login, ok := nobody.ok("POST", "/access/ticket", form{"username": "root", "realm": "pam", "password": "pw"}).(map[string]any)
+		login, ok := anonymous.ok("POST", "/access/ticket", form{"username": "root", "realm": "pam", "password": "pw"}).(map[string]any)
 		require.True(t, ok)
 		withTicket := func(verb, csrf string) answer {
 			r, err := http.NewRequest(verb, "https://pve/api2/json/pools", nil)
@@ -218,13 +218,13 @@ func TestLogin(t *testing.T) {
 			}
 			r.AddCookie(&http.Cookie{Name: "PVEAuthCookie", Value: fmt.Sprint(login["ticket"])})
 			r.Header.Set("CSRFPreventionToken", csrf)
-			return nobody.send(r)
+			return anonymous.send(r)
 		}
 		require.Equal(t, 200, withTicket("GET", "").status, "reading needs no CSRF token")
 		require.Equal(t, "Permission denied - invalid csrf token", withTicket("POST", "").reason)
 		require.Equal(t, 200, withTicket("POST", fmt.Sprint(login["CSRFPreventionToken"])).status)
 		again := form{"username": "root@pam", "password": fmt.Sprint(login["ticket"])}
-		require.Equal(t, 200, nobody.ask("POST", "/access/ticket", again).status, "a ticket can be renewed")
+		require.Equal(t, 200, anonymous.ask("POST", "/access/ticket", again).status, "a ticket can be renewed")
 		asked := func(authorization, cookie string) answer {
 			r, err := http.NewRequest(http.MethodGet, "https://pve/api2/json/version", nil)
 			require.NoError(t, err)
@@ -232,7 +232,7 @@ func TestLogin(t *testing.T) {
 			if cookie != "" {
 				r.AddCookie(&http.Cookie{Name: "PVEAuthCookie", Value: cookie})
 			}
-			return nobody.send(r)
+			return anonymous.send(r)
 		}
 		ticket := url.QueryEscape(fmt.Sprint(login["ticket"]))
 		require.Equal(t, 200, asked("PVEAuthCookie="+ticket, "").status, "the header carries a ticket, too")
@@ -242,7 +242,7 @@ func TestLogin(t *testing.T) {
 		require.Equal(t, "No ticket", asked("Bearer "+good, "").reason)
 		time.Sleep(3 * time.Hour)
 		require.Equal(t, 401, withTicket("GET", "").status, "a ticket ends")
-		require.Equal(t, 401, nobody.ask("POST", "/access/ticket", again).status)
+		require.Equal(t, 401, anonymous.ask("POST", "/access/ticket", again).status)
 	})
 }
 

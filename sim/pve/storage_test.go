@@ -475,8 +475,8 @@ func TestElsewhere(t *testing.T) {
 		}
 		c.ok("POST", "/access/users", form{"userid": "guest@pve"})
 		token, _ := c.ok("POST", "/access/users/guest@pve/token/look", nil).(map[string]any)
-		nobody := c.as(fmt.Sprint("guest@pve!look=", token["value"]))
+		guest := c.as(fmt.Sprint("guest@pve!look=", token["value"]))
 		require.Equal(t, []any{"notfound", nil, nil, true, "There is no subscription key"}, shown(c))
-		require.Equal(t, []any{"notfound", nil, nil, false, "There is no subscription key"}, shown(nobody))
+		require.Equal(t, []any{"notfound", nil, nil, false, "There is no subscription key"}, shown(guest))
 	})
 }

@@ -457,7 +457,7 @@ func TestUserData(t *testing.T) {
 	require.ErrorContains(t, err, "want https://HOST:PORT")
 }
 
-// What the site says is a part of its own, whatever it is.
+// The user_data of the site is a part of its own, of any type.
 func TestUserDataOfTheSite(t *testing.T) {
 	for name, site := range map[string]string{
 		"script": "#!/bin/sh\necho ü\n", "config": "#cloud-config\npackages: [nginx]\n", "jinja": "## template: jinja\n#cloud-config\n{}\n",

@@ -210,7 +210,7 @@ func (m *machine) eventuallyLogs(text string) {
 
 const first, second, third = "one-canary-token-of-node-own", "two-canary-token-of-node-own", "six-canary-token-of-node-own"
 
-// Whatever changes on the disk is served without a restart; what is wrong changes nothing.
+// Any change on the disk is served without a restart; an invalid one changes nothing.
 func TestFilesAreFollowed(t *testing.T) {
 	m := newMachine(t)
 	m.start()
@@ -828,7 +828,7 @@ func TestClone(t *testing.T) {
 	require.Equal(t, four, m.git("-C", dir, "rev-parse", "origin/main"))
 }
 
-// Who may not have the repository does not get it, and git asks for a password.
+// A client without access does not get the repository, and git asks for a password.
 func TestRepositoryIsRefused(t *testing.T) {
 	m := checkedOut(t)
 	m.start()
@@ -959,7 +959,7 @@ func TestFolderOfAShallowWorktree(t *testing.T) {
 	require.Equal(t, "1", m.git("-C", dir, "rev-list", "--count", "live"))
 }
 
-// What a check costs while nothing changes; the server makes one each second or two.
+// The cost of a check while nothing changes; the server makes one each second or two.
 func BenchmarkState(b *testing.B) {
 	for b.Loop() {
 		_, err := stateOf("../../examples/site", "", nil)

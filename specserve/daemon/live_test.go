@@ -284,7 +284,7 @@ func TestTree(t *testing.T) {
 	require.True(t, tree.Nodes[1].Ready, "a node that is pushed to reports nothing")
 }
 
-// What nodes reported is known after a start, but not that a child is empty: its guest is destroyed on that word.
+// Reports of nodes are known after a restart, but not that a child is empty: its guest is destroyed on that word.
 func TestReportsAreKept(t *testing.T) {
 	r := start(t, "127.0.0.1:0")
 	child := &model.Node{Name: "inner", Type: "pve", Spec: "base"}

@@ -680,7 +680,7 @@ func TestTheWindow(t *testing.T) {
 	require.ErrorIs(t, err, ErrHookTime)
 }
 
-// What is remembered is bounded, and safe for requests side by side.
+// The remembered notifications are bounded, and safe for concurrent requests.
 func TestManyDeliveries(t *testing.T) {
 	c := hookAt(noon)
 	var all sync.WaitGroup
@@ -998,7 +998,7 @@ func TestDescribe(t *testing.T) {
 	require.NotContains(t, ring.Describe(), ring[0].Text())
 }
 
-// What was revoked stays so for the machine that joined by a token, too: it may have been stolen.
+// A revocation also holds for the machine that joined by a token: it may have been stolen.
 func TestRevokedAfterJoining(t *testing.T) {
 	dir := t.TempDir()
 	ensure(t, dir)

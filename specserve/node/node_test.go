@@ -116,7 +116,7 @@ func (s *served) node(t *testing.T) (Server, Folder) {
 	return Server{Client: &client.Client{Parent: p}, File: file}, Folder{Path: filepath.Join(dir, "state")}
 }
 
-// What was fetched is asked for by its tag, as long as it is what is stored.
+// A fetched spec is requested by its tag as long as it is the stored one.
 func TestFetchByTag(t *testing.T) {
 	s := serve(t)
 	from, f := s.node(t)
@@ -351,7 +351,7 @@ func TestFolder(t *testing.T) {
 	})
 }
 
-// What is no spec is refused, and the one that is there stays.
+// A document that is not a spec is refused, and the stored one stays.
 func TestStoreRefuses(t *testing.T) {
 	f := Folder{Path: t.TempDir()}
 	_, err := f.Store([]byte(one))

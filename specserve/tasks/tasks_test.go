@@ -387,7 +387,7 @@ func TestExpired(t *testing.T) {
 	require.ErrorContains(t, err, "no task is begun", "what was begun is not known")
 }
 
-// What a child remembers is bounded: it begins nothing that it could not remember.
+// The memory of a child is bounded: it begins nothing that it could not remember.
 func TestOnceIsBounded(t *testing.T) {
 	now := time.Date(2026, 11, 27, 0, 0, 0, 0, time.UTC)
 	once, err := openOnce("o", func() time.Time { return now }, &memory{files: map[string]string{}, steps: -1})

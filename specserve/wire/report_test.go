@@ -46,7 +46,7 @@ func TestAReportIsReadAsItWasWritten(t *testing.T) {
 	require.Equal(t, good(), got)
 }
 
-// What is not as the protocol says is refused, with what is wrong.
+// A document that violates the protocol is refused with the reason.
 func TestReportsThatAreRefused(t *testing.T) {
 	for want, change := range map[string]func(*Report){
 		"version is 2":                              func(r *Report) { r.Version = 2 },
@@ -186,7 +186,7 @@ func claims(identity, child, below string, ready bool) ReceivedReport {
 	}}
 }
 
-// What an agent says of its own nodes counts, and no claim of another child about nodes further down.
+// The report of an agent about its own nodes counts, and no claim of another child about nodes further down.
 func TestTheNearestAgentCounts(t *testing.T) {
 	lines := func(r Report) (out []string) {
 		for _, n := range r.Nodes {
@@ -278,7 +278,7 @@ func TestReportsFoldUpward(t *testing.T) {
 	require.True(t, r.Ready)
 }
 
-// What has no room is counted, and what is sent can be read.
+// Entries without room are counted, and the sent document can be read.
 func TestALargeTreeIsCut(t *testing.T) {
 	wide := good()
 	wide.Nodes = nil
@@ -384,7 +384,7 @@ func TestAFoldIsAReport(t *testing.T) {
 	})
 }
 
-// Whatever is sent, it is refused or a report that can be written and read again.
+// Any document is refused, or is a report that can be written and read again.
 func FuzzRead(f *testing.F) {
 	data, err := json.Marshal(good())
 	require.NoError(f, err)

@@ -321,7 +321,7 @@ func TestError(t *testing.T) {
 	require.Equal(t, http.StatusInternalServerError, (&Error{Code: CodeConnection}).Status(), "what only a client notices is no answer")
 }
 
-// What a server writes, a client reads.
+// A client reads the documents of a server.
 func TestBody(t *testing.T) {
 	for _, k := range allProblems() {
 		e := &Error{Code: k.Code}

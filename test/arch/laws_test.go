@@ -113,7 +113,7 @@ type library struct {
 }
 
 // libraries is the whole table: a dependency that is missing here is a violation.
-// What is used at one place can be understood, and replaced, at that place.
+// A library that is used in one place can be understood, and replaced, there.
 var libraries = []library{
 	{path: "github.com/luthermonson/go-proxmox", owners: []string{"drivers/proxmox/api"}, tests: true, why: "its answers are made trustworthy in one transport; tests hold the simulator against it"},
 	{path: "github.com/hashicorp/hcl/v2", owners: []string{"hcl/...", "test/bench"}, why: "the language is read in one place"}, // test/bench: parsing alone is the floor that its speed is held against,

@@ -90,7 +90,7 @@ func (h *hub) secrets() string {
 func newFleet(t *testing.T, h *hub) *world {
 	t.Helper()
 	w := newWorld(t, func(o *Options) {
-		// What is told over the tree comes at once. The rest need not happen often in two days.
+		// Notices through the tree arrive at once. The rest need not happen often in two days.
 		o.Secrets, o.Env = h.secrets(), map[string]string{"HOMESTAK_DRIFT_EVERY": "4h", "HOMESTAK_REPOSITORY_POLL": "10m"}
 	})
 	for _, name := range h.spokes {

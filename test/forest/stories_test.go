@@ -867,7 +867,7 @@ func TestAChangeByHandIsTakenBack(t *testing.T) {
 		}
 		t.Log(strings.Join(list, "\n"))
 
-		// What the files leave open may be changed. Finding that out takes two requests.
+		// Settings that the files leave open may be changed. Finding that out takes two requests.
 		byHand(7, "vga", "qxl")
 		w.live(time.Minute)
 		require.Equal(t, []string{

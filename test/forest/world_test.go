@@ -345,7 +345,7 @@ func TestThreeLevels(t *testing.T) {
 	})
 }
 
-// What goes against the order is noticed: a machine that is destroyed with something in it.
+// A violation of the order is noticed: a machine that is destroyed with something in it.
 func TestTheLawNotices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _ := grown(t, nil)

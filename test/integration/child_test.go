@@ -359,7 +359,7 @@ func TestST18SimulatedLeavingChildOfAParentThatLostItsKeys(t *testing.T) {
 	require.Equal(t, "pve.inner", r.Plan.Deferred[0].Address)
 	require.Eventually(t, func() bool { return s.Runs("inner") == "1.0" }, 5*time.Minute, time.Millisecond, "it reports, with the program that it had")
 
-	// What is in a child that goes now is not repaired any more.
+	// Nodes in a child that is being removed are not repaired any more.
 	s.lose()
 	r = s.run("plan", func(p *engine.Pass) { p.AllowOrphans, p.AllowDeletes = []string{"inner"}, 1 })
 	require.Equal(t, []string{"delete pve.inner"}, actions(r.Plan))

@@ -60,7 +60,7 @@ func TestTwiceIsOnce(t *testing.T) {
 	})
 	require.Empty(t, s.names())
 
-	// What was taken away by hand before a destroy is no trouble either.
+	// A guest that was removed by hand before a destroy is not an error either.
 	s.apply()
 	gone := s.vmidOf("web-1")
 	s.byHand(func(e *pve.Edit) { e.Delete(gone) })
@@ -342,7 +342,7 @@ func TestAStepFails(t *testing.T) {
 				require.Equal(t, engine.Partly, r.Outcome, describe(r))
 				s.heals()
 
-				// What failed may be there in part, unless all was to be taken back.
+				// A failed step may be done in part, unless all was to be rolled back.
 				there := slices.DeleteFunc(s.names(), func(name string) bool { return name == "b" })
 				if policy.onError == "rollback" {
 					there = s.names()
@@ -541,7 +541,7 @@ func TestAnSSHKeyThatChangedTakesTheOldOnesPlace(t *testing.T) {
 	require.Contains(t, keysOf("web"), annasOldKey)
 }
 
-// What a full check of a large host may cost it: goals P4 and P5. They are counts,
+// The limits of a full check of a large host: goals P4 and P5. They are counts,
 // so they hold on every machine.
 func TestAFullCheckIsCheap(t *testing.T) {
 	t.Parallel()
@@ -627,7 +627,7 @@ func nodeNames(n int) []string {
 	return names
 }
 
-// What a full check costs where VMs with user data and checks live beside containers,
+// The cost of a full check where VMs with user data and checks live beside containers,
 // on several nodes: goals P4 and P5, as for a fleet of plain VMs.
 func TestAFullCheckOfAllKindsIsCheap(t *testing.T) {
 	const each, nodes, concurrency = 20, 3, api.DefaultConcurrency

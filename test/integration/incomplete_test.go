@@ -313,7 +313,7 @@ func TestWorkersThatDoNotStart(t *testing.T) {
 	}
 }
 
-// What is left of a creation has the VMID that the files declare: only an administrator
+// The rest of an interrupted creation has the VMID that the files declare: only an administrator
 // can clear it.
 func TestNoWorkerForADeclaredVMID(t *testing.T) {
 	s := containers(t, pve.Config{})

@@ -669,7 +669,7 @@ func TestR1R2ThePrivilegeForHostKeys(t *testing.T) {
 	require.Contains(t, text.String(), why+"; holds back guest.web-1")
 }
 
-// What the administrator of the host does through its API, beside us.
+// Requests of the host's administrator, beside ours.
 
 // call sends a request as root, which must succeed, waits for its task, and gives
 // the data of the answer.

@@ -47,7 +47,7 @@ func TestALostDataFolder(t *testing.T) {
 	require.Equal(t, before, f.managed(), "the same guests, and none doubled")
 	require.NotContains(t, f.says(0, "history", "verify", "--config", f.config).err, "broken", "a new chain of receipts has begun")
 
-	// What left the files meanwhile is still known for ours, and goes; what is new comes.
+	// Guests that left the files meanwhile are still recognized as managed, and removed; new ones are created.
 	f.loses()
 	f.edit("manifests/web.hcl", "node \"web-3\"", "node \"web-4\"")
 	f.push("Another one in its place")

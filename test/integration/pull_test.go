@@ -213,7 +213,7 @@ func TestST01ST02SimulatedPushAndPullAreEqual(t *testing.T) {
 	sameLines(t, pushed, of("web-1"))
 }
 
-// What the site says as user_data is done as well.
+// The user_data of the site takes effect as well.
 func TestST01SimulatedPullWithUserData(t *testing.T) {
 	s := beginPulling(t, specOf())
 	s.edit("manifests/web.hcl", "spec = spec.base", "spec = spec.base\n    user_data = \"#cloud-config\\nruncmd: [[touch, /srv/site-was-here]]\\nwrite_files: [{path: /srv/site-file, content: ü}]\\n\"")

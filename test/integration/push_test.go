@@ -692,7 +692,7 @@ func TestST03PushInstallsTheAgentOfAChild(t *testing.T) {
 	require.NotContains(t, s.journal(), "canary")
 	require.Equal(t, "VM.Monitor", s.debian.Run("tail", "-n", "1", "/etc/pve/roles/HomestakGuests"), "as this version calls it")
 
-	// What the agent renewed counts: nothing is written again.
+	// Pins and tokens that the agent renewed count: nothing is written again.
 	kept := s.debian.Run("cat", "/var/lib/homestak-gitops/parent.json")
 	require.Contains(t, kept, `"config":{`, "it has fetched what it needs for its subtree")
 	started := s.debian.Run("systemctl", "show", "-p", "ExecMainStartTimestampMonotonic", "homestak-gitops")

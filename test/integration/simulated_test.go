@@ -328,7 +328,7 @@ func TestN11AnotherHostKeyOfTheHost(t *testing.T) {
 	require.Contains(t, r.Err.Error(), "they are entered through the host (jump), and it cannot be entered: ssh to root@127.0.0.1:")
 }
 
-// What leaves the spec leaves the machine, item by item, and the rest stays.
+// An item that leaves the spec leaves the machine, and the rest stays.
 func TestST11SimulatedWithdrawal(t *testing.T) {
 	s := beginSimulated(t, specOf())
 	s.apply("at first")

@@ -429,7 +429,7 @@ func (w *world) takesEffectAndIsWithdrawn(f field) {
 // machine changes, and nothing is logged.
 func (w *world) unchanged(s *spec.Spec) {
 	w.t.Helper()
-	// What others logged before, such as the sudo of a test, arrives first.
+	// Earlier log entries of others, such as the sudo of a test, arrive first.
 	cursor := w.Run0("journalctl --sync && journalctl --quiet --no-pager --lines=0 --show-cursor | sed 's/^-- cursor: //'")
 	w.Run0("touch /var/since")
 	w.runs = 0
@@ -646,7 +646,7 @@ func TestST02ADiskIsFormattedAndMounted(t *testing.T) {
 	d.Run0("[ $(df -m --output=size /srv/a/data | tail -n1) -gt 900 ] && [ -e /srv/a/data/file ]")
 	d.unchanged(other)
 
-	// What is in use stays mounted, and the message says who uses it.
+	// A mount in use stays, and the message names the process.
 	d.Run0("systemd-run --quiet --unit=user --working-directory=/srv/a/data sleep infinity")
 	d.refused(spec.Empty("edge"), "/srv/a/data is in use by sleep (")
 	require.Contains(t, d.Run0("cat /etc/fstab"), "LABEL=data")
@@ -1100,7 +1100,7 @@ spec "base" {
 	require.Equal(t, []string{"config.file./etc/app.conf.content"}, sensitive)
 }
 
-// What the language has beside the fields of a resolved spec takes effect as well.
+// Parts of the language beside the fields of a resolved spec take effect as well.
 func TestST11UnattendedUpgrades(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()

@@ -360,7 +360,7 @@ done`))
 	w.Run0("rm /run/canary")
 }
 
-// What a new node is given is what cloud-init takes, by its own rules.
+// The user-data of a new node is valid by cloud-init's own rules.
 func TestST01UserDataIsValid(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()

@@ -540,7 +540,7 @@ func TestST02AFileThatDecidesWhoGetsIn(t *testing.T) {
 	require.Empty(t, w.Run0("ls -A /var/lib/homestak-gitops-spec/found /var/lib/homestak-gitops-spec/revert | grep -v : || :"))
 }
 
-// What was found is kept until its return is confirmed, and goes then, wherever the withdrawal is cut off.
+// The state found is stored until its return is confirmed, and removed then, wherever the withdrawal is cut off.
 func TestST02AnUnconfirmedWithdrawal(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()

@@ -99,7 +99,7 @@ func beginInstalledIn(t *testing.T, from nspawn.Rootfs, more ...nspawn.Bind) *in
 	w.Run(installer, binary)
 	w.Write("/etc/homestak-gitops/agent.hcl", 0o644, agentFile)
 	w.Write(secrets, 0o600, released.Auth+fmt.Sprintf("api_tokens:\n  father: %q\n", w.host.Token()))
-	// What a person would not wait for, a test does not either.
+	// A test does not wait longer than a person would.
 	w.dropIn("soon", "RestartSec=100ms")
 	return w
 }

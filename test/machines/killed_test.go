@@ -168,7 +168,7 @@ func TestST14KilledAtEveryStep(t *testing.T) {
 		w := quiet.sibling(t, nspawn.Boot)
 		way := w.login()
 		w.over = way
-		// What was begun goes on behind a connection that is gone, while the next attempt begins.
+		// A script continues after its connection is gone, while the next attempt begins.
 		lose := func(c guest.Command, command int) guest.Command {
 			way.lose = true
 			return trapped(c, command, "touch /run/begun; sleep 0.7")

@@ -141,7 +141,7 @@ func TestST02AnAddressThatLocksUsOutIsTakenBack(t *testing.T) {
 			w.Run0("systemctl stop homestak-gitops-revert-network.timer; systemctl daemon-reload; systemctl start homestak-gitops-revert-network-boot.service")
 			restored(20 * time.Second)
 
-			// What is right is still applied afterwards.
+			// A correct change is still applied afterwards.
 			s := static(t, "10.9.0.6/24", "10.9.0.1")
 			w.apply(s)
 			require.True(t, w.ping("10.9.0.6"))
@@ -150,7 +150,7 @@ func TestST02AnAddressThatLocksUsOutIsTakenBack(t *testing.T) {
 	}
 }
 
-// What the tools refuse is not tried, and what fails is restored at once.
+// A change that the tools refuse is not tried, and one that fails is reverted at once.
 func TestST02AnAddressThatFails(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()
@@ -637,7 +637,7 @@ func TestST02TheBridgeOfAHostOfProxmoxVE(t *testing.T) {
 	})
 	w.unchanged(s)
 
-	// What was there before is still kept when an attempt is cut off as it is confirmed.
+	// The earlier state is still stored when an attempt is cut off as it is confirmed.
 	w.instead = func(c guest.Command) guest.Command {
 		if bytes.Contains(c.Stdin, []byte("pvebridge.sh.confirmed")) {
 			c.Stdin = bytes.Replace(c.Stdin, []byte("\ndrop /var/lib/homestak-gitops-spec/found/"), []byte("\nkill -9 0\n"), 1)

@@ -213,7 +213,7 @@ func TestSimulatedMachineHasARowForEveryField(t *testing.T) {
 	require.Empty(t, slices.DeleteFunc(allFields(), func(name string) bool { return shown[name] || noEffect[name] != "" }))
 }
 
-// What holds of every field on a real machine holds on a simulated one.
+// Every row of fields that passes on a real machine passes on a simulated one.
 func TestSimulatedMachineTakesEveryField(t *testing.T) {
 	for _, f := range slices.Concat(fields, onlySimulated) {
 		t.Run(f.name, func(t *testing.T) {

@@ -217,7 +217,7 @@ func TestNothingToDestroy(t *testing.T) {
 	require.Equal(t, "nothing to destroy: no guest of manifest web is on host father\n", s.out.String())
 }
 
-// Whatever way a text takes out, nothing of it drives a terminal or reorders what is read.
+// No text, on whichever way out, controls the terminal or reorders what is read.
 func TestS7Outputs(t *testing.T) {
 	const evil = "a\x1b]0;t\x07b\u009b2Jc\u202ed\u2066e\xfff\x7fg"
 	found := diag.List{{Severity: diag.Error, Summary: evil, Detail: evil + "\n" + evil, Code: evil, At: diag.Range{File: evil, Start: diag.Pos{Line: 1, Column: 1}, End: diag.Pos{Line: 1, Column: 2}}}}

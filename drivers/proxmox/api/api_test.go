@@ -112,7 +112,7 @@ func FuzzRows(f *testing.F) {
 	})
 }
 
-// What the library writes as a list is read as one.
+// A list of the library is read as a list.
 func TestEveryListIsRead(t *testing.T) {
 	scalar := rapid.OneOf(rapid.Just[any](nil), rapid.Bool().AsAny(), rapid.Float64().AsAny(), rapid.Int().AsAny(), rapid.String().AsAny())
 	value := rapid.OneOf(scalar, rapid.SliceOfN(scalar, 0, 3).AsAny(), rapid.MapOfN(rapid.String(), scalar, 0, 3).AsAny())
@@ -272,7 +272,7 @@ func TestEveryNonSuccessIsATypedError(t *testing.T) {
 	}
 }
 
-// What PVE says of each parameter follows the status; where a bridge is missing, what to do follows that.
+// PVE's errors of parameters follow the status; for a missing bridge the fix follows them.
 func TestN15ErrorsOfParameters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, roundTrip(func(*http.Request) (*http.Response, error) {

@@ -70,7 +70,7 @@ func TestDoctorChecksTemplatesOfContainers(t *testing.T) {
 	}, 5*time.Minute, 20*time.Millisecond)
 }
 
-// Who manages guests by HA hears of the one privilege that only a removal may need.
+// With guests under HA, the doctor names the one privilege that only a removal may need.
 func TestDoctorWarnsOfHA(t *testing.T) {
 	w := proxmoxtest.New(t, pve.Config{Token: "ops@pve!agent=secret"})
 	w.Node("web", nil)
@@ -158,7 +158,7 @@ func TestDoctorChecksTemplates(t *testing.T) {
 	require.Equal(t, "it is a container", proxmoxtest.CheckNamed(t, w.Examine(nil), "template 9000").Seen)
 }
 
-// Who clones a template needs its bridges too, whatever the site plugs the copy into.
+// A clone of a template needs the template's bridges too, whatever its own ones are.
 func TestDoctorKnowsTheBridgesOfATemplate(t *testing.T) {
 	w := proxmoxtest.New(t, pve.Config{Token: "ops@pve!agent=secret", Bridges: []string{"vmbr0", "vmbr1"}})
 	w.Node("copy", func(v *guest.VM) { v.Template = "golden" })
@@ -244,7 +244,7 @@ func TestDoctorDoesNotWaitForEver(t *testing.T) {
 	})
 }
 
-// Who stops it gets what was seen until then, and no trouble that is none.
+// A cancelled run reports what it has seen so far, and no false problems.
 func TestDoctorCanBeStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := proxmoxtest.New(t, pve.Config{Latency: time.Second})

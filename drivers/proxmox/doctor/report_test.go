@@ -9,7 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 )
 
-// What was not checked for one reason is one line, and only a failure says why and how to fix it.
+// Checks that were skipped for one reason are one line, and only a failure says why and how to fix it.
 func TestReport(t *testing.T) {
 	h := doctor.HostReport{Host: "father", API: "https://192.0.2.10:8006", Checks: []doctor.Check{
 		{Name: "api", Result: doctor.OK, Seen: "Proxmox VE 9.2"},

@@ -289,7 +289,7 @@ func TestTheNameOfADiskIsItsSerialNumber(t *testing.T) {
 	require.Equal(t, "local-lvm:vm-100-disk-1,ssd=1", d.KeepValue("local-lvm:vm-100-disk-1,ssd=1"), "one that is attached keeps what it has")
 }
 
-// What was observed stays as it is, whatever is decided from it.
+// An observation is not changed by decisions.
 func TestDecisionsChangeNoFacts(t *testing.T) {
 	for name, c := range map[string]struct {
 		running bool

@@ -234,7 +234,7 @@ func TestConvertSharedSpec(t *testing.T) {
 	loaded(t, made.Files)
 }
 
-// Whatever a key has, neither the report nor the files of the site can be made to say something else.
+// No content of a key can inject text into the report or the files of the site.
 func TestConvertHostileText(t *testing.T) {
 	_, dir := old(t, "site.txtar")
 	dir["specs/evil.yaml"] = &fstest.MapFile{Data: []byte("schema_version: 1\nconfig:\n  \"a\\e[2J\\ncheck: all is well\": 1\n")}
@@ -267,7 +267,7 @@ func TestConvertFollowsNoLinks(t *testing.T) {
 	}
 }
 
-// Whatever the bytes, there are findings, or files in the canonical layout that the loader can read.
+// For any bytes there are findings, or files in the canonical layout that the loader can read.
 func TestConvertMutated(t *testing.T) {
 	_, dir := old(t, "site.txtar")
 	_, older := old(t, "older.txtar")

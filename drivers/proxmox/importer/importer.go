@@ -42,7 +42,7 @@ func Types() []string { return []string{"vm", "ct", "template", "image", "pool",
 // includes reports whether guests of a type are asked for.
 func (o Options) includes(kind string) bool { return len(o.Only) == 0 || slices.Contains(o.Only, kind) }
 
-// includesObject reports whether objects of a type are asked for, which are no guests: by their type, or with all.
+// includesObject reports whether objects of a type other than guests are requested: by their type, or with all.
 func (o Options) includesObject(kind string) bool {
 	all := o
 	all.By, all.Program = "", ""

@@ -201,7 +201,7 @@ func hostsOf(t *testing.T) int {
 	return n
 }
 
-// What is imported is valid, adopts the guests as they are, and can be given up again. A second import has nothing to add.
+// An imported site is valid, adopts the guests as they are, and can give them up again. A second import adds nothing.
 func TestRoundTrip(t *testing.T) {
 	set := map[string]int{}
 	imported, objects, skipped := 0, 0, map[string]int{}

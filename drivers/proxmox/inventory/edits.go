@@ -17,7 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Who changed a guest is in two logs. The cluster log has the keys of each change of a VM and the start of every task,
+// Two logs say who changed a guest. The cluster log has the keys of each change of a VM and the start of every task,
 // and shows those of other users to a token with Sys.Syslog on / (pve-manager, API2/Cluster.pm). A node lists its tasks
 // to a token with Sys.Audit, and the log of a task qmconfig has the keys. Nothing logs a change of a container.
 

@@ -146,7 +146,7 @@ func install(q *Query, names []string, f packagesFound) Step {
 		s.Keep = append(s.Keep, e)
 	}
 	s.Ask = aptGet + aptLists(words, len(names)) + aptReplaces + script(
-		// Of a name that it does not know apt-cache says nothing here.
+		// apt-cache prints nothing here for a name that it does not know.
 		`_known=" $(apt-cache show --no-all-versions -- `+words+` 2>/dev/null | sed -n 's/^Package: //p' | tr '\n' ' ')"`,
 		`_bad=; for _p in `+words+`; do case $_known in *" ${_p%%:*} "*) ;; *) _bad="$_bad $_p" ;; esac; done`,
 		`if [ -n "$_bad" ] && [ -n "$_net" ]; then die "$_net"; fi`,

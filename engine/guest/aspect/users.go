@@ -18,7 +18,7 @@ var users = Of[accounts]{
 	Name: "users", Doc: "Users, their groups and shells.",
 	Paths: []string{"access.user.*.shell", "access.user.*.groups", "access.user.*.locked", "access.groups"},
 	Probe: func(*Query) string {
-		// Of the passwords only that there is a lock on them, and the day of expiry (shadow(5)).
+		// Only whether the password is locked, and the day of expiry (shadow(5)).
 		return script(
 			`cut -d: -f1,3,4,6,7 /etc/passwd | row passwd`, `cut -d: -f1,3,4 /etc/group | row group`,
 			`sed -nE -e 's/^([^:]*):!([^:]*:){6}([^:]*):.*/\1:1:\3/p' -e 's/^([^:]*):([^:]*:){6}([^:]*):.*/\1:0:\3/p' /etc/shadow | row shadow`)

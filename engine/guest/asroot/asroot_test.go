@@ -270,7 +270,7 @@ func TestTheFirstRequestNeedsTheRepository(t *testing.T) {
 	require.ErrorContains(t, err, "the helper asks the repository itself which commit is in force, and it does not answer")
 }
 
-// Whatever is sent in place of a request is refused, and nothing is run.
+// Anything but a valid request is refused, and nothing is run.
 func TestRequestsThatAreRefused(t *testing.T) {
 	h := newHost(t)
 	head := h.commit(motd)

@@ -114,7 +114,7 @@ func TestAnUnchangedMachineCostsOneCommand(t *testing.T) {
 	require.Empty(t, m.scripts)
 }
 
-// What the spec dropped is asked about once the record named it.
+// Items that the spec dropped are read once the record has named them.
 func TestADroppedItemCostsASecondCommand(t *testing.T) {
 	m := machine(t)
 	m.rows["sysctl"] = []string{"file|=a.b = 1\n", "value|a.b|=1\n"}
@@ -128,7 +128,7 @@ func TestADroppedItemCostsASecondCommand(t *testing.T) {
 	require.NotEqual(t, secret.FindString(m.probes[0]), secret.FindString(m.probes[1]), "a boundary is used once")
 }
 
-// What could not be read is unknown: nothing follows from it, and an apply does not succeed.
+// An unreadable aspect is unknown: nothing follows from it, and an apply does not succeed.
 func TestUnreadableAspectsAreUnknown(t *testing.T) {
 	m := machine(t)
 	m.codes["packages"] = 3
@@ -367,7 +367,7 @@ func (m *slow) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
 	return guest.Output{}, nil
 }
 
-// Who stops an apply gets it to end before the next step; what is done stays, and applying again goes on.
+// A cancelled apply ends before the next step; completed steps stay, and the next apply continues.
 func TestR4AnApplyStopsBetweenSteps(t *testing.T) {
 	m := machine(t)
 	m.rows["sysctl"] = []string{"value|a.b|=0\n"}
@@ -615,7 +615,7 @@ func TestS7AMachineThatLies(t *testing.T) {
 	})
 }
 
-// What the site itself put into a machine is not reported as unmanaged, and what is reported names the machine.
+// Items of the site itself are not reported as unmanaged, and a report names the machine.
 func TestN13R5R11UnmanagedThings(t *testing.T) {
 	m := machine(t)
 	m.rows["users"] = []string{"passwd|=root:0:0:/root:/bin/bash\nops:1000:1000:/home/ops:/bin/bash\nbob:1001:1001:/home/bob:/bin/sh\n", "group|=root:0:\n", "shadow|=ops:0:\nbob:0:\n"}

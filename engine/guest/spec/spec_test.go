@@ -76,7 +76,7 @@ func TestResolve(t *testing.T) {
 	require.True(t, s.IsSensitive("config.file./etc/b.content"))
 	require.False(t, s.IsSensitive("config.file./etc/b.mode"))
 
-	// What a parent serves is what a push applies.
+	// A parent serves the spec that a push applies.
 	document, err := json.Marshal(s)
 	require.NoError(t, err)
 	served, err := spec.Read(document)
@@ -244,7 +244,7 @@ func TestResolveRun(t *testing.T) {
 	require.Equal(t, &spec.Run{Trigger: "manual", Timer: "at boot"}, s.Run)
 }
 
-// What is no text, or long, travels as base64, and is compared by its checksum.
+// Binary or long content travels as base64, and is compared by its checksum.
 func TestAnyContentSurvivesTheDocument(t *testing.T) {
 	var all []byte
 	for b := range 256 {
@@ -357,7 +357,7 @@ func at(line int) diag.Range {
 	return diag.Range{File: "site.hcl", Start: diag.Pos{Line: line, Column: 1}, End: diag.Pos{Line: line, Column: 9}}
 }
 
-// What is made from secrets is not shown, and the spec itself keeps it.
+// Values made from secrets are not shown, and the spec itself keeps them.
 func TestMasked(t *testing.T) {
 	const document = `{"version":1,"node":"edge","config":{"sysctl":{"a.b":"CANARY","c.d":"1"},"files":[{"path":"/a","content":"CANARY"},{"path":"/b","content":"b"},
 		{"path":"/c","content":"sha256:CANARY","content_base64":"Q0FOQVJZ"}],"commands":[{"name":"c","run":"CANARY","unless":"CANARY","creates":"/x"}],"repositories":[{"name":"r","url":"https://CANARY@x","key":"k"}]},

@@ -85,7 +85,7 @@ func (s *Store) changes(from, to plumbing.Hash) (map[string][2]version, error) {
 	return out, s.compare("", [2]plumbing.Hash{a.TreeHash, b.TreeHash}, out)
 }
 
-// compare adds the files of two folders that differ; the zero id is no folder.
+// compare adds the files of two folders that differ; the zero id is an empty folder.
 func (s *Store) compare(at string, folders [2]plumbing.Hash, out map[string][2]version) error {
 	if strings.Count(at, "/") > deepest {
 		return ErrTooLong

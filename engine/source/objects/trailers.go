@@ -7,7 +7,7 @@ import "strings"
 // which holds nothing else, or has a line that git itself writes and one in four are
 // trailers. A line that begins with a space continues the one before.
 //
-// Of a key that comes twice the last one counts. Keys are given as they are written.
+// If a key comes twice, the last one counts. Keys are returned as they are written.
 func parseTrailers(message string) map[string]string {
 	lines := strings.SplitAfter(message, "\n")
 	lines = trailerBlock(lines[:messageEnd(lines)])

@@ -140,7 +140,7 @@ func TestOverlap(t *testing.T) {
 	require.ErrorIs(t, err, errNothing)
 }
 
-// What git's own upload-pack answers, round by round.
+// The answers of git's own upload-pack, round by round.
 func TestAnswers(t *testing.T) {
 	h := newHistory(t)
 	a, b, c := h.commit("a"), h.commit("b"), h.commit("c")
@@ -609,7 +609,7 @@ func TestS6ManyRequestsOfOneClient(t *testing.T) {
 	})
 }
 
-// What several want is built when it is the turn of the first of them, and no turn is lost when one leaves.
+// A pack that several clients want is built at the turn of the first one, and no turn is lost when one leaves.
 func TestS6SharedBuilds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := newYard(t, 1<<20)

@@ -126,7 +126,7 @@ func TestRefusedRequests(t *testing.T) {
 	_ = old
 }
 
-// What is not git is answered as http has it.
+// A request that is not of git gets an answer of plain http.
 func TestRefusedHTTP(t *testing.T) {
 	w := newWorld(t, serve.HandlerOptions{})
 	w.push(map[string]string{"site.hcl": "# one\n"})
@@ -398,7 +398,7 @@ func TestTraversal(t *testing.T) {
 	}
 }
 
-// Whatever is asked for: the answer is the one of git, or there is none.
+// The answer to any request is that of git, or there is none.
 func FuzzRaw(f *testing.F) {
 	for _, path := range traversals() {
 		f.Add(path)
