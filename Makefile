@@ -1,6 +1,6 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: generate web package release reproducible workflow quick hostile provider faults chaos policy-test sops-test help build demo test race lint fmt fuzz bench docs docs-check integration library real cover check clean install uninstall guest machines clients readers replay tofu tofu-tools side-by-side
+.PHONY: generate web notifiers package release reproducible workflow quick hostile provider faults chaos policy-test sops-test help build demo test race lint fmt fuzz bench docs docs-check integration library real cover check clean install uninstall guest machines clients readers replay tofu tofu-tools side-by-side
 
 SHELL    := bash
 GO       ?= go
@@ -210,6 +210,19 @@ tofu-tools:
 
 tofu: tofu-tools ## OpenTofu and its provider bpg/proxmox against the simulator (builds both: minutes)
 	HOMESTAK_TOFU=$(CURDIR)/dist/bin $(GO) test -count=1 -timeout 30m -v -run TestTofu ./test/sim
+
+# Gitea is built in a copy without the service for its runners and the imports from GitLab and another Gitea. These need modules that are not
+# served; the protocol of runners is, in an earlier version.
+GITEA    := code.gitea.io/gitea@v1.27.3
+RUNNERS  := code.gitea.io/actions-proto-go@v0.4.0
+notifiers: ## messages to real servers: Alertmanager, aiosmtpd, Gitea (prometheus-alertmanager, python3-aiosmtpd; builds Gitea: minutes)
+	rm -rf dist/notifiers && mkdir -p dist/notifiers
+	cp -R --no-preserve=mode $(call SOURCE,$(GITEA)) dist/notifiers/gitea-files
+	cp -R --no-preserve=mode $(call SOURCE,$(RUNNERS)) dist/notifiers/runners
+	grep -rl code.gitea.io dist/notifiers/runners | xargs sed -i 's|code.gitea.io/actions-proto-go|gitea.dev/actions-proto-go|'
+	cd dist/notifiers/gitea-files && rm services/migrations/gitea_downloader.go services/migrations/gitlab.go && sed -i /runner/d routers/api/actions/actions.go && \
+		$(GO) mod edit -replace gitea.dev/actions-proto-go=../runners && $(GO) build -mod=mod -o ../gitea .
+	HOMESTAK_NOTIFIERS=$(CURDIR)/dist/notifiers $(GO) test -count=1 -v -timeout 30m -run TestRealReceivers ./engine/notify
 
 provider: tofu-tools ## the own acceptance tests of that provider against the simulator (half an hour)
 	rm -rf dist/provider && mkdir -p dist/provider

@@ -181,5 +181,6 @@ func TestTheReleaseWorkflow(t *testing.T) {
 		require.NoError(t, err)
 		require.NotZero(t, info.Size(), name)
 	}
-	run(out, `minisign -V -p "$RUNNER_TEMP/key.pub" -m SHA256SUMS && sha256sum -c SHA256SUMS && gpg --verify apt/InRelease && grep -x "URIs: https://git.example/home/agent/releases/latest/download" apt/*.sources && grep -F "[0.1.0]" notes.md`)
+	run(out, `minisign -V -p "$RUNNER_TEMP/key.pub" -m SHA256SUMS && sha256sum -c SHA256SUMS && gpg --verify apt/InRelease && grep -x "URIs: https://git.example/home/agent/releases/latest/download" apt/*.sources && grep -F "[0.1.0]" notes.md
+		if command -v lintian; then lintian --fail-on error ./*.deb; fi`)
 }
