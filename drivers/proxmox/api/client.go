@@ -260,15 +260,15 @@ func Path(parts ...any) string {
 }
 
 // Verified is what a Proxmox Backup Server found when it verified a backup, as the list of a storage has it: ok or failed; "" for one
-// that was not verified. LeastArchive is the size in bytes from which a backup is whole: PVE lists one that is being written to such a
-// server with 1 (list_volumes in PVE/Storage/PBSPlugin.pm).
+// that was not verified.
 func Verified(raw json.RawMessage) string {
 	var v struct{ State string }
 	_ = json.Unmarshal(raw, &v) // "": it is not verified
 	return v.State
 }
 
-// LeastArchive: see Verified.
+// LeastArchive is the size in bytes from which a backup is whole: PVE lists one that is being written to a Proxmox Backup Server with
+// 1 (list_volumes in PVE/Storage/PBSPlugin.pm).
 const LeastArchive = 2
 
 // Text returns a scalar of PVE's JSON as canonical text: numbers as written,

@@ -100,8 +100,8 @@ func setUp(r *content.RootSystem, conf perl.Config, t *core.Task) error {
 // with what there is. PVE 9 lists a file without compression first, to see whether it is an
 // image of OCI (restore_archive and archive_is_oci_format in PVE/LXC/Create.pm).
 func unpackFails(w *core.World, vmid int, file string, order ctOrder, log func(string, ...any)) error {
-	if strings.HasPrefix(file, "pbs://") { // restore_proxmox_backup_archive
-		return perl.Fail("command 'lxc-usernsexec -- /usr/bin/proxmox-backup-client restore %s root.pxar /var/lib/lxc/%d/rootfs' failed: exit code 255", strings.TrimPrefix(file, "pbs://"), vmid)
+	if at, onPBS := strings.CutPrefix(file, "pbs://"); onPBS { // restore_proxmox_backup_archive
+		return perl.Fail("command 'lxc-usernsexec -- /usr/bin/proxmox-backup-client restore %s root.pxar /var/lib/lxc/%d/rootfs' failed: exit code 255", at, vmid)
 	}
 	packer := content.Packers[path.Ext(file)]
 	if packer.Option == "" && w.V9() {
