@@ -250,6 +250,14 @@ func TestKindsCannotPrintSecrets(t *testing.T) {
 	require.Equal(t, "Not (sensitive)!", found[0].Detail)
 }
 
+// An unknown secret of a section that is empty comes with what to write.
+func TestASecretOfAnEmptySection(t *testing.T) {
+	secrets := &model.Secrets{Values: map[string]map[string]string{"passwords": {}}}
+	_, found := hcl.Load(files("a.hcl", siteFile+"locals {\n  a = secret.passwords.mail\n}\n"), hcl.Options{Kinds: testKinds(), Secrets: secrets})
+	require.Equal(t, []string{`a.hcl:4:7: error: unknown secret "passwords.mail"`}, summaries(found))
+	require.Equal(t, `The section passwords is empty. Write below passwords: in the secrets: mail: "…"`, found[0].Detail)
+}
+
 func TestAPanicIsAFinding(t *testing.T) {
 	kinds := testKinds()
 	kinds[0].Resolve = func(*model.Resource, model.Scope) []model.Problem { panic("hunter2") }

@@ -75,6 +75,9 @@ func (l *load) checkDestination(b *lang.Block, n *model.Notify, sensitive []stri
 			refuse(name, "it has no "+name, why)
 		}
 	}
+	if a := b.Body.Attributes["on"]; a != nil && n.On != nil && len(n.On) == 0 {
+		refuse("on", "on is empty", "Nothing would be sent. Name what it sends, or remove on: then it sends everything.")
+	}
 	if n.OfCommits() {
 		need("secret", n.Secret, "It is a token that may set statuses of commits.")
 	}

@@ -23,7 +23,7 @@ import (
 // if keys is nil, or cannot decrypt it, it has no values. No finding repeats a value or a line of
 // the file.
 func ParseSecrets(name string, data []byte, keys *sops.Keys) (*model.Secrets, diag.List) {
-	p := secretParser{name: name, out: &model.Secrets{Values: map[string]map[string]string{}, Source: name}}
+	p := secretParser{name: name, out: &model.Secrets{Values: map[string]map[string]string{}, Source: name, Lines: map[string]int{}}}
 	for _, section := range model.SecretSections() {
 		p.out.Values[section] = map[string]string{}
 	}
@@ -207,6 +207,9 @@ func (p *secretParser) value(out map[string]string, section, key string, n *yaml
 			at := diag.Pos{Line: n.Line, Column: 1}
 			p.found = append(p.found, diag.Warnf(diag.Range{File: p.name, Start: at, End: at}, lang.Quote(key)+" in section api_tokens is not an API token",
 				"Write user@realm!name=SECRET, as pveum user token add prints its two parts: full-tokenid and value."))
+		}
+		if section == "ssh_keys" {
+			p.out.Lines[key] = n.Line
 		}
 	}
 }

@@ -84,6 +84,9 @@ func secrets() []byte {
 api_tokens:
   # father: "user@pve!name=secret"
 
+ssh_keys:
+  # Who logs in to guests, with the line of the .pub file: ana@laptop: ssh-ed25519 AAAA… ana@laptop
+
 auth:
   # Signs the tags that prove which guests on the hosts are the ones of this site.
   ownership_key: %q

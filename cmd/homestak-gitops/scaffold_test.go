@@ -32,6 +32,7 @@ func TestS1Init(t *testing.T) {
 		info, err := os.Stat(file)
 		require.NoError(t, err)
 		require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+		require.Contains(t, string(data), "ssh_keys:\n  # Who logs in")
 		secrets, found := hcl.ParseSecrets(file, data, nil)
 		require.Empty(t, found)
 		require.Len(t, secrets.OwnershipKeys("home", "father"), 1)

@@ -43,6 +43,9 @@ func (r *resolver) publicKeys(k model.SSHKey) []string {
 		how := "use the line of the .pub file: ssh-ed25519 AAAA… COMMENT" + end
 		if k.Secret != "" {
 			how = "in the section ssh_keys of the secrets, " + how
+			if s := r.in.Site.Secrets; s.Lines[k.Secret] > 0 {
+				how = fmt.Sprintf("%s:%d: %s", s.Source, s.Lines[k.Secret], how)
+			}
 		}
 		summary = fmt.Sprintf("ssh key %q is %s", cmp.Or(k.Secret, "ssh_keys"), summary)
 		r.problems = append(r.problems, model.Problem{Severity: diag.Error, Site: k.Secret != "", Summary: summary, Detail: how})

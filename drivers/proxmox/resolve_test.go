@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -376,7 +377,7 @@ func TestOnlyPublicKeysGoToGuests(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			proxmoxtest.InTime(t, pve.Config{}, func(t *testing.T, w *proxmoxtest.World) {
-				w.Site.Secrets = &model.Secrets{Values: map[string]map[string]string{"ssh_keys": c.keys}}
+				w.Site.Secrets = &model.Secrets{Values: map[string]map[string]string{"ssh_keys": c.keys}, Source: "s.yaml", Lines: map[string]int{"ops": 7}}
 				n := w.Node("web", nil)
 				if c.named == nil {
 					w.Node("web-2", nil)
@@ -396,6 +397,7 @@ func TestOnlyPublicKeysGoToGuests(t *testing.T) {
 				require.Len(t, found, 1, "once for all who would get it")
 				require.Equal(t, c.says, found[0].Summary)
 				require.NotContains(t, found[0].Detail, "hunter2")
+				require.Equal(t, name == "cut off", strings.HasPrefix(found[0].Detail, "s.yaml:7: "), "where its line is known")
 			})
 		})
 	}

@@ -85,6 +85,9 @@ type Join struct {
 // parent checks the three values.
 func (j *Join) parent() (wire.Parent, error) {
 	p := wire.Parent{Identity: wire.IdentityOf(j.Token), Server: strings.TrimRight(j.URL, "/"), Token: j.Token}
+	if j.Token == "" {
+		return p, errors.New("--token is missing: token mint NAME --join on the parent prints the command with it")
+	}
 	if p.Identity == "" {
 		return p, errors.New("the token is not one that token mint NAME --join prints")
 	}

@@ -112,6 +112,7 @@ func TestAMachineJoins(t *testing.T) {
 	require.ErrorContains(t, err, "the agent of this machine is branch-7, and the token is for branch-8")
 	_, err = h.joins(m, "no name", "2", false)
 	require.ErrorContains(t, err, "the token is not one that token mint NAME --join prints")
+	require.ErrorContains(t, (&Join{JoinFile: wire.JoinFile{URL: h.URL}}).Do(t.Context(), true), "--token is missing")
 }
 
 // A Debian machine without Proxmox VE joins, too: without an API that its agent could have a token for.

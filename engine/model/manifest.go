@@ -154,7 +154,8 @@ type Secrets struct {
 	Source string // where they were read from, for messages
 	// Private are names of ssh_keys whose values are private keys, and unknown here: they do not allow a login.
 	Private []string
-	Above   bool // the parent of this agent gave them
+	Lines   map[string]int // of ssh_keys in Source, by name; nil if they are not known
+	Above   bool           // the parent of this agent gave them
 }
 
 // SecretSections are the sections that secrets may have.

@@ -253,7 +253,7 @@ func (ev *Evaluator) resolveSecret(t hclv2.Traversal) bool {
 	}
 	detail := ev.Nearest(key, slices.Sorted(maps.Keys(values)))
 	if len(values) == 0 {
-		detail = fmt.Sprintf("The section %s is empty.", section)
+		detail = fmt.Sprintf("The section %s is empty. Write below %s: in the secrets: %s: \"…\"", section, section, Clip(key, MaxQuoted))
 	}
 	from := ""
 	if ev.Inputs.Secrets.Source != "" {

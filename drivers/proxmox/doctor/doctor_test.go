@@ -100,6 +100,20 @@ func TestDoctorWithoutASize(t *testing.T) {
 	require.Equal(t, "accepts what is needed; the node does not report how much is free", check.Seen)
 }
 
+// A new machine that lets no one in is reported, unless the site has a key, or the machine a password.
+func TestDoctorWarnsOfMachinesWithoutALogin(t *testing.T) {
+	w := proxmoxtest.New(t, pve.Config{})
+	is := func(c doctor.Check) bool { return c.Name == "logins" }
+	w.Site.Secrets = &model.Secrets{}
+	w.Node("web", nil)
+	w.Node("db", func(v *guest.VM) { v.Password = "hunter2" })
+	check := proxmoxtest.CheckNamed(t, w.Examine(nil), "logins")
+	require.Equal(t, doctor.Warning, check.Result)
+	require.Equal(t, "users cannot log in to web", check.Why)
+	w.Site.Secrets.Values = map[string]map[string]string{"ssh_keys": {"ops": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHN0b3J5c3RvcnlzdG9yeXN0b3J5c3RvcnlzdG9yeXN0 ops"}}
+	require.False(t, slices.ContainsFunc(w.Examine(nil), is))
+}
+
 // A spec by pct exec takes root, which doctor says.
 func TestR9DoctorNamesPctExec(t *testing.T) {
 	w := proxmoxtest.New(t, pve.Config{})

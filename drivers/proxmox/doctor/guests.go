@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -20,6 +21,23 @@ type guests struct {
 	nodes    *nodes
 	have     model.Observed
 	complete bool // have is complete
+}
+
+// logins warns of machines from images that get neither a key nor a password.
+func (g *guests) logins() {
+	if s := g.site.Secrets; s == nil || len(s.KeysOf(nil)) > 0 {
+		return
+	}
+	var closed []string
+	for _, addr := range g.want.State.Addresses() {
+		v, is := guest.TargetOf(g.want.State[addr]).(guest.VMTarget)
+		if is && v.Image != "" && !v.Seeded() && len(v.Keys) == 0 && v.Password == "" {
+			closed = append(closed, addr.Name)
+		}
+	}
+	if len(closed) > 0 {
+		g.warn("logins", "no key of ssh_keys and no password", "users cannot log in to "+strings.Join(closed, ", "), "put the line of a .pub file into ssh_keys of the secrets, before they are created")
+	}
 }
 
 // check observes the host as a plan does, and reports what would block one.
@@ -60,6 +78,7 @@ func (g *guests) check(ctx context.Context) {
 	}
 	g.locks(ctx)
 	g.managed(ctx)
+	g.logins()
 	ours := 0
 	for _, r := range have.State {
 		if r.Guest != nil {
