@@ -215,13 +215,15 @@ tofu: tofu-tools ## OpenTofu and its provider bpg/proxmox against the simulator 
 # served; the protocol of runners is, in an earlier version.
 GITEA    := code.gitea.io/gitea@v1.27.3
 RUNNERS  := code.gitea.io/actions-proto-go@v0.4.0
-notifiers: ## messages to real servers: Alertmanager, aiosmtpd, Gitea (prometheus-alertmanager, python3-aiosmtpd; builds Gitea: minutes)
+DENDRITE := github.com/matrix-org/dendrite@v0.13.8
+notifiers: ## messages to real servers: Alertmanager, aiosmtpd, Gitea, Dendrite (prometheus-alertmanager, python3-aiosmtpd; builds two: minutes)
 	rm -rf dist/notifiers && mkdir -p dist/notifiers
 	cp -R --no-preserve=mode $(call SOURCE,$(GITEA)) dist/notifiers/gitea-files
 	cp -R --no-preserve=mode $(call SOURCE,$(RUNNERS)) dist/notifiers/runners
 	grep -rl code.gitea.io dist/notifiers/runners | xargs sed -i 's|code.gitea.io/actions-proto-go|gitea.dev/actions-proto-go|'
 	cd dist/notifiers/gitea-files && rm services/migrations/gitea_downloader.go services/migrations/gitlab.go && sed -i /runner/d routers/api/actions/actions.go && \
 		$(GO) mod edit -replace gitea.dev/actions-proto-go=../runners && $(GO) build -mod=mod -o ../gitea .
+	$(GO) -C $(call SOURCE,$(DENDRITE)) build -o $(CURDIR)/dist/notifiers/ ./cmd/dendrite ./cmd/generate-keys ./cmd/generate-config
 	HOMESTAK_NOTIFIERS=$(CURDIR)/dist/notifiers $(GO) test -count=1 -v -timeout 30m -run TestRealReceivers ./engine/notify
 
 provider: tofu-tools ## the own acceptance tests of that provider against the simulator (half an hour)

@@ -103,7 +103,7 @@ func TestRealReceivers(t *testing.T) {
 	if os.Getenv("HOMESTAK_NOTIFIERS") == "" {
 		t.Skip("make notifiers runs it")
 	}
-	for name, with := range map[string]func(t *testing.T){"Alertmanager": withAlertmanager, "aiosmtpd": withSMTP, "Gitea": withGitea} {
+	for name, with := range map[string]func(t *testing.T){"Alertmanager": withAlertmanager, "aiosmtpd": withSMTP, "Gitea": withGitea, "Dendrite": withDendrite} {
 		t.Run(name, with)
 	}
 }
@@ -215,4 +215,55 @@ SECRET_KEY = secret
 	require.ErrorContains(t, post(t.Context(), n, status), "it answered 500", "a commit that it does not have looks like a fault that passes: so those of the newest commit go first")
 	n.Secret = "wrong"
 	require.ErrorContains(t, post(t.Context(), n, status), "it answered 401")
+}
+
+func withDendrite(t *testing.T) {
+	s := begin(t, nil, [][]string{
+		{"{built}/generate-keys", "-private-key", "matrix_key.pem"},
+		{"sh", "-c", "{built}/generate-config -ci -server localhost -dir {dir} >dendrite.yaml"},
+	}, "{built}/dendrite", "-config", "dendrite.yaml", "-http-bind-address", "127.0.0.1:{port}", "-really-enable-open-registration")
+	var account struct {
+		Token string `json:"access_token"`
+	}
+	s.ask(http.MethodPost, "/_matrix/client/v3/register", map[string]any{"username": "ann", "password": "the password", "auth": map[string]string{"type": "m.login.dummy"}}, &account)
+	s.key = "Bearer " + account.Token
+	var room struct {
+		ID string `json:"room_id"`
+	}
+	s.ask(http.MethodPost, "/_matrix/client/v3/createRoom", map[string]string{"name": "alerts"}, &room)
+
+	n := &model.Notify{Type: model.NotifyMatrix, Server: "http://" + s.at, To: room.ID, Secret: account.Token}
+	m := one(kindFiring)
+	for range 2 { // as after a crash: the server drops the second one
+		require.NoError(t, post(t.Context(), n, m))
+	}
+	m.ID, m.Kind = "ID8", kindResolved
+	require.NoError(t, post(t.Context(), n, m))
+	var bodies []string
+	for since := ""; len(bodies) < 2; {
+		var got struct {
+			Next  string `json:"next_batch"`
+			Rooms struct {
+				Join map[string]struct {
+					Timeline struct {
+						Events []struct {
+							Type    string
+							Content struct{ Body string }
+						}
+					}
+				}
+			}
+		}
+		s.ask(http.MethodGet, "/_matrix/client/v3/sync?timeout=10000&since="+since, nil, &got) // waits for news
+		since = got.Next
+		for _, e := range got.Rooms.Join[room.ID].Timeline.Events {
+			if e.Type == "m.room.message" {
+				bodies = append(bodies, e.Content.Body)
+			}
+		}
+	}
+	title, text := words(m)
+	require.Equal(t, []string{"vm.web on father: failed\nvm.web on father: <!channel> `x` & more", strings.TrimSpace(title + "\n" + text)}, bodies)
+	n.Secret = "wrong"
+	require.ErrorContains(t, post(t.Context(), n, m), "it answered 401")
 }
