@@ -48,18 +48,18 @@ func writeOutputs(ctx context.Context, l *loop, p *pass, r *engine.Report) {
 	if l.o.Outputs == nil || !r.Accepted || !p.active || p.desired.Site == nil {
 		return
 	}
-	nodes := r.NodeStatus(l.status.Nodes, time.Now().UTC())
-	if nodes == nil {
-		return
+	var nodes []engine.NodeStatus // that outputs show
+	if len(p.desired.Site.Outputs) > 0 {
+		nodes = r.NodeStatus(l.status.Nodes, time.Now().UTC())
+		m := l.memory
+		m.noteValidated(nodes, r.Have.Only, l.agent.checks.list())
+		for i := range nodes { // as they are once the outputs are written
+			f := m.factsOf(&nodes[i], nil, l.agent.checks.list())
+			f.Registered = true
+			nodes[i].Life = phaseOf(&nodes[i], f)
+		}
 	}
 	l.waivers = p.desired.Site.Waivers
-	m := l.memory
-	m.noteValidated(nodes, r.Have.Only, l.agent.checks.list())
-	for i := range nodes { // as they are once the outputs are written
-		f := m.factsOf(&nodes[i], nil, l.agent.checks.list())
-		f.Registered = true
-		nodes[i].Life = phaseOf(&nodes[i], f)
-	}
 	var out []OutputStatus
 	before := l.status.Outputs
 	l.during(ctx, func(ctx context.Context) { out = l.o.Outputs(ctx, p.desired, nodes, before) })

@@ -371,13 +371,14 @@ func (d *draft) seated(s *seats) map[string]*group {
 		if have == nil || have.Guest == nil || k == nil || k.Size == nil {
 			continue
 		}
-		size, at := k.Size(have), s.at(have.Guest.Node)
+		sized, at := have, s.at(have.Guest.Node)
 		if want != nil && want.Guest != nil {
-			size = k.Size(want)
+			sized = want
 			if want.Guest.Node != have.Guest.Node && slices.Contains(want.Guest.Nodes, have.Guest.Node) {
 				d.want[addr] = located(want, have.Guest.Node)
 			}
 		}
+		size := k.Size(sized)
 		size.Disks = nil // they are there
 		s.take(at, size)
 		n := d.in.Want.Nodes[addr]

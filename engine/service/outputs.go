@@ -238,6 +238,9 @@ func sumOf(text string) string {
 // write writes the outputs of the site for the agent; see agent.Options. What is below other agents is known by their
 // reports.
 func (w *outputs) write(ctx context.Context, d engine.Desired, nodes []engine.NodeStatus, before []agent.OutputStatus) []agent.OutputStatus {
+	if len(d.Site.Outputs) == 0 {
+		return w.writeAll(ctx, w.identity, d, nil, before) // those that left the site are removed
+	}
 	seen := map[string]model.NodeFacts{}
 	for _, n := range w.tree().Nodes {
 		seen[n.Name] = model.NodeFacts{VMID: n.VMID, Address: n.IP, Phase: n.Life}
