@@ -60,8 +60,8 @@ type Config struct {
 	Sent func(method string, status int) // called after each request; see api.Config
 }
 
-// Driver drives one host or cluster. Safe for concurrent use; it keeps nothing
-// between two calls but connections.
+// Driver drives one host or cluster. Safe for concurrent use; see kind.Host for what it keeps
+// between two calls.
 type Driver struct {
 	host *kind.Host
 }
@@ -112,6 +112,7 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 	if err := g.Wait(); err != nil {
 		return all, fmt.Errorf("observing host %s: %w", d.host.Model.Name, err)
 	}
+	obs.Remember()
 	all = model.Together(slices.Insert(parts, 0, all)...)
 	aged, err := inventory.Backups(ctx, obs, all.State)
 	if err != nil {

@@ -3,9 +3,13 @@ package api
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
+	"encoding/json"
 	"errors"
+	"hash/maphash"
 	"maps"
 	"slices"
+	"sync"
 )
 
 // GuestConfig is the configuration of a guest. PVE has two of them: the one in force (Now), and the one
@@ -20,34 +24,87 @@ type GuestConfig struct {
 
 // ReadConfig reads both configurations and the digest in one request.
 func ReadConfig(ctx context.Context, c *Client, at GuestRef) (GuestConfig, error) {
+	var t ConfigText
+	if err := t.Read(ctx, c, at); err != nil {
+		return GuestConfig{}, err
+	}
+	return t.Config()
+}
+
+// ConfigText is PVE's answer about the configuration of a guest, before its values are decoded. It can be used again for
+// the next guest.
+type ConfigText struct {
+	at   GuestRef
+	rows []configRow
+	row  []byte // of Sum
+}
+
+// configRow is a key with JSON texts: nil for what the answer does not have.
+type configRow struct{ key, value, pending, gone json.RawMessage }
+
+// Read reads the configuration of a guest.
+func (t *ConfigText) Read(ctx context.Context, c *Client, at GuestRef) error {
+	t.at, t.rows = at, t.rows[:0]
+	_, err := c.Rows(ctx, at.Path("pending"), func(e Row) {
+		t.rows = append(t.rows, configRow{e.Raw("key"), e.Raw("value"), e.Raw("pending"), e.Raw("delete")})
+	})
+	return err
+}
+
+// Sum tells configurations apart: texts with equal sums have the same rows. Their order does not count, since PVE lists a hash
+// of Perl, which is in another order each time. The seeds are secret, so no value can be chosen to have the sum of another.
+func (t *ConfigText) Sum() (sum [2]uint64) {
+	seeds := sumSeeds()
+	for _, r := range t.rows {
+		t.row = t.row[:0]
+		for _, part := range []json.RawMessage{r.key, r.value, r.pending, r.gone} {
+			t.row = append(binary.AppendUvarint(t.row, uint64(len(part))), part...)
+		}
+		for i, seed := range seeds {
+			sum[i] += maphash.Bytes(seed, t.row)
+		}
+	}
+	return sum
+}
+
+var sumSeeds = sync.OnceValue(func() [2]maphash.Seed { return [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()} })
+
+// Distinct reports whether each row gave one value of cfg, which Config returned: then the order of the rows does not matter.
+func (t *ConfigText) Distinct(cfg GuestConfig) bool {
+	keys := len(cfg.Now)
+	if cfg.Digest != "" {
+		keys++
+	}
+	return !cfg.Pending && keys == len(t.rows)
+}
+
+// Config decodes the configuration.
+func (t *ConfigText) Config() (GuestConfig, error) {
 	cfg := GuestConfig{Now: make(map[string]string, usualKeys)}
 	type change struct {
 		key, val string
 		goes     bool
 	}
 	var changes []change // the pending ones
-	_, err := c.Rows(ctx, at.Path("pending"), func(e Row) {
-		key, value, pending, gone := e.Text("key"), e.Raw("value"), e.Raw("pending"), e.Raw("delete")
+	for _, r := range t.rows {
+		key := Text(r.key)
 		if key == "digest" {
-			cfg.Digest = Text(value)
-			return
+			cfg.Digest = Text(r.value)
+			continue
 		}
-		if value != nil {
-			cfg.Now[key] = Text(value)
+		if r.value != nil {
+			cfg.Now[key] = Text(r.value)
 		}
-		cfg.Pending = cfg.Pending || pending != nil || gone != nil
-		if pending != nil {
-			changes = append(changes, change{key, Text(pending), false})
+		cfg.Pending = cfg.Pending || r.pending != nil || r.gone != nil
+		if r.pending != nil {
+			changes = append(changes, change{key, Text(r.pending), false})
 		}
-		if n := Text(gone); n != "" && n != "0" && pending == nil { // of a container that restarts a value which waits comes after its deletion
+		if n := Text(r.gone); n != "" && n != "0" && r.pending == nil { // of a container that restarts a value which waits comes after its deletion
 			changes = append(changes, change{key, "", true})
 		}
-	})
-	if err != nil {
-		return GuestConfig{}, err
 	}
 	if len(cfg.Now) == 0 { // even a guest whose making died has its lock
-		return GuestConfig{}, &NetError{Method: "GET", Path: at.Path("pending"), Err: errors.New("the answer contains no configuration")}
+		return GuestConfig{}, &NetError{Method: "GET", Path: t.at.Path("pending"), Err: errors.New("the answer contains no configuration")}
 	}
 	cfg.Next = cfg.Now // nearly always; thousands of guests are in memory at once
 	if !cfg.Pending {

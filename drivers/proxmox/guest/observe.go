@@ -21,6 +21,17 @@ func FromConfig(g api.ListedGuest, cfg api.GuestConfig, notes string, m owner.Ta
 	return vmFromConfig(g, cfg, notes, m)
 }
 
+// Relisted is a guest that FromConfig made, as a list shows it later: spec and seen are what it made of the same configuration
+// and ownership tag. It is nil if the list shows another power, or for a template. They are shared, so they are immutable.
+func Relisted(spec any, seen *Observation, g api.ListedGuest) *model.Resource {
+	if seen == nil || seen.runs != g.Running {
+		return nil
+	}
+	now := *seen
+	now.uptime = g.Uptime
+	return resource(g, now.Config, now.Tag, spec, &now)
+}
+
 // startLasts is the number of seconds after its start in which a guest need not answer: it boots, and cloud-init
 // works.
 const startLasts = 300

@@ -48,7 +48,7 @@ func Changed(ctx context.Context, h *kind.Host, want *model.Want) (seen model.Ob
 	taken := map[int]string{}
 	for i, g := range listed {
 		taken[g.VMID] = g.Kind() + " " + g.Name
-		c.add(g, configs[i])
+		c.add(g, kind.Reading{Config: configs[i]})
 	}
 	out := c.result()
 	out.Taken, out.Only = taken, true

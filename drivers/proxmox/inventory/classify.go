@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
@@ -49,7 +50,7 @@ func (c *classifier) addAll(guests []api.ListedGuest, read map[api.GuestRef]kind
 	for _, g := range guests {
 		a := read[g.Ref()]
 		if a.Err == nil {
-			c.add(g, a.Config)
+			c.add(g, a)
 			continue
 		}
 		c.unread = append(c.unread, g)
@@ -68,26 +69,27 @@ func (c *classifier) addUnread(g api.ListedGuest) {
 }
 
 // add classifies a guest by its configuration.
-func (c *classifier) add(g api.ListedGuest, cfg api.GuestConfig) {
+func (c *classifier) add(g api.ListedGuest, read kind.Reading) {
+	cfg, j := read.Config, c.judge(g.Ref(), read)
 	name := cmp.Or(cfg.Next["name"], cfg.Next["hostname"])
 	if name == "" {
 		name = g.Name
 	}
-	if verification, ours := c.id.Scratch(cfg, g.Ref()); ours {
+	if j.ours {
 		c.scratch = append(c.scratch, &model.Resource{
-			Addr: model.Address{Kind: model.RestoreKind, Name: verification},
+			Addr: model.Address{Kind: model.RestoreKind, Name: j.verification},
 			Spec: &model.RestoreTest{Left: g.Ref().String(), At: model.Guest{Node: g.Node, VMID: g.VMID}},
 		})
 		return
 	}
-	is := c.id.Check(cfg, g.Ref())
+	is := j.is
 	m, found, claims := is.Tag, is.Found, is.Claims
 	if found && m.Site == c.id.Site {
 		c.names[m.Node], c.names[name] = true, true
 	}
 	lock := cfg.Now["lock"]
-	if identity := owner.IdentityOf(cfg.Next, g.Ref()); identity != "" {
-		c.have[identity] = append(c.have[identity], g.Ref())
+	if j.identity != "" {
+		c.have[j.identity] = append(c.have[j.identity], g.Ref())
 	}
 	if n := c.wanted.adopts[g.VMID]; n != nil && !is.Owned && !is.Unsure && lock != "create" && lock != "clone" {
 		c.adopt(g, cfg, is, n)
@@ -114,7 +116,7 @@ func (c *classifier) add(g api.ListedGuest, cfg api.GuestConfig) {
 		if unproven.Why != "" && !unproven.MayChange {
 			m = m.WithoutDisposal()
 		}
-		r := guest.FromConfig(g, cfg, is.Notes, m)
+		r := j.resource(g, cfg, m)
 		r.Guest.Unproven = unproven
 		r.Guest.RemovalNote, r.Guest.SlowRemoval = removalNote(c.want.Host, m, cfg), m.RemovalPolicy() == owner.RemoveBackedUp && m.VerifiesBackup()
 		r.Guest.Renumbered = renumbered(g.Ref(), m)
@@ -150,6 +152,53 @@ func (c *classifier) add(g api.ListedGuest, cfg api.GuestConfig) {
 		f.Fix = lostTagFix(g.Ref(), cfg, f.Claims, "rename one of the two")
 	}
 	c.unmanaged = append(c.unmanaged, f)
+}
+
+// judgement is what the configuration and the place of a guest say about its owner, see kind.Known.
+type judgement struct {
+	is           owner.Verdict
+	identity     string // see owner.IdentityOf
+	verification string // of which backup it is a restore
+	ours         bool   // it is one
+
+	made atomic.Pointer[made]
+}
+
+// made is what guest.FromConfig made of a guest last.
+type made struct {
+	spec any
+	seen *guest.Observation
+}
+
+// judge returns the judgement of a guest. A tag that only proves that a creation began does so for some time, so what it says is
+// not kept.
+func (c *classifier) judge(at api.GuestRef, read kind.Reading) *judgement {
+	if read.Known != nil {
+		if j, ok := read.Known.Derived.Load().(*judgement); ok {
+			return j
+		}
+	}
+	j := &judgement{is: c.id.Check(read.Config, at), identity: owner.IdentityOf(read.Config.Next, at)}
+	j.verification, j.ours = c.id.Scratch(j.is)
+	if read.Known != nil && j.is.Tag.Begun == 0 {
+		read.Known.Derived.Store(j)
+	}
+	return j
+}
+
+// resource makes the resource of a guest, and reads its attributes only if that was not done before for the same power. m is
+// the tag as far as it counts, which is always the same for one judgement.
+func (j *judgement) resource(g api.ListedGuest, cfg api.GuestConfig, m owner.Tag) *model.Resource {
+	if before := j.made.Load(); before != nil {
+		if r := guest.Relisted(before.spec, before.seen, g); r != nil {
+			return r
+		}
+	}
+	r := guest.FromConfig(g, cfg, j.is.Notes, m)
+	if seen, ok := r.Private.(*guest.Observation); ok {
+		j.made.Store(&made{r.Spec, seen})
+	}
+	return r
 }
 
 // renumbered reports a guest whose VMID is not the one that it was created with, such as a backup

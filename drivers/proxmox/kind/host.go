@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"sync"
+	"sync/atomic"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
@@ -12,8 +13,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Host is a host or cluster as the kinds use it. Safe for concurrent use; it keeps nothing
-// between two calls but connections.
+// Host is a host or cluster as the kinds use it. Safe for concurrent use. Between two calls it keeps connections, and what
+// saves work if the next answers are the same; see Known.
 type Host struct {
 	API   *api.Client
 	Model *model.Host
@@ -28,6 +29,16 @@ type Host struct {
 
 	Copies  turns[int]    // of container templates, by VMID: PVE locks one as long as it is copied (PVE/API2/LXC.pm, clone_vm), and refuses another copy meanwhile
 	Fetches turns[string] // of images to nodes, by node and volume
+
+	known atomic.Pointer[map[api.GuestRef]*Known] // of the last full observation; nil before the first
+}
+
+// remembered is what is known of a guest since the last full observation; nil if nothing is.
+func (h *Host) remembered(at api.GuestRef) *Known {
+	if all := h.known.Load(); all != nil {
+		return (*all)[at]
+	}
+	return nil
 }
 
 // Parent serves nodes in mode pull their specs. Its methods may be called from any goroutine.

@@ -19,6 +19,7 @@ type Observation struct {
 	Want    *model.Want
 	View    *api.View
 	Configs map[api.GuestRef]Reading
+	known   map[api.GuestRef]*Known // of the guests in Configs that could be read
 	Guests  map[int]api.ListedGuest // as the nodes themselves show them
 
 	// volumes are all volumes on a storage of a node. Several kinds ask for some of it, and
@@ -31,6 +32,17 @@ type Observation struct {
 type Reading struct {
 	Config api.GuestConfig
 	Err    error
+	Known  *Known // nil: nothing is remembered of it
+}
+
+// Known is what a Host remembers of a guest from one full observation to the next. It counts as long as PVE answers with
+// the same rows, to the byte: they are not decoded again then. Any other answer begins anew. What it has is immutable.
+type Known struct {
+	sum    [2]uint64 // see api.ConfigText
+	config api.GuestConfig
+	// Derived is what package inventory concludes from the configuration, the place of the guest and Host.ID, none of which
+	// change while the Known counts. It must not depend on anything else, such as the time or the site.
+	Derived atomic.Value
 }
 
 // listing is an answer that several wait for and the first of them gets.
@@ -43,7 +55,7 @@ type listing struct {
 
 // NewObservation is the start of an observation: v is what the cluster lists.
 func NewObservation(h *Host, want *model.Want, v *api.View) *Observation {
-	obs := &Observation{Host: h, Want: want, View: v, Configs: map[api.GuestRef]Reading{}, volumes: map[api.NodeStorage]*listing{}}
+	obs := &Observation{Host: h, Want: want, View: v, Configs: map[api.GuestRef]Reading{}, known: map[api.GuestRef]*Known{}, volumes: map[api.NodeStorage]*listing{}}
 	for _, at := range v.Folders {
 		obs.volumes[at] = &listing{there: make(chan struct{})}
 	}
@@ -93,10 +105,10 @@ func (obs *Observation) ReadConfigs(ctx context.Context, guests []api.ListedGues
 	var next atomic.Int64
 	for range min(obs.Host.Width, len(guests)) { // a goroutine for each guest would spend more time on growing its stack than on its answer
 		g.Go(func() error {
+			var text api.ConfigText
 			for i := int(next.Add(1)) - 1; i < len(guests); i = int(next.Add(1)) - 1 {
-				cfg, err := api.ReadConfig(gctx, obs.Host.API, guests[i].Ref())
-				answers[i] = Reading{cfg, err}
-				if api.ClassOf(err) == api.NoLogin {
+				answers[i] = obs.readConfig(gctx, &text, guests[i].Ref())
+				if err := answers[i].Err; api.ClassOf(err) == api.NoLogin {
 					return err
 				}
 				if gctx.Err() != nil {
@@ -111,6 +123,35 @@ func (obs *Observation) ReadConfigs(ctx context.Context, guests []api.ListedGues
 	}
 	for i, guest := range guests {
 		obs.Configs[guest.Ref()] = answers[i]
+		if k := answers[i].Known; k != nil {
+			obs.known[guest.Ref()] = k
+		}
 	}
 	return nil
+}
+
+// readConfig reads one guest. text is used for nothing else meanwhile.
+func (obs *Observation) readConfig(ctx context.Context, text *api.ConfigText, at api.GuestRef) Reading {
+	if err := text.Read(ctx, obs.Host.API, at); err != nil {
+		return Reading{Err: err}
+	}
+	sum := text.Sum()
+	if before := obs.Host.remembered(at); before != nil && before.sum == sum {
+		return Reading{Config: before.config, Known: before}
+	}
+	cfg, err := text.Config()
+	if err != nil {
+		return Reading{Err: err}
+	}
+	r := Reading{Config: cfg}
+	if text.Distinct(cfg) { // else the order of the rows may count
+		r.Known = &Known{sum: sum, config: cfg}
+	}
+	return r
+}
+
+// Remember keeps what was read for the next observation, in place of what was kept before.
+func (obs *Observation) Remember() {
+	known := obs.known // what is kept must not have the rest of the observation with it
+	obs.Host.known.Store(&known)
 }

@@ -241,7 +241,7 @@ func (v verification) scratch(ctx context.Context) (api.GuestConfig, error) {
 	if err != nil {
 		return cfg, err
 	}
-	if name, ours := v.host.ID.Scratch(cfg, v.at); !ours || name != v.name {
+	if name, ours := v.host.ID.Scratch(v.host.ID.Check(cfg, v.at)); !ours || name != v.name {
 		return cfg, fmt.Errorf("its ownership tag is not that of this verification: %w", errUnverified)
 	}
 	return cfg, nil

@@ -249,12 +249,11 @@ const (
 	ScratchType  = "restore"
 )
 
-// Scratch reports whether a guest was restored by us to verify a backup, and the name of that verification. A site without a key
-// has none: such a guest is destroyed on the word of its tag alone.
-func (id Identity) Scratch(cfg api.GuestConfig, at api.GuestRef) (name string, ours bool) {
-	_, m, found := ParseDescription(cfg.Description())
-	ours = found && m.Type == ScratchType && m.Site == id.Site && m.Owner == id.Host && id.trust(m, at, cfg) >= Begun
-	return m.Node, ours
+// Scratch reports whether a guest with this verdict was restored by us to verify a backup, and the name of that verification. A
+// site without a key has none: such a guest is destroyed on the word of its tag alone.
+func (id Identity) Scratch(v Verdict) (name string, ours bool) {
+	m := v.Tag
+	return cmp.Or(m.Was, m.Node), v.Found && m.Type == ScratchType && m.Site == id.Site && m.Owner == id.Host && m.Trust >= Begun
 }
 
 // NocloudISO is the record of a machine's NoCloud ISO in its tag: where it is or was, and
