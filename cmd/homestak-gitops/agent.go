@@ -59,7 +59,7 @@ docs/reference.md. To try it as any user:
 // agentGarbage is the garbage, as a percentage of what is in use, at which an agent collects it. A check leaves little
 // behind and returns all memory at its end, so fewer collections than by default cost memory during a check alone.
 // GOGC takes precedence.
-const agentGarbage = 300
+const agentGarbage = 200
 
 func runAgent(ctx context.Context, a *app, f *agentRun) error {
 	a.ui.Document = func(err error) any { return engine.Failure("agent", "", ui.ErrorFindings(err)) }

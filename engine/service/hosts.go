@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"reflect"
+	"runtime/debug"
 	"sync/atomic"
 
 	"github.com/homestak/homestak-gitops/engine"
@@ -28,7 +29,13 @@ type hosts struct {
 
 	tree   liveFiles
 	opened *opened // nil: no host yet
+	alone  bool    // the process is that of this agent alone, and GOGC is not set
 }
+
+// loadGarbage is the garbage, as a percentage of what is in use, at which it is collected while a commit is loaded. A load leaves
+// much garbage, and the site stays for days between what was not collected: the less there is, the fewer pages the site keeps
+// in use. A commit that was loaded before costs nothing.
+const loadGarbage = 30
 
 // open opens a host of a site; see engine.Pass.
 type open = func(d engine.Desired, h *model.Host) (engine.Driver, error)
@@ -44,6 +51,9 @@ type opened struct {
 
 // load loads the site of a commit; see agent.Options.
 func (s *hosts) load(ctx context.Context, c model.Commit) engine.Desired {
+	if s.alone {
+		defer debug.SetGCPercent(debug.SetGCPercent(loadGarbage))
+	}
 	d := s.commits.Load(ctx, c)
 	s.facts.Site(d)
 	return d

@@ -152,7 +152,7 @@ func New(o Options) (*Service, error) {
 			Loader: o.loader(others), Files: repo.Files, Notes: repo.Notes,
 			Secrets: c.SecretsFile, Given: s.given, Local: s.local, Keys: site.Keys{Env: c.env, File: c.AgeKeyFile},
 		},
-		log: o.Log, facts: s.facts,
+		log: o.Log, facts: s.facts, alone: o.Simulated == nil && (c.env == nil || c.env("GOGC") == ""),
 	}
 	s.near = near(c, s.above, o)
 	s.serveNodes()
