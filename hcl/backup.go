@@ -1,6 +1,7 @@
 package hcl
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +14,9 @@ import (
 
 // keeps are the names of retention options (prune-backups in PVE/Storage/Plugin.pm).
 var keeps = []string{"all", "daily", "hourly", "last", "monthly", "weekly", "yearly"}
+
+// units are names of times for which a retention option has another one.
+var units = map[string]string{"hours": "hourly", "days": "daily", "weeks": "weekly", "months": "monthly", "years": "yearly"}
 
 // placeBackup gives a block the ranges of its attributes.
 func placeBackup(b *model.Backup, ranges []model.AttrRange) {
@@ -52,7 +56,7 @@ func checkBackup(rs *rules, b *model.Backup) {
 	for _, key := range slices.Sorted(maps.Keys(b.Keep)) {
 		at := b.RangeOf("keep." + key)
 		if !slices.Contains(keeps, key) {
-			rs.ErrorAt(at, "keep has no "+lang.Quote(key), "%s", rs.Nearest(key, keeps))
+			rs.ErrorAt(at, "keep has no "+lang.Quote(key), "%s", rs.Nearest(cmp.Or(units[key], key), keeps))
 		} else if n, err := strconv.Atoi(b.Keep[key]); err != nil || n < 0 || key == "all" && n > 1 || strconv.Itoa(n) != b.Keep[key] {
 			rs.ErrorAt(at, fmt.Sprintf("keep.%s = %s is not valid", key, lang.Quote(b.Keep[key])), "It is a number of backups, such as 7; for all it is 0 or 1.")
 		}

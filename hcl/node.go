@@ -1,6 +1,7 @@
 package hcl
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -209,7 +210,8 @@ func (l *load) kindOf(decl *nodeDecl, d *lang.Decoder) *model.Kind {
 	kinds := l.Kinds.Block(lang.NodeBlock)
 	k := kinds.Get(name)
 	if k == nil {
-		l.Errorf(a.Expr.Range(), "unknown node type "+lang.Quote(name), "%s", l.Nearest(name, kinds.Names()))
+		is := map[string]string{"qemu": "vm", "kvm": "vm", "lxc": "ct", "container": "ct"}[name]
+		l.Errorf(a.Expr.Range(), "unknown node type "+lang.Quote(name), "%s", l.Nearest(cmp.Or(is, name), kinds.Names()))
 	}
 	return k
 }

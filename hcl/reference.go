@@ -20,7 +20,7 @@ func Reference(w io.Writer, kinds model.Kinds) error {
 	p := page{schemas: lang.Schemas{}, written: map[*lang.Schema]string{}, rows: map[string][]row{}}
 	p.printf("# Language reference\n\n")
 	p.printf("Generated from the code. [examples/site](../examples/site) shows how the blocks fit together.\n\n")
-	p.printf("An attribute without a type is a string. A bool without a default is false. A block with a NAME may be there any number of times. ")
+	p.printf("An attribute without a type is a string. In a duration, d is 24 hours: 1d12h. A bool without a default is false. A block with a NAME may be there any number of times. ")
 	p.printf("Some brackets end with the [cost](changes.md#what-a-change-costs) of a change on a running guest, such as hot.\n\n")
 	types := lang.BlockTypes(kinds)
 	var links []string

@@ -95,7 +95,7 @@ func TestFindingsOfAnotherShapeDeny(t *testing.T) {
 		{"no message", `deny contains {"rule": "x"} if true`, "policy/x.rego:2:1: error: homestak.site.deny denies: its finding has no message"},
 		{"misspelt message", `deny contains {"msg": "x"} if true`, `policy/x.rego:2:1: error: homestak.site.deny denies: its finding has the unknown field "msg"; known: rule, message, address, fix`},
 		{"message of another type", `deny contains {"message": 3} if true`, "policy/x.rego:2:1: error: homestak.site.deny denies: its finding has a message that is not a string"},
-		{"no address", `deny contains {"message": "x", "address": "web"} if true`, `policy/x.rego:2:1: error: homestak.site.deny denies: its finding has an invalid address: address "web" is not of the form kind.name, such as vm.web-1`},
+		{"no address", `deny contains {"message": "x", "address": "web"} if true`, `policy/x.rego:2:1: error: homestak.site.deny denies: its finding has an invalid address: address "web" is not of the form kind.name, such as vm.web`},
 		{"a warning without a message", `warn contains {"rule": "x"} if true`, "policy/x.rego:2:1: error: homestak.site.warn denies: its finding has no message"},
 		{"a warning that is no set", `warn := "careful"`, "policy/x.rego:2:1: error: homestak.site.warn denies: it is not a set: write warn contains … if { … }"},
 		{"warnings by name", `warn[name] := "careful" if some name, _ in input.site.nodes`, "policy/x.rego:2:1: error: homestak.site.warn denies: it is not a set: write warn contains … if { … }"},

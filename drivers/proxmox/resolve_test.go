@@ -196,6 +196,26 @@ func TestRecreateIsWrittenInQuotes(t *testing.T) {
 	}
 }
 
+// A schedule of cron is not one of Proxmox VE, and there is no hour 25.
+func TestSchedulesThatAreNotMeant(t *testing.T) {
+	for schedule, want := range map[string]string{
+		"30 2 * * *": "this is the form of cron: write a time of day such as 02:30",
+		"25:00":      `schedule "25:00" is minute 25 of every hour`,
+		"sat 04:00":  "",
+	} {
+		w := proxmoxtest.New(t, pve.Config{})
+		w.Node("web-1", nil)
+		for _, m := range w.Site.Manifests {
+			for _, n := range m.Nodes {
+				n.Backup = &model.Backup{Schedule: schedule}
+			}
+		}
+		_, found := w.Site.Want("father")
+		require.Equal(t, want == "", len(found) == 0, "%v", found)
+		require.Contains(t, everyWord(found), want)
+	}
+}
+
 // TestCDDrivesThatCannotBe are refused at their line, with what to write.
 func TestCDDrivesThatCannotBe(t *testing.T) {
 	for _, c := range []struct{ slot, value, want string }{

@@ -38,7 +38,11 @@ func (a *Address) UnmarshalText(b []byte) error {
 func ParseAddress(s string) (Address, error) {
 	kind, name, ok := strings.Cut(s, ".")
 	if !ok || kind == "" || name == "" {
-		return Address{}, fmt.Errorf("address %q is not of the form kind.name, such as vm.web-1", s)
+		example := "web-1"
+		if !ok && s != "" {
+			example = s
+		}
+		return Address{}, fmt.Errorf("address %q is not of the form kind.name, such as vm.%s", s, example)
 	}
 	return Address{Kind: kind, Name: name}, nil
 }

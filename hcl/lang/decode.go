@@ -127,6 +127,10 @@ func (d *Decoder) attribute(a *hclsyntax.Attribute, f *model.Field, p Part) bool
 		return true // reported by Missing: the field keeps what it has
 	case f.Secret && !secret && !plain.RawEquals(cty.StringVal("")):
 		d.Invalid = true
+		if f.Name == "key" && plain.Type() == cty.String && (strings.HasPrefix(plain.AsString(), "/") || strings.HasPrefix(plain.AsString(), "~/")) {
+			d.Errorf(at, "key is a path, not a key", `Put the key itself into the secrets, and write secret.ssh_keys["NAME"]: a file is not read.`)
+			return true
+		}
 		d.RefuseLiteral(at, f.Name)
 		return true
 	}
@@ -369,6 +373,11 @@ func (d *Decoder) unknownAttributes(b *hclsyntax.Body, extra []string, parts []P
 		d.Invalid = true
 		detail := d.Nearest(a.Name, names)
 		switch {
+		case slices.Contains(names, synonyms[a.Name]):
+			detail = fmt.Sprintf("did you mean %q?", synonyms[a.Name])
+			if a.Name == "cpu" && slices.Contains(names, "options") {
+				detail += " If it is a PVE key: options = { cpu = … }."
+			}
 		case slices.Contains(blocks, a.Name):
 			detail = fmt.Sprintf("It is a block: write %s { … } without =.", a.Name)
 		case d.elsewhere(a.Name, false) != "" && d.Kind.Absent[a.Name] != "": // before the advice of a block that this kind may not use either
@@ -387,6 +396,12 @@ func (d *Decoder) unknownAttributes(b *hclsyntax.Body, extra []string, parts []P
 		}
 		d.Errorf(a.NameRange, "unknown attribute "+Quote(a.Name)+" in "+d.What, "%s", detail)
 	}
+}
+
+// synonyms are words of other programs, with those of this language.
+var synonyms = map[string]string{
+	"ram": "memory", "cpu": "cores", "cpus": "cores", "vcpus": "cores", "network": "nic", "net": "nic", "anti_affinity": "spread",
+	"until": "expires", "reports_to": "parent",
 }
 
 // holders lists the inner blocks that have an attribute, as it is written there.
@@ -420,6 +435,8 @@ func (d *Decoder) unknownBlocks(b *hclsyntax.Body, extra []string, parts []Part)
 		d.Invalid = true
 		detail := d.Nearest(inner.Type, names)
 		switch {
+		case slices.Contains(names, synonyms[inner.Type]):
+			detail = fmt.Sprintf("did you mean %q?", synonyms[inner.Type])
 		case slices.Contains(attrs, inner.Type):
 			detail = fmt.Sprintf("It is an attribute: write %s = ….", inner.Type)
 		case d.elsewhere(inner.Type, true) != "":

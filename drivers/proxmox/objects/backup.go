@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -99,13 +101,25 @@ func resolveBackup(r *model.Resource, _ model.Scope) []model.Problem {
 	refused := m.Check(values)
 	for _, key := range slices.Sorted(maps.Keys(refused)) {
 		path := strings.Replace(key, "prune-backups", "keep", 1)
-		if path == "schedule" && j.Schedule == "" {
+		if path == "schedule" && j.Schedule == "" || path == "keep" && strings.Contains(refused[key], "not defined in schema") {
 			continue // the loader reports it
 		}
-		out = append(out, model.Problem{Path: path, Summary: fmt.Sprintf("Proxmox VE does not accept %s of this backup", path), Detail: strings.TrimSpace(refused[key])})
+		detail := strings.TrimSpace(refused[key])
+		if path == "schedule" && cronForm.MatchString(j.Schedule) {
+			detail = "this is the form of cron: write a time of day such as 02:30, or a day and a time such as sat 04:00"
+		}
+		out = append(out, model.Problem{Path: path, Summary: fmt.Sprintf("Proxmox VE does not accept %s of this backup", path), Detail: detail})
+	}
+	if m := pastMidnight.FindStringSubmatch(j.Schedule); m != nil && refused["schedule"] == "" {
+		out = append(out, model.Problem{Path: "schedule", Severity: diag.Warning, Summary: fmt.Sprintf("schedule %q is minute %s of every hour", j.Schedule, m[1]), Detail: "Proxmox VE reads minutes and seconds there, since a day ends at 23:59"})
 	}
 	return out
 }
+
+var (
+	cronForm     = regexp.MustCompile(`^\s*([0-9*/,-]+\s+){3}[A-Za-z0-9*/,-]+\s+[A-Za-z0-9*/,-]+\s*$`)
+	pastMidnight = regexp.MustCompile(`^(?:\S+ )?(2[4-9]|[3-5][0-9]):[0-9]+$`)
+)
 
 // job is a backup job on the host.
 type job struct {
