@@ -462,7 +462,8 @@ func (p *Pass) referenced(ctx context.Context, d Desired, w *model.Want, have mo
 	}
 	words := map[model.Address][]string{}
 	for addr, r := range have.State {
-		if r.Guest != nil && (p.Destroy || w.State[addr] == nil) {
+		stays := w.State[addr] != nil || w.Declared[addr] || w.Suspended[r.Manifest]
+		if r.Guest != nil && (p.Destroy || !stays) {
 			words[addr] = plan.Names(r, w)
 		}
 	}

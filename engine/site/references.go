@@ -169,11 +169,12 @@ func (r references) searchRepositories(ctx context.Context, look func(name strin
 		at := copyName(name)
 		delete(left, at)
 		o.URL, o.Branch, o.Dir, o.Depth = url, cmp.Or(branch, source.DefaultBranch), filepath.Join(folder, at), 1
+		shown := source.Shown(url) + strings.TrimPrefix(name, url)
 		tree, err := newest(ctx, o)
 		if err == nil {
-			err = search(ctx, tree, ".", func(inside string) string { return name + " " + inside }, look)
+			err = search(ctx, tree, ".", func(inside string) string { return shown + " " + inside }, look)
 		}
-		unsearched(name, err)
+		unsearched(shown, err)
 	}
 	for name := range left { // of repositories that left the site
 		_ = os.RemoveAll(filepath.Join(folder, name))

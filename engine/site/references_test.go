@@ -163,6 +163,11 @@ func TestReferencesInRepositories(t *testing.T) {
 	copies, err = os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, copies, 1, "those that left the site are removed")
+	of.Repositories[0] = strings.Replace(web.URL, "//", "//pa55word@", 1)
+	got = references{tree: fstest.MapFS{}, of: of, copies: source.Options{Dir: dir, Auth: auth}}.find(t.Context(), words)
+	require.Contains(t, got[address("web")], web.URL)
+	require.NotContains(t, got[address("web")], "pa55word", "what stands for the user may be a token")
+	of.Repositories[0] = web.URL
 	docs.Restore()
 	got = references{tree: fstest.MapFS{}, of: of, copies: source.Options{Dir: dir, Auth: auth}}.find(t.Context(), words)
 	require.Contains(t, got[address("other")], "a.md:1 (other)")

@@ -64,6 +64,12 @@ func ServerOf(url string) (string, error) {
 	return "", fmt.Errorf("%q is not the URL of a repository: write https://…, ssh://… or file:///…", url)
 }
 
+// Shown returns the URL of a repository without credentials, such as a token in place of a user.
+func Shown(url string) string {
+	a, _ := parseAddress(url)
+	return a.String()
+}
+
 // scp is the short form of ssh: user@host:path, where no slash comes before the colon.
 var scp = regexp.MustCompile(`^(?:([^@/:\s]+)@)?(\[[0-9a-fA-F:.]+\]|[^@/:\s\[\]]+):(.+)$`)
 

@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
@@ -210,6 +211,7 @@ func (r *httpRemote) connect() error {
 		TLSHandshakeTimeout:    connectTime(r.o.Timeout),
 		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{}, // no http/2: one request at a time
 		MaxIdleConns:           1,
+		IdleConnTimeout:        2 * time.Minute, // of a repository that is not asked again
 		MaxResponseHeaderBytes: 64 << 10,
 	}
 	return nil

@@ -48,4 +48,17 @@ func TestALiveReferenceRefusesARemoval(t *testing.T) {
 	asked = nil
 	require.Equal(t, engine.Done, remove().Outcome)
 	require.Nil(t, asked, "nothing is searched where nothing is removed")
+	suspended := s.pass("plan", func(p *engine.Pass) {
+		p.Load = func(ctx context.Context) engine.Desired {
+			d := s.load(ctx)
+			d.Site = d.Site.Suspend("web")
+			d.References = func(_ context.Context, words map[model.Address][]string) map[model.Address]string {
+				asked = words
+				return nil
+			}
+			return d
+		}
+	})
+	require.Empty(t, suspended.Plan.Steps)
+	require.Nil(t, asked, "nor for guests of a suspended manifest, which stay")
 }
