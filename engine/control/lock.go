@@ -25,11 +25,16 @@ type Holder struct {
 	Socket string    `json:"socket,omitempty"` // of an agent: where it is reached
 }
 
-// LockHost takes the lock file of a host in a data folder. The file is named after the host and its API,
-// since two sites may use one name for different machines.
+// HostFile is the beginning of the names of a host's files. It has the name and the API, since two sites may use one name for
+// different machines.
+func HostFile(h *model.Host) string {
+	return fmt.Sprintf("%s-%.4x", h.Name, sha256.Sum256([]byte(strings.TrimRight(h.API, "/"))))
+}
+
+// LockHost takes the lock file of a host in a data folder.
 func LockHost(dataDir string, h *model.Host, verb string) (release func(), err error) {
 	dir := filepath.Join(dataDir, "locks")
-	name := filepath.Join(dir, fmt.Sprintf("%s-%.4x.lock", h.Name, sha256.Sum256([]byte(strings.TrimRight(h.API, "/")))))
+	name := filepath.Join(dir, HostFile(h)+".lock")
 	release, err = LockFile(name, Holder{Verb: verb})
 	if locked, ok := errors.AsType[*LockedError](err); ok {
 		return nil, refusedf("host %s is being changed %w\nwait until it is done, and run this again", h.Name, locked)

@@ -17,7 +17,7 @@ func begunFile(dir, host string) string {
 	if host == "" {
 		return filepath.Join(dir, "begun.json")
 	}
-	return filepath.Join(dir, "begun-"+filepath.Base(host)+".json")
+	return filepath.Join(dir, "begun-"+host+".json")
 }
 
 // HasBegun reports whether a pass has begun that the ledger of a folder has no receipt of; see Begin.
@@ -30,7 +30,7 @@ func HasBegun(dir, host string) bool {
 const Unknown = "unknown"
 
 // Begin stores a receipt with unknown steps, which Settle writes unless End is called before. It settles an earlier
-// pass first. Host is that of a pass by hand, whose lock the caller holds in all three; "" for the agent.
+// pass first. Host is control.HostFile of a pass by hand, whose lock the caller holds in all three; "" for the agent.
 func Begin(l *Ledger, host string, r Receipt) error {
 	if l.readOnly {
 		return errReadOnly

@@ -70,13 +70,14 @@ func TestAPassByHandThatIsCutOffIsRecorded(t *testing.T) {
 	}
 	v.Begin(father, model.Commit{ID: "c1"}, made)
 	lock(mother)
+	lock(&model.Host{Name: "father", API: "https://other.example:8006"}) // of another site
 	require.Empty(t, receipts(), "it may be at work")
 	lock(father)
 	require.Equal(t, []string{"apply father c1 unknown"}, receipts())
 	require.Equal(t, []string{"an earlier apply or destroy of host father was cut off; its receipt says which steps are unknown"}, notes)
 
 	v.Begin(father, model.Commit{ID: "c3"}, made)
-	v.Record(&engine.Report{Verb: "apply", Host: "father", Plan: made, Outcome: engine.Failed}) // it was interrupted before the first step
+	v.Record(father, &engine.Report{Verb: "apply", Host: "father", Plan: made, Outcome: engine.Failed}) // it was interrupted before the first step
 	lock(father)
 	require.Len(t, receipts(), 1)
 

@@ -261,7 +261,7 @@ func (s *Service) exclusive(ctx context.Context, h *model.Host, blocked func(hol
 		locked, isLocked := errors.AsType[*control.LockedError](err)
 		if !isLocked {
 			if err == nil {
-				settleByHand(s, h.Name)
+				settleByHand(s, h)
 			}
 			return release, err
 		}
@@ -278,8 +278,8 @@ func (s *Service) exclusive(ctx context.Context, h *model.Host, blocked func(hol
 }
 
 // settleByHand records an apply or destroy of the host that was cut off, in the data folder of the agent.
-func settleByHand(s *Service, host string) {
-	switch found, err := settle(s.o.Config.DataDir, host); {
+func settleByHand(s *Service, h *model.Host) {
+	switch found, err := settle(s.o.Config.DataDir, h); {
 	case err != nil:
 		s.o.Log.Warn("the receipt of a pass by hand that was cut off was not saved", "error", err)
 	case found:

@@ -45,7 +45,7 @@ func (v Verb) Lock(ctx context.Context, h *model.Host) (release func(), err erro
 		resume()
 		return nil, err
 	}
-	switch found, err := settle(dir, h.Name); {
+	switch found, err := settle(dir, h); {
 	case err != nil:
 		v.Note("warning: the receipt of a pass that was cut off was not saved: %v", err)
 	case found:
@@ -55,16 +55,16 @@ func (v Verb) Lock(ctx context.Context, h *model.Host) (release func(), err erro
 }
 
 // settle records a pass by hand over a host that was cut off. The caller has its lock in the folder.
-func settle(dir, host string) (bool, error) {
+func settle(dir string, h *model.Host) (bool, error) {
 	dir = filepath.Join(dir, control.LedgerDir)
-	if !ledger.HasBegun(dir, host) {
+	if !ledger.HasBegun(dir, control.HostFile(h)) {
 		return false, nil
 	}
 	l, err := ledger.Open(dir)
 	if err != nil {
 		return false, err
 	}
-	return ledger.Settle(l, host)
+	return ledger.Settle(l, control.HostFile(h))
 }
 
 // Begin stores what a pass is about to do to a host that is locked: if the process is killed, the next one that locks it writes the
@@ -79,7 +79,7 @@ func (v Verb) Begin(h *model.Host, c model.Commit, made *plan.Plan) {
 		l, err = ledger.Open(filepath.Join(dir, control.LedgerDir))
 	}
 	if err == nil {
-		err = ledger.Begin(l, h.Name, agent.Begun(v.Name, h.Name, "cli:"+control.Whoami(), c, made))
+		err = ledger.Begin(l, control.HostFile(h), agent.Begun(v.Name, h.Name, "cli:"+control.Whoami(), c, made))
 	}
 	if err != nil {
 		v.Note("warning: a receipt is missing if this process is killed: %v", err)
@@ -88,11 +88,11 @@ func (v Verb) Begin(h *model.Host, c model.Commit, made *plan.Plan) {
 
 // Record writes the receipt of a pass that changed a host into the ledger of the folder with its lock: for root that of the
 // agent, else the user's own.
-func (v Verb) Record(r *engine.Report) {
+func (v Verb) Record(h *model.Host, r *engine.Report) {
 	receipt, changed := agent.Receipt(r, "cli:"+control.Whoami(), false)
 	dir, err := LockDir(v.Env)
 	dir = filepath.Join(dir, control.LedgerDir)
-	if r.Plan == nil || !changed && !ledger.HasBegun(dir, r.Host) {
+	if r.Plan == nil || !changed && !ledger.HasBegun(dir, control.HostFile(h)) {
 		return // a pass that panicked is recorded by the next one
 	}
 	var l *ledger.Ledger
@@ -103,7 +103,7 @@ func (v Verb) Record(r *engine.Report) {
 		_, err = l.Write(receipt)
 	}
 	if err == nil {
-		err = ledger.End(l, r.Host)
+		err = ledger.End(l, control.HostFile(h))
 	}
 	if err != nil {
 		v.Note("warning: the receipt was not saved: %v", err)

@@ -101,7 +101,7 @@ func (s *Session) CarryOut(ctx context.Context, h *model.Host, p *engine.Pass, c
 	r := p.Run(ctx)
 	progress.Close()
 	if !s.Flags.Sim {
-		s.Verb(p.Verb).Record(&r)
+		s.Verb(p.Verb).Record(h, &r)
 	}
 	if r.Denied && r.Plan != nil { // without a confirmation it was not shown yet
 		s.ui.Findings(r.Findings)
