@@ -25,7 +25,11 @@ func (l *load) decodeSite() {
 	l.site = site
 	for _, b := range l.Blocks["site"] {
 		site.At = lang.DiagRange(b.At)
-		placeBackup(site.Backup, l.decodeBlock(b, site, false).Ranges)
+		d := l.decodeBlock(b, site, false)
+		placeBackup(site.Backup, d.Ranges)
+		if site.References != nil {
+			site.References.Missing = d.Missing
+		}
 		l.checkSite(b, site)
 	}
 	if len(l.Blocks["site"]) == 0 && l.Complete {

@@ -68,6 +68,8 @@ type References struct {
 	Key          string   `hcl:"key,optional" secret:"true" doc:"ssh: private key without passphrase that may read the repositories, such as secret.ssh_keys.docs; unless set, that of repository { auth } of agent.hcl, or of the user."`
 	HostKey      string   `hcl:"host_key,optional" doc:"ssh: lines with the keys of the servers, as ssh-keyscan prints them; unless set, the known hosts of agent.hcl, or of the user."`
 	Token        string   `hcl:"token,optional" secret:"true" doc:"https: a token that may read the repositories. They must be on one server then."`
+
+	Missing []string // secrets whose value is not known here
 }
 
 // Removed says what happens to a guest whose node left the site.

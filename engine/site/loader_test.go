@@ -621,6 +621,11 @@ func TestNeeds(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, needs, inFolder)
 
+	tree = folder("a.hcl", needy, "site.hcl", "\nsite \"home\" {\n  references {\n    repositories = [\"https://git.example/docs.git\"]\n    token = secret.passwords.other\n  }\n}\n")
+	needs, err = c.Needs("x", secrets)
+	require.NoError(t, err)
+	require.Equal(t, []string{"passwords.other"}, needs[""], "each host removes guests")
+
 	for reference, want := range map[string]string{
 		"secret.passwords.x": "passwords.x", `secret.passwords["a b"]`: "passwords.a b", "secret.passwords": "passwords", "secret.auth.node_tokens.own": "auth.node_tokens.own",
 	} {

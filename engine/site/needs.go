@@ -13,7 +13,7 @@ import (
 )
 
 // Needs says which secrets each node of a commit needs, such as passwords.admin, or passwords where it
-// needs a section as a whole; under "" are those of what is made on every host. The site is
+// needs a section as a whole; under "" are those of what is made or searched on every host. The site is
 // loaded as if no value were known: then the language names what each part lacks, whatever functions it
 // puts a value through.
 func (c *Commits) Needs(commit string, secrets *model.Secrets) (map[string][]string, error) {
@@ -52,6 +52,9 @@ func needs(tree fs.FS, o hcl.Options) (map[string][]string, error) {
 				out[node] = append(out[node], name)
 			}
 		}
+	}
+	if s.References != nil {
+		add("", s.References.Missing)
 	}
 	for _, r := range s.Objects {
 		add("", r.Missing)

@@ -94,7 +94,11 @@ func (r references) find(ctx context.Context, words map[model.Address][]string) 
 			unsearched(name, search(ctx, r.tree, path.Clean(name), func(inside string) string { return inside }, look))
 		}
 	}
-	if len(r.of.Repositories) > 0 {
+	switch {
+	case len(r.of.Repositories) == 0:
+	case len(r.of.Missing) > 0:
+		unsearched("repositories", errors.New("the value of "+strings.Join(r.of.Missing, ", ")+" is not known here"))
+	default:
 		r.searchRepositories(ctx, look, unsearched)
 	}
 	out := map[model.Address]string{}

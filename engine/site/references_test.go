@@ -167,7 +167,10 @@ func TestReferencesInRepositories(t *testing.T) {
 	got = references{tree: fstest.MapFS{}, of: of, copies: source.Options{Dir: dir, Auth: auth}}.find(t.Context(), words)
 	require.Contains(t, got[address("web")], web.URL)
 	require.NotContains(t, got[address("web")], "pa55word", "what stands for the user may be a token")
-	of.Repositories[0] = web.URL
+	of.Repositories[0], of.Missing = web.URL, []string{"secret.passwords.docs"}
+	got = references{tree: fstest.MapFS{}, of: of, copies: source.Options{Dir: dir, Auth: auth}}.find(t.Context(), words)
+	require.Contains(t, got[address("other")], "repositories could not be searched: the value of secret.passwords.docs is not known here")
+	of.Missing = nil
 	docs.Restore()
 	got = references{tree: fstest.MapFS{}, of: of, copies: source.Options{Dir: dir, Auth: auth}}.find(t.Context(), words)
 	require.Contains(t, got[address("other")], "a.md:1 (other)")
