@@ -113,7 +113,7 @@ func (d *draft) remark() {
 			continue
 		}
 		if have.Guest != nil && have.Guest.Backup != nil {
-			d.plan.Backups = append(d.plan.Backups, Backup{addr, have.Guest.Backup})
+			d.plan.Backups = append(d.plan.Backups, backup{addr, have.Guest.Backup})
 		}
 		k := d.kinds[addr.Kind]
 		if k == nil || k.Remarks == nil {

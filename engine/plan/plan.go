@@ -193,7 +193,7 @@ type Plan struct {
 	Phases        map[model.Address]Phase `json:"phases"`     // of the nodes that do not operate, as far as facts are known
 	Outputs       []OutputChange          `json:"outputs"`    // that change with it
 	Places        []Place                 `json:"places"`     // PVE nodes, by name, with what is left of them; none if they were not looked at
-	Backups       []Backup                `json:"backups"`    // of guests whose nodes say how old they may be, or that they are verified
+	Backups       []backup                `json:"backups"`    // of guests whose nodes say how old they may be, or that they are verified
 	Findings      diag.List               `json:"findings"`
 	Summary       Summary                 `json:"summary"`
 
@@ -202,8 +202,8 @@ type Plan struct {
 	Rules     *Rules          `json:"-"` // set by the policy check; nil: not checked
 }
 
-// Backup is what is known of the backups of a guest.
-type Backup struct {
+// backup is what is known of the backups of a guest.
+type backup struct {
 	Address model.Address `json:"address"`
 	*model.BackupState
 }
