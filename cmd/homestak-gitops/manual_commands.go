@@ -39,7 +39,8 @@ func commandsPage(root *cobra.Command) []byte {
 // flagGroups are shared flags that many verbs have together, each after the name of its group.
 var flagGroups = [][]string{
 	{"of the site", "host", "manifest", "mode", "secrets", "site", "timeout", "var"},
-	{"of the agent", "config", "data-dir", "socket"}, {"of a server", "key-file", "pin", "server"},
+	{"of the agent", "config", "data-dir", "socket"},
+	{"of a server", "key-file", "pin", "server"},
 }
 
 // sharedFlags returns the rows of the shared flags by their names. If a name has several
