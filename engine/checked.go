@@ -227,17 +227,21 @@ func stringOf(spec any, path string) string {
 	return ""
 }
 
-// turnOf lists the guests whose checks have to pass before another one is replaced: those of its manifest that this pass replaces
-// before it, and those that the same value of recreate has replaced in an earlier pass.
+// turnOf lists the guests whose checks have to pass before another one is replaced: those of its manifest that this pass creates,
+// replaces or sets up before it, and those that have already what it is replaced for, such as the same word in recreate.
 func (c *checker) turnOf(s plan.Step) []model.Address {
 	if s.Action != plan.Replace || s.Want.Guest == nil {
 		return nil
 	}
-	word := stringOf(s.Want.Spec, "recreate")
 	var out []model.Address
 	for addr, r := range c.want.State {
-		before := slices.Contains(s.After, addr) && c.fresh[addr]
-		if before || word != "" && !c.steps[addr] && r.Guest != nil && r.Manifest == s.Manifest && stringOf(r.Spec, "recreate") == word {
+		if r.Guest == nil || r.Manifest != s.Manifest || addr == s.Address {
+			continue
+		}
+		before := slices.ContainsFunc(s.After, func(a model.Address) bool {
+			return a == addr && c.fresh[addr] || c.want.State[a] != nil && c.want.State[a].Inside == addr
+		})
+		if have := c.have[addr]; before || !c.steps[addr] && have != nil && s.Has(have) {
 			out = append(out, addr)
 		}
 	}

@@ -135,6 +135,55 @@ func TestReplacementsStopAtTheFirstFailure(t *testing.T) {
 	}
 }
 
+// What waits for the first guest in later passes waits for it whatever it is replaced for, and while it is missing.
+func TestReplacementsStayStoppedInLaterPasses(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*enginetest.Box)
+		fail   error
+		again  []string
+	}{
+		"image":   {func(b *enginetest.Box) { b.Image = "new" }, nil, nil},
+		"missing": {func(b *enginetest.Box) { b.Recreate = "2026-11" }, errors.New("no space left"), []string{"create box.db"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				i := enginetest.NewInn()
+				site := enginetest.CheckedSite("continue")
+				for _, n := range site.Manifests["web"].Nodes {
+					n.Resource.Needs = n.Resource.Needs[:1]
+				}
+				require.Equal(t, engine.Done, i.Pass(site).Run(t.Context()).Outcome)
+				for _, n := range site.Manifests["web"].Nodes {
+					c.change(n.Resource.Spec.(*enginetest.Box))
+				}
+				pass := func() engine.Report {
+					i.Applied = nil
+					p := i.Pass(site)
+					p.Unattended, p.AllowDeletes = true, 3
+					return p.Run(t.Context())
+				}
+				i.Set("db", true)
+				if c.fail != nil {
+					i.Fail = map[string]error{"box.db": c.fail}
+				}
+				pass()
+				require.Equal(t, []string{"replace box.db"}, i.Applied)
+				if c.fail != nil {
+					delete(i.Holds, enginetest.Addr("box", "db")) // removed, and not created
+				}
+				for range 2 {
+					pass()
+					require.Equal(t, c.again, i.Applied)
+				}
+				i.Set("db", false)
+				i.Fail = nil
+				require.Equal(t, engine.Done, pass().Outcome)
+				require.Equal(t, append(c.again, "replace box.lone", "replace box.web"), i.Applied)
+			})
+		})
+	}
+}
+
 // The guests of Unwell are tried once more, also where nothing else is to be done.
 func TestFailingGuestsAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -26,6 +26,7 @@ type Box struct {
 	Size int    `hcl:"size"`
 	IP   string `hcl:"ip,optional"`
 
+	Image    string `hcl:"image,optional" cost:"data-loss"`
 	Recreate string `hcl:"recreate,optional" cost:"data-loss"`
 }
 

@@ -30,7 +30,7 @@ func Make(in Input) *Plan {
 			g := newGuard(d, ids)
 			g.check()
 			d.leaveRemoved()
-			o := ordering{guard: g, circle: map[model.Address]model.Address{}, inside: d.inside(), turns: map[model.Address][]model.Address{}}
+			o := ordering{guard: g, circle: map[model.Address]model.Address{}, inside: d.inside()}
 			o.order()
 			g.suggestMoves()
 		}

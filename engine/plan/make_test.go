@@ -731,6 +731,18 @@ func TestOrder(t *testing.T) {
 			have:  state(guest("vm.a", 100, &VM{}), guest("vm.b", 101, &VM{}), guest("vm.z", 102, &VM{})),
 			steps: []string{"replace vm.b", "replace vm.z after vm.b", "replace vm.a after vm.z"},
 		},
+		"and after those that are created": {
+			want:  state(guest("vm.a", 0, &VM{Image: "new"}), guest("vm.b", 0, &VM{Image: "new"}), guest("vm.n", 0, &VM{}), guest("vm.o", 0, &VM{}, "vm.b")),
+			have:  state(guest("vm.a", 100, &VM{}), guest("vm.b", 101, &VM{})),
+			steps: []string{"create vm.n", "replace vm.a after vm.n", "replace vm.b after vm.a", "create vm.o after vm.b"},
+		},
+		"also those that take an address from each other": {
+			want:  state(guest("vm.a", 0, &VM{Image: "new", MAC: "m2"}), guest("vm.b", 0, &VM{Image: "new", MAC: "m1"})),
+			have:  state(guest("vm.a", 100, &VM{MAC: "m1"}), guest("vm.b", 101, &VM{MAC: "m2"})),
+			steps: []string{"replace vm.a", "replace vm.b after vm.a"},
+
+			findings: []string{"warning (guard) vm.a gets the MAC address while vm.b (VMID 101) still has it"},
+		},
 		"nothing waits for what has no step": {
 			want:  state(guest("vm.a", 0, &VM{}, "vm.b"), guest("vm.b", 0, &VM{}, "pool.p"), object("pool.p", &Pool{Comment: "new"})),
 			have:  state(guest("vm.b", 100, &VM{}), object("pool.p", &Pool{Comment: "old"})),

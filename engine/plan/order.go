@@ -27,9 +27,7 @@ func (o *ordering) order() {
 		o.follow()
 		g = o.graph()
 	}
-	if o.takeTurns(g) {
-		g = o.graph()
-	}
+	o.takeTurns(g)
 	o.overlap(g)
 	for _, i := range g.waves() {
 		s := o.steps[g.addrs[i]]
@@ -45,25 +43,40 @@ type ordering struct {
 	*guard
 	circle map[model.Address]model.Address   // deletions whose ownership tags need each other → the first of them
 	inside map[model.Address][]model.Address // guest → what is wanted inside of it
-	turns  map[model.Address][]model.Address // guest that is replaced → the one before it, with what is inside of that
 }
 
-// takeTurns lets each replacement of a manifest wait for the one before, so that the first one that fails, or whose checks
-// fail, stops the others: each destroys data. The turns follow the order of all steps, and close no circle by that.
-func (o *ordering) takeTurns(g *graph) bool {
-	last := map[string]model.Address{}
-	for _, i := range g.waves() {
+// takeTurns lets each replacement of a manifest wait for the one before and for what is created of the manifest, so that the
+// first one that fails, or whose checks fail, stops the others, also when a later pass creates what an earlier one removed: each
+// destroys data. The turns follow an order of all steps, so that they close no circle.
+func (o *ordering) takeTurns(g *graph) {
+	replaces := func(i int) bool {
 		s := o.steps[g.addrs[i]]
-		if s.Action != Replace || s.Want.Guest == nil || s.Manifest == "" {
-			continue
-		}
-		if before, ok := last[s.Manifest]; ok {
-			o.turns[s.Address] = append([]model.Address{before}, o.inside[before]...)
-			s.Reason += "; after " + before.String()
-		}
-		last[s.Manifest] = s.Address
+		return s.Action == Replace && s.Want.Guest != nil && s.Manifest != ""
 	}
-	return len(o.turns) > 0
+	last := map[string]model.Address{}
+	first := map[string][]int{} // manifest → what its next replacement waits for
+	for _, i := range g.holding(replaces) {
+		s := o.steps[g.addrs[i]]
+		switch {
+		case replaces(i):
+			if before, ok := last[s.Manifest]; ok {
+				s.Reason += "; after " + before.String()
+			}
+			for _, j := range first[s.Manifest] {
+				if at, has := slices.BinarySearch(g.before[i], j); !has {
+					g.before[i] = slices.Insert(g.before[i], at, j)
+					g.after[j] = append(g.after[j], i)
+				}
+			}
+			first[s.Manifest], last[s.Manifest] = []int{i}, s.Address
+		case s.Want == nil:
+		case s.Want.Guest != nil && s.Action == Create:
+			first[s.Manifest] = append(first[s.Manifest], i)
+		case o.want[s.Want.Inside] != nil && (s.Action == Create || o.steps[s.Want.Inside] != nil && o.steps[s.Want.Inside].Action == Replace):
+			of := o.want[s.Want.Inside].Manifest
+			first[of] = append(first[of], i)
+		}
+	}
 }
 
 // graph says which step waits for which; steps are numbered by address.
@@ -102,11 +115,11 @@ func (o *ordering) graph() *graph {
 	return g
 }
 
-// soften makes who takes over an address wait for who gives it up, and replacements for
-// their turn, as far as the two are in no circle then. Circles that are there without
-// that stay as they are. It visits every edge of the graph once or twice, whatever its shape.
+// soften makes who takes over an address wait for who gives it up, as far as the two
+// are in no circle then. Circles that are there without that stay as they are. It
+// visits every edge of the graph once or twice, whatever its shape.
 func (o *ordering) soften(g *graph, number map[model.Address]int) {
-	if len(o.takes)+len(o.turns) == 0 {
+	if len(o.takes) == 0 {
 		return
 	}
 	hard := make([]int, len(g.addrs)) // the number of before that are mandatory
@@ -114,11 +127,6 @@ func (o *ordering) soften(g *graph, number map[model.Address]int) {
 		hard[i] = len(g.before[i])
 		for _, t := range o.takes[addr] {
 			if j, ok := number[t.from]; ok {
-				g.before[i] = append(g.before[i], j)
-			}
-		}
-		for _, b := range o.turns[addr] {
-			if j, ok := number[b]; ok {
 				g.before[i] = append(g.before[i], j)
 			}
 		}
@@ -218,6 +226,38 @@ func (g *graph) waves() []int {
 		}
 		slices.Sort(next)
 		wave = next
+	}
+	return order
+}
+
+// holding lists the numbers in an order of the steps in which those of late come one by one, each when nothing else can go on.
+func (g *graph) holding(late func(i int) bool) []int {
+	open := make([]int, len(g.addrs))
+	var ready, held, order []int
+	put := func(i int) {
+		if !late(i) {
+			ready = append(ready, i)
+			return
+		}
+		at, _ := slices.BinarySearch(held, i)
+		held = slices.Insert(held, at, i)
+	}
+	for i := range g.addrs {
+		if open[i] = len(g.before[i]); open[i] == 0 {
+			put(i)
+		}
+	}
+	for len(ready)+len(held) > 0 {
+		if len(ready) == 0 {
+			ready, held = []int{held[0]}, held[1:]
+		}
+		i := ready[0]
+		ready, order = ready[1:], append(order, i)
+		for _, j := range g.after[i] {
+			if open[j]--; open[j] == 0 {
+				put(j)
+			}
+		}
 	}
 	return order
 }

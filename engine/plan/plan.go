@@ -116,6 +116,18 @@ type Step struct {
 	Inside *model.Guest `json:"-"`
 }
 
+// Has reports whether a resource as observed has a text already for which the step replaces its own, such as its image.
+func (s *Step) Has(r *model.Resource) bool {
+	for _, a := range model.Attrs(r.Spec) {
+		for _, c := range s.Changes {
+			if text, _ := a.Value.(string); text != "" && c.Path == a.Path && c.After == a.Value && (c.Class == model.ClassReplace || c.Class == model.ClassDataLoss) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Summary counts a plan. The first six add up to the steps.
 type Summary struct {
 	Create    int `json:"create"`
