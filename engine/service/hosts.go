@@ -8,6 +8,7 @@ import (
 	"maps"
 	"reflect"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 
 	"github.com/homestak/homestak-gitops/engine"
@@ -46,6 +47,8 @@ type opened struct {
 	site   string
 	keys   map[string]string // of ownership
 	awaits bool              // whether there are any
+	moved  map[model.Address]model.Address
+	ranges []model.VMIDRange
 	driver engine.Driver
 }
 
@@ -68,7 +71,8 @@ func (s *hosts) open(d engine.Desired, h *model.Host) (engine.Driver, error) {
 	}
 	s.tree.set(tree, d.Commit)
 	keys := d.Site.Secrets.OwnershipSecrets()
-	if o := s.opened; o != nil && o.site == d.Site.Name && sameHost(o.host, h) && maps.Equal(o.keys, keys) && o.awaits == d.AwaitsSecrets {
+	if o := s.opened; o != nil && o.site == d.Site.Name && sameHost(o.host, h) && maps.Equal(o.keys, keys) && o.awaits == d.AwaitsSecrets &&
+		maps.Equal(o.moved, d.Site.Moved) && slices.Equal(o.ranges, d.Site.VMIDRanges) {
 		return o.driver, nil
 	}
 	driver, err := s.make(d, h)
@@ -76,12 +80,12 @@ func (s *hosts) open(d engine.Desired, h *model.Host) (engine.Driver, error) {
 		return nil, err
 	}
 	if s.opened != nil {
-		s.log.Info("reconnecting to the host: its block, its token or the ownership key changed", "host", h.Name)
+		s.log.Info("reconnecting to the host: its block, its token, the ownership key, moved blocks or VMID ranges changed", "host", h.Name)
 		if r, ok := s.opened.driver.(engine.Releaser); ok {
 			r.Release() // no pass does it any more, and checks connect between passes
 		}
 	}
-	s.opened = &opened{h, d.Site.Name, keys, d.AwaitsSecrets, driver}
+	s.opened = &opened{h, d.Site.Name, keys, d.AwaitsSecrets, d.Site.Moved, d.Site.VMIDRanges, driver}
 	return driver, nil
 }
 

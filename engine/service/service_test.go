@@ -112,6 +112,13 @@ func TestS1ANewKeyReopensTheHost(t *testing.T) {
 	_, err := s.open(engine.Desired{Site: &model.Site{Secrets: &model.Secrets{Values: map[string]map[string]string{"auth": {model.OwnershipKeys + ".father": "a", "site_token": "b"}}}}}, &model.Host{Name: "father"})
 	require.NoError(t, err)
 	require.Equal(t, 5, made, "other secrets make no difference")
+
+	site := &model.Site{Secrets: secrets(model.OwnershipKeys+".father", "a"), Moved: map[model.Address]model.Address{{Kind: "vm", Name: "a"}: {Kind: "vm", Name: "b"}}}
+	for i := range 2 {
+		_, err := s.open(engine.Desired{Site: site}, &model.Host{Name: "father"})
+		require.NoError(t, err)
+		require.Equal(t, 6, made, "tags are read by the moved blocks of the commit, %d", i)
+	}
 }
 
 // The agent of a child opens its host by what only its machine knows, and makes its own key once.

@@ -70,6 +70,13 @@ func TestAPushIsTheDeployStep(t *testing.T) {
 			f.remove("manifests/db.hcl")
 			f.converged(f.push("No database after all"))
 			require.Equal(t, []string{"web-1", "web-3"}, f.names())
+
+			vmid := f.guest("web-3").VMID
+			f.edit("manifests/web.hcl", "node \"web-3\"", "node \"web-4\"")
+			f.write("moved.hcl", "moved {\n  from = node.web-3\n  to   = node.web-4\n}\n")
+			f.converged(f.push("The same one goes by another name"))
+			require.Equal(t, []string{"web-1", "web-4"}, f.names())
+			require.Equal(t, vmid, f.guest("web-4").VMID, "its guest stays")
 			f.ends()
 		})
 	}
