@@ -145,7 +145,7 @@ func TestSetAgent(t *testing.T) {
 
 	for path, c := range map[string][2]string{
 		"concurrency":    {"many", "concurrency must be a whole number"},
-		"drift_every":    {"soon", `drift_every must be a duration such as "90s" or "10m"`},
+		"drift_every":    {"soon", `drift_every must be a duration such as "90s", "10m" or "7d"`},
 		"log.level":      {"loud", `level = "loud" is not valid`},
 		"repository.url": {"https://user:hunter2@x/y", `url = "https://(sensitive)@x/y" is not valid`},
 	} {

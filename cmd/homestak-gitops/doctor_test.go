@@ -30,6 +30,9 @@ import (
 
 var updateDoctor = flag.Bool("update-doctor", false, "write what doctor says into its scripts")
 
+// login is a key of the secrets by which people log in to guests.
+const login = "ssh_keys:\n  ops: \"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHN0b3J5c3RvcnlzdG9yeXN0b3J5c3RvcnlzdG9yeXN0 ops\"\n"
+
 // TestDoctorScript runs the stories of testdata/doctor: hosts with something wrong,
 // and all that doctor says of them.
 //
@@ -138,7 +141,7 @@ func cmdHost(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv("API", api)
 	ts.Setenv("FINGERPRINT", fingerprint)
 	write(ts, "site/hosts/"+args[0]+".hcl", fmt.Sprintf("host %q {\n  api         = %q\n  fingerprint = %q\n}\n", args[0], api, fingerprint))
-	write(ts, "site/secrets.yaml", secretsFor(args[0], h.Token()))
+	write(ts, "site/secrets.yaml", secretsFor(args[0], h.Token())+login)
 }
 
 // asRoot sends a request as the administrator of a host, which must succeed.
@@ -173,7 +176,7 @@ func cmdToken(ts *testscript.TestScript, _ bool, args []string) {
 	asRoot(ts, args[0], http.MethodPost, "/access/users", url.Values{"userid": {user}})
 	var doc struct{ Data struct{ Value string } }
 	ts.Check(json.Unmarshal(asRoot(ts, args[0], http.MethodPost, "/access/users/"+user+"/token/"+token, url.Values{"privsep": {args[2]}}), &doc))
-	write(ts, "site/secrets.yaml", secretsFor(args[0], args[1]+"="+doc.Data.Value))
+	write(ts, "site/secrets.yaml", secretsFor(args[0], args[1]+"="+doc.Data.Value)+login)
 }
 
 func cmdLock(ts *testscript.TestScript, _ bool, args []string) {

@@ -354,7 +354,7 @@ func TestSiteTimezoneThatNoContainerTakes(t *testing.T) {
 func TestNumbersThatAreNone(t *testing.T) {
 	less := -1
 	v := proxmox.Kinds().Get("vm").New().(*guest.VM)
-	v.Preset, v.Image, v.Cores, v.Memory, v.Startup = "", "d", 1, 64, &guest.Startup{Order: &less}
+	v.Preset, v.Image, v.Cores, v.Memory, v.Startup = "", "d", 1, 512, &guest.Startup{Order: &less}
 	problems := proxmox.Kinds().Get("vm").Resolve(&model.Resource{Spec: v}, model.Scope{Site: &model.Site{Name: "home"}, Name: "web"})
 	require.Len(t, problems, 1)
 	require.Equal(t, "startup.order", problems[0].Path)

@@ -1087,7 +1087,7 @@ func TestAReceiptListsWhatWasDone(t *testing.T) {
 		got.Steps[i].Began, got.Steps[i].Seconds = r.Results[i].Started, 0
 	}
 	size := func(n int64) []ledger.Change {
-		return []ledger.Change{{Path: "size", After: n}, {Path: "ip", After: enginetest.IPOf("a")}}
+		return []ledger.Change{{Path: "size", After: n}, {Path: "ip", After: enginetest.IPOf("a")}, {Path: "image", After: ""}, {Path: "recreate", After: ""}}
 	}
 	require.ElementsMatch(t, size(1), got.Steps[1].Changes)
 	for i := range got.Steps {

@@ -78,7 +78,6 @@ func (g *guests) check(ctx context.Context) {
 	}
 	g.locks(ctx)
 	g.managed(ctx)
-	g.logins()
 	ours := 0
 	for _, r := range have.State {
 		if r.Guest != nil {
@@ -88,6 +87,7 @@ func (g *guests) check(ctx context.Context) {
 	if len(g.checks) == before {
 		g.ok("guests", "%d managed, %d unmanaged", ours, len(have.Unmanaged))
 	}
+	g.logins()
 	g.ranges()
 }
 
