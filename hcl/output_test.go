@@ -17,6 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
 )
@@ -180,5 +181,28 @@ func TestATemplateInTheFileItself(t *testing.T) {
 		}
 		require.Contains(t, detail, want, text)
 		require.Equal(t, want == "", detail == "", text)
+	}
+}
+
+// What is in quotes, or computed for another purpose than to be a date, needs no other quotes.
+func TestTextsThatNeedNoQuotes(t *testing.T) {
+	for text, want := range map[string]string{
+		`"${local.n}"`:                          "",
+		`local.list[2 - 1]`:                     "",
+		`local.n == 3 - 1 ? "1.10" : "1.11"`:    "",
+		`substr("1.10-rc", 0, 5 - 1)`:           "",
+		`local.n`:                               "version is a number, not a string",
+		`"${2026-11}"`:                          "version is a number, not a string",
+		`local.n == 3 ? "1.10" : (2026-11 - 1)`: "version is a number, not a string",
+	} {
+		site := "site \"home\" {\n  upgrade {\n    version = " + text + "\n  }\n}\nlocals {\n  n = 2\n  list = [\"1.10\", \"1.11\"]\n}\n"
+		_, found := hcl.Load(fstest.MapFS{"site.hcl": {Data: []byte(site)}}, hcl.Options{Kinds: testKinds()})
+		got := ""
+		for _, f := range found {
+			if f.Severity == diag.Error {
+				got += f.Summary
+			}
+		}
+		require.Equal(t, want, got, text)
 	}
 }

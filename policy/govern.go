@@ -247,7 +247,7 @@ func (w *waivers) problems(site *model.Site, v *model.Waiver) diag.List {
 		return diag.List{diag.Warnf(v.At, fmt.Sprintf("%s: unknown rule %q", name, diag.Line(v.Rule)), "There is no rule of that name in a string literal. %s",
 			diag.DidYouMean(v.Rule, slices.Compact(slices.Sorted(slices.Values(labels)))))}
 	}
-	if problem := unknownNode(site, v.Node); problem != "" {
+	if problem := unknownNode(site, v.Node, judges); problem != "" {
 		return diag.List{diag.Warnf(v.At, fmt.Sprintf("%s: unknown node %q", name, diag.Line(v.Node)), "%s", problem)}
 	}
 	if !judges {
@@ -256,8 +256,9 @@ func (w *waivers) problems(site *model.Site, v *model.Waiver) diag.List {
 	return diag.List{diag.Warnf(v.At, name+" is not needed", "Remove it: nothing that rule %s denies is about %s.", v.Rule, v.Node)}
 }
 
-// unknownNode says what to write for a name that nothing of the site has; "" if something has it.
-func unknownNode(site *model.Site, name string) string {
+// unknownNode says what to write for a name that nothing of the site has; "" if something has it. A rule of plans alone may be about
+// a node that left the site.
+func unknownNode(site *model.Site, name string, judgesSite bool) string {
 	known := slices.Concat([]string{site.Name}, sortedKeys(site.Hosts), sortedKeys(site.Presets), sortedKeys(site.Postures), sortedKeys(site.Specs), sortedKeys(site.Manifests))
 	for addr := range site.Objects {
 		known = append(known, addr.Name)
@@ -281,6 +282,8 @@ func unknownNode(site *model.Site, name string) string {
 		return ""
 	case addressed && slices.Contains(known, bare):
 		return fmt.Sprintf("Write the name alone: node = %q.", bare)
+	case !judgesSite:
+		return ""
 	default:
 		return diag.DidYouMean(name, slices.Compact(known))
 	}

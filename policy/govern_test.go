@@ -145,6 +145,7 @@ func TestWaiversThatAreWrong(t *testing.T) {
 		"protected":    {func(w *model.Waiver) { w.Rule = "protected" }, true, "waiver w: rule protected cannot be waived"},
 		"signed":       {func(w *model.Waiver) { w.Rule = "change-signed" }, true, "waiver w: rule change-signed cannot be waived"},
 		"of plans":     {func(w *model.Waiver) { w.Rule = "placement-role" }, false, ""},
+		"of a removal": {func(w *model.Waiver) { w.Rule, w.Node = "placement-role", "web-9" }, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			site := site()

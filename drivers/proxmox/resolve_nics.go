@@ -70,7 +70,7 @@ func (r *resolver) address(path, suffix, ip, gateway string, words ...string) (s
 		return ip, gateway
 	}
 	if h := r.in.Host; h != nil && hostAddress(h.API) == prefix.Addr() {
-		r.errorf(path+".ip"+suffix, fmt.Sprintf("static address %s is that of host %s", prefix.Addr(), h.Name), "the api of the host block has it: give the guest another one")
+		r.warnf(path+".ip"+suffix, fmt.Sprintf("static address %s is that of host %s", prefix.Addr(), h.Name), "the api of the host block has it: give the guest another one, unless it is in another network, or passes connections on to the host")
 	}
 	if gateway == "" {
 		return prefix.String(), ""

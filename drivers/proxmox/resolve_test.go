@@ -187,6 +187,15 @@ func TestN14RecreateIsShown(t *testing.T) {
 	require.Equal(t, []string{"recreate: recreate must not come from a secret"}, summaries(proxmox.ResolveGuest("vm")(r, scope())))
 }
 
+// The address of the host is a warning only: in a network of its own a guest may have it, and one that the host is reached through.
+func TestAGuestMayHaveTheAddressOfItsHost(t *testing.T) {
+	v := guest.WithDefaults(&guest.VM{Preset: "small", Image: "debian", NICs: []guest.NIC{{Name: "lan", VLAN: 99, IP: "10.0.0.10/24"}}})
+	r := &model.Resource{Addr: model.Address{Kind: "vm", Name: "web-1"}, Spec: v, Guest: &model.Guest{}}
+	found := proxmox.ResolveGuest("vm")(r, scope())
+	require.Equal(t, []string{"nic.lan.ip: static address 10.0.0.10 is that of host father"}, summaries(found))
+	require.Equal(t, diag.Warning, found[0].Severity)
+}
+
 // A date without quotes is a number: 2026-11 and 2027-12 are the same one.
 func TestRecreateIsWrittenInQuotes(t *testing.T) {
 	for _, spec := range []any{guest.VM{}, guest.CT{}} {

@@ -135,7 +135,8 @@ func (d *Decoder) attribute(a *hclsyntax.Attribute, f *model.Field, p Part) bool
 		return true
 	}
 	dst := p.Value.Field(f.Index)
-	if f.Quoted && (plain.Type() != cty.String || subtracts(a.Expr)) {
+	_, quoted := a.Expr.(*hclsyntax.TemplateWrapExpr) // "${…}" is what is inside
+	if f.Quoted && (plain.Type() != cty.String && !quoted || subtracts(a.Expr)) {
 		d.Invalid = true
 		d.unquoted(a.Expr, f, plain)
 		return true
@@ -173,18 +174,25 @@ func (d *Decoder) unquoted(e hclsyntax.Expression, f *model.Field, v cty.Value) 
 	d.Errorf(at, f.Name+" is "+is+", not a string", "Write it in quotes, such as %s%s.", Quote(text), why)
 }
 
-// subtracts reports whether an expression has a date without quotes in it, which is a subtraction of numbers.
+// subtracts reports whether the value of an expression is a date without quotes, which is a subtraction of numbers. One in an
+// index, a condition or a call is meant.
 func subtracts(e hclsyntax.Expression) bool {
-	found := false
-	_ = hclsyntax.VisitAll(e, func(n hclsyntax.Node) hclv2.Diagnostics {
-		if b, ok := n.(*hclsyntax.BinaryOpExpr); ok && b.Op == hclsyntax.OpSubtract {
-			_, left := b.LHS.(*hclsyntax.LiteralValueExpr)
-			_, right := b.RHS.(*hclsyntax.LiteralValueExpr)
-			found = found || left && right
-		}
-		return nil
-	})
-	return found
+	switch e := e.(type) {
+	case *hclsyntax.ParenthesesExpr:
+		return subtracts(e.Expression)
+	case *hclsyntax.ConditionalExpr:
+		return subtracts(e.TrueResult) || subtracts(e.FalseResult)
+	case *hclsyntax.TemplateWrapExpr:
+		return subtracts(e.Wrapped)
+	case *hclsyntax.TemplateExpr:
+		return slices.ContainsFunc(e.Parts, subtracts)
+	case *hclsyntax.BinaryOpExpr:
+		_, left := e.LHS.(*hclsyntax.LiteralValueExpr)
+		_, right := e.RHS.(*hclsyntax.LiteralValueExpr)
+		return e.Op == hclsyntax.OpSubtract && right && (left || subtracts(e.LHS))
+	default:
+		return false
+	}
 }
 
 // unmark removes the marks of secrets from a value and records them. NilVal means that secrets are
