@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/cover"
@@ -105,7 +106,7 @@ warn contains "two" if {
 func TestTestsGoAsInOPA(t *testing.T) {
 	files := policy.Shipped()
 	files["policy/x_test.rego"], files["policy/odd_test.rego"], files["policy/x.rego"] = siteTests, oddTests, unreached
-	s, found := policy.Compile(t.Context(), policy.Options{Site: tree("policy/x_test.rego", siteTests, "policy/odd_test.rego", oddTests, "policy/x.rego", unreached)})
+	s, found := policy.Compile(t.Context(), policy.Options{Site: tree("policy/x_test.rego", siteTests, "policy/odd_test.rego", oddTests, "policy/x.rego", unreached), Limit: time.Minute})
 	require.Empty(t, found)
 	out := &bytes.Buffer{}
 	tally, err := s.Test(t.Context(), out, policy.TestOptions{Coverage: true})
@@ -128,7 +129,7 @@ func TestTestsGoAsInOPA(t *testing.T) {
 	}
 	covered := cover.New()
 	compiler := ast.NewCompiler().WithEnablePrintStatements(true)
-	results, err := tester.NewRunner().SetCompiler(compiler).SetModules(modules).SetParallel(1).SetCoverageQueryTracer(covered).SetCoverageRuns(nil).RunTests(t.Context(), nil)
+	results, err := tester.NewRunner().SetCompiler(compiler).SetModules(modules).SetParallel(1).SetTimeout(time.Minute).SetCoverageQueryTracer(covered).SetCoverageRuns(nil).RunTests(t.Context(), nil)
 	require.NoError(t, err)
 	var theirs []string
 	for r := range results {
