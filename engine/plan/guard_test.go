@@ -586,6 +586,16 @@ func TestInsideOfAGuest(t *testing.T) {
 			have:  state(guest("vm.a", 107, &VM{Machine: "pc"}), inner("vm.a", "1", false)),
 			steps: []string{"replace vm.a", "create guest.a after vm.a"}, vmid: 107,
 		},
+		"before the next guest is replaced": {
+			want:  state(guest("vm.a", 0, &VM{Machine: "q35"}), inner("vm.a", "1", true), guest("vm.b", 0, &VM{Machine: "q35"})),
+			have:  state(guest("vm.a", 107, &VM{Machine: "pc"}), inner("vm.a", "1", false), guest("vm.b", 108, &VM{Machine: "pc"})),
+			steps: []string{"replace vm.a", "create guest.a after vm.a", "replace vm.b after guest.a, vm.a"}, vmid: 107,
+		},
+		"also where a pass before did not get that far": {
+			want:  state(guest("vm.a", 0, &VM{Machine: "q35"}), inner("vm.a", "1", true), guest("vm.b", 0, &VM{Machine: "q35"})),
+			have:  state(guest("vm.a", 107, &VM{Machine: "q35"}), guest("vm.b", 108, &VM{Machine: "pc"})),
+			steps: []string{"create guest.a", "replace vm.b after guest.a"}, vmid: 107, unchanged: 1,
+		},
 		"withheld with its guest": {
 			want: state(guest("vm.a", 0, &VM{Machine: "q35"}), inner("vm.a", "2", true)),
 			have: state(guest("vm.a", 107, &VM{Machine: "pc"}), inner("vm.a", "1", false), guest("vm.b", 108, &VM{}, "vm.a")),
