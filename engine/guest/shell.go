@@ -161,6 +161,8 @@ unit_failed() {
   _run=$(systemctl show --property=InvocationID --value -- "$1" 2>/dev/null) _own=
   [ -z "$_run" ] || journalctl --sync >/dev/null 2>&1 || : # lines of a moment ago may not be there yet
   [ -z "$_run" ] || _own=$(journalctl --quiet --no-pager --output=cat --lines=3 "_SYSTEMD_INVOCATION_ID=$_run" 2>/dev/null | tr '\n' ' ')
+  # the journal does not know the invocation of a program that ended before it was looked up
+  [ -n "$_own" ] || _own=$(journalctl --quiet --no-pager --output=cat --lines=3 --since=-1min "_SYSTEMD_UNIT=$1" 2>/dev/null | tr '\n' ' ')
   [ -n "$_own" ] || _own=$(printf '%s\n' "${2:-}" | head -n 1)
   [ -n "$_own" ] || _own="systemd says $(systemctl show --property=Result --value -- "$1")"
   die "$1 does not start: ${_own% } (journalctl -u $1 has more)"
