@@ -282,7 +282,7 @@ func specDocument(s *model.Site, spec *model.Spec) map[string]any {
 	}
 	name := c.Access.Posture
 	if name == "" {
-		name = "dev" // language.md: unless set, where the site has it
+		name = "dev" // the default, where the site has it: docs/reference.md
 	}
 	posture := s.Postures[name]
 	packages := slices.Clone(s.Packages)

@@ -20,7 +20,7 @@ import (
 )
 
 // valueRule restricts the values of an attribute beyond its type, and has its default. The
-// attributes of kinds have their rules in the kind.
+// attributes of guests have their rules in the kind.
 type valueRule struct {
 	oneOf    []string
 	min, max int                 // of a number; both 0: any

@@ -25,7 +25,17 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
-// laws holds the host against what must be true when all is quiet.
+// laws holds the host against what must be true when all is quiet. The laws, here and on each request (world_test.go):
+//
+//	a  managed guests are as the files say
+//	b  no guest is created twice
+//	c  nothing of a guest that left the site remains
+//	d  unmanaged guests are not changed
+//	e  no log, tag or request holds a secret
+//	f  each request is one that PVE's table of the API permits
+//	g  each write to a configuration carries its digest
+//	h  nothing is written without quorum, or to a node that is offline
+//	i  protection, locks and decommission policies hold
 func (w *world) laws(snap pve.Snapshot) {
 	site, stand := w.site(), w.standing(snap)
 	for addr, list := range managed(snap) {

@@ -8,7 +8,7 @@ package guest
 //	pve:"memory.current"      a member of a property string; the others are kept
 //	pve:"onboot,always"       written even if the value is PVE's default
 //	unset:"512"               PVE's default for the key; 0, no or "" unless given
-//	as:"tags"                 the format of the value, here or in the formats given to Of; by the type of the field unless given
+//	as:"tags"                 the format of the value, here or in the formats given to attributesOf; by the type of the field unless given
 //	priv:"VM.Config.CPU"      the privilege that PVE requires
 //	words:"the node's name"   where the value comes from, for messages; the field's own name unless given
 //

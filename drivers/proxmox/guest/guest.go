@@ -124,8 +124,8 @@ func StateOf(have *model.Resource) State {
 	return nil
 }
 
-// Resolution has what the site decides about a wanted guest beyond its attributes. Package resolve
-// fills it in; it is model.Resource.Private of a wanted guest.
+// Resolution has what the site decides about a wanted guest beyond its attributes. `Resolve` of the
+// kinds in package proxmox fills it in; it is model.Resource.Private of a wanted guest.
 type Resolution struct {
 	OwnerTag     owner.Tag // the ownership tag, without identity and slots
 	TemplateVMID int       // the template to clone; 0 for none

@@ -78,8 +78,8 @@ type NIC struct {
 	Trunks   []string `hcl:"trunks,optional" cost:"hot" doc:"VLANs that pass through with their tags, such as [\"10\", \"20-29\"]. The bridge must be VLAN aware."`
 }
 
-// VMAttributes are the attributes of a VM that are one key of its configuration, see package
-// attribute. Disks, network cards, power and notes have code.
+// VMAttributes are the attributes of a VM that are one key of its configuration, see
+// attribute.go. Disks, network cards, power and notes have code.
 var VMAttributes = sync.OnceValue(func() AttributeTable { return attributesOf[VM](startupFormat) })
 
 // VMSchema is the kind vm.
