@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -117,17 +118,26 @@ func (tree *Tree) ParseAll(files []Source, cache *Cache) []*hclsyntax.Body {
 	known, kept := *cache, 0
 	*cache = Cache{}
 	results, panics := make([]*parsedFile, len(files)), make([]any, len(files))
-	var g errgroup.Group
-	g.SetLimit(runtime.GOMAXPROCS(0))
+	var left []int
 	for i, f := range files {
 		tree.Current = f.Name
 		tree.FindSecrets(f.Name, f.Data)
-		if results[i] = known[fileKey{f.Name, f.Sum}]; results[i] != nil || !tree.CheckFile(f.Name, f.Data) {
-			continue
+		if results[i] = known[fileKey{f.Name, f.Sum}]; results[i] == nil && tree.CheckFile(f.Name, f.Data) {
+			left = append(left, i)
 		}
+	}
+	parse := func(i int) {
+		defer func() { panics[i] = recover() }()
+		results[i] = parseFile(files[i])
+	}
+	var g errgroup.Group
+	var next atomic.Int64
+	// A caller that is locked to its thread, as for a limit of CPU time, would change threads for each file if each had a goroutine.
+	for range min(runtime.GOMAXPROCS(0), len(left)) {
 		g.Go(func() error {
-			defer func() { panics[i] = recover() }()
-			results[i] = parseFile(f)
+			for n := next.Add(1); n <= int64(len(left)); n = next.Add(1) {
+				parse(left[n-1])
+			}
 			return nil
 		})
 	}
