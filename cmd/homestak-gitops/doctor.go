@@ -74,9 +74,9 @@ func runDoctor(ctx context.Context, a *app, f *session.Flags) error {
 			done.Text(w, color)
 		}
 	}
-	told := agentFindings(ctx, a, site)
-	a.ui.Findings(told)
-	doc.Findings = append(doc.Findings, told...)
+	reported := agentFindings(ctx, a, site)
+	a.ui.Findings(reported)
+	doc.Findings = append(doc.Findings, reported...)
 	if a.ui.JSON {
 		if err := a.ui.Emit(doc); err != nil {
 			return err

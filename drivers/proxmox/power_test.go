@@ -734,7 +734,7 @@ func TestStateOfTheHAManagerMayBeOld(t *testing.T) {
 		w.VM("db").Power = "stopped"
 		w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) })
 		require.Empty(t, saidQuietly(w))
-		time.Sleep(time.Minute) // the HA manager was not told, and started it again
+		time.Sleep(time.Minute) // the HA manager started it again, since its state was not changed
 		require.True(t, w.Guest(10000).Running)
 		require.Equal(t, []string{"power"}, proxmoxtest.Paths(w.Apply().Steps[0]))
 		require.Empty(t, saidQuietly(w))

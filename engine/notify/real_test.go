@@ -23,7 +23,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// realServer is a server of somebody else, on this machine.
+// realServer is a third-party server on this machine.
 type realServer struct {
 	t   *testing.T
 	dir string // its files

@@ -130,7 +130,7 @@ func TestInstalledDebianBecomesAHostOfProxmoxVE(t *testing.T) {
 	w.Run("homestak-gitops", "reconcile")
 	w.settled()
 
-	// A boot loader that starts another kernel does not make it restart again: it is said.
+	// A boot loader that starts another kernel does not make it restart again, and is reported.
 	w.Run("rm", "/run/kernel")
 	w.Try("homestak-gitops", "reconcile")
 	w.Until("the agent says it", func() bool {

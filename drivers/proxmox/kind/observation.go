@@ -36,7 +36,7 @@ type Reading struct {
 }
 
 // Known is what a Host remembers of a guest from one full observation to the next. It counts as long as PVE answers with
-// the same rows, to the byte: they are not decoded again then. Any other answer begins anew. What it has is immutable.
+// the same rows, to the byte: they are not decoded again then. Any other answer is decoded. What it has is immutable.
 type Known struct {
 	sum    [2]uint64 // see api.ConfigText
 	config api.GuestConfig

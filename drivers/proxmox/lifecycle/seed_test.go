@@ -25,7 +25,7 @@ type testingT interface {
 	Helper()
 }
 
-// read unpacks an image with a program that is not ours.
+// read unpacks an image with a third-party program.
 func read(t testingT, dir string, image []byte) (label string, files map[string]string) {
 	t.Helper()
 	f, err := os.CreateTemp(dir, "*.iso")
