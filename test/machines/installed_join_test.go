@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -17,8 +18,8 @@ import (
 	"github.com/homestak/homestak-gitops/test/released"
 )
 
-// howto is where the script of a first boot is.
-const howto = "../../docs/howto/add-a-remote-host.md"
+// joinScript is the script of a first boot.
+const joinScript = "../../examples/join.sh"
 
 // hub is a command to the agent of the hub, whose files are all in one folder of the machine.
 const (
@@ -93,24 +94,17 @@ func (w *installed) mint(args ...string) string {
 	return w.Run("sh", "-c", binary+" token mint branch-7 --join --data-dir /srv/hub/data --url https://127.0.0.1:44500 "+strings.Join(args, " "))
 }
 
-// firstBoot is the script of the how-to, with a token for this machine.
+// firstBoot is the script of a first boot, with a token for this machine.
 func (w *installed) firstBoot() string {
 	w.t.Helper()
 	w.mint("--out", "/srv/hub/join.json")
-	text, err := os.ReadFile(howto)
+	script, err := os.ReadFile(joinScript)
 	require.NoError(w.t, err)
-	_, script, found := strings.Cut(string(text), "    #!/bin/sh\n")
-	require.True(w.t, found)
-	script, _, found = strings.Cut(script, "\n\n")
-	require.True(w.t, found)
-	lines := strings.Split(script, "\n")
-	for i, line := range lines {
-		lines[i] = strings.TrimPrefix(line, "    ")
-		if strings.HasPrefix(lines[i], "json=") {
-			lines[i] = "json='" + w.Run("cat", "/srv/hub/join.json") + "'"
-		}
-	}
-	return "#!/bin/sh\n" + strings.Join(lines, "\n") + "\n"
+	lines := strings.Split(string(script), "\n")
+	at := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "json=") })
+	require.GreaterOrEqual(w.t, at, 0)
+	lines[at] = "json='" + w.Run("cat", "/srv/hub/join.json") + "'"
+	return strings.Join(lines, "\n")
 }
 
 // joined waits until the hub says that the machine is ready at the last commit.
@@ -132,7 +126,7 @@ func (w *installed) joined() {
 	})
 }
 
-// A fresh machine joins by the command that is printed, by the script of the how-to as user-data of cloud-init, and by the same
+// A fresh machine joins by the command that is printed, by the script of examples as user-data of cloud-init, and by the same
 // script as a first-boot hook of Proxmox VE's installer.
 func TestInstalledByJoining(t *testing.T) {
 	const plain = "host \"branch-7\" {\n  parent = host.hub\n  spec   = spec.machine\n}\n"
