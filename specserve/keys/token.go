@@ -5,7 +5,7 @@ package keys
 // segment.
 //
 // A parent signs with its current key and also accepts the previous one, so that rotation locks no node out.
-// docs/protocol.md describes the format.
+// docs/protocol.md says what a client does with a token.
 
 import (
 	"crypto/hmac"
