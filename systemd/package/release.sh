@@ -4,7 +4,13 @@
 # GPG_KEY is the file of the private OpenPGP key that signs the apt repository, and
 # MINISIGN_KEY that of the minisign key, which has no password, that signs the checksums.
 # Without them nothing is signed. URL is where the folder apt will be served. GO is the
-# go command, ARCHES are the architectures.
+# go command, ARCHES are the architectures. VERSION has a section in CHANGELOG.md.
+#
+# These make the keys, as gpg.asc and minisign.key:
+#
+#   gpg --batch --passphrase '' --quick-generate-key releases ed25519 sign never
+#   gpg --armor --export-secret-keys releases >gpg.asc
+#   minisign -G -W -s minisign.key
 set -eu
 
 version=$1
