@@ -610,10 +610,10 @@ func (s *siege) outcome(p *plan.Plan) map[string]string {
 
 const (
 	nothing = "nothing"
-	keeps   = "keep a node that has no guest yet from being created, by claiming to be that node"
+	keeps   = "block the creation of a node, by claiming to be it"
 	reverts = "revert the change"
-	again   = "create the guest again"
-	leaves  = "leave the guest alone, as unmanaged"
+	again   = "create it again"
+	leaves  = "treat it as unmanaged"
 )
 
 // join adds an outcome to others, each once and in one order.
