@@ -21,6 +21,7 @@ var ErrUndefined = errors.New("undefined")
 // of its variables. Sets become lists.
 // With explain it also writes there how each expression was evaluated.
 func (s *Set) Eval(ctx context.Context, query string, input any, explain io.Writer) (any, error) {
+	s = s.complete()
 	if !s.works() {
 		why := s.whyNot()[0]
 		return nil, fmt.Errorf("evaluate %s: %s", query, why)

@@ -38,6 +38,11 @@ type file struct {
 	shipped bool
 }
 
+// pack reports whether a file belongs to the shipped packs.
+func (f file) pack() bool {
+	return f.shipped && strings.HasPrefix(f.name, shippedFolder+"/pack")
+}
+
 // sources are all files that were read.
 type sources []file
 

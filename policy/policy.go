@@ -69,13 +69,14 @@ type Options struct {
 // everything, and so does one that did not compile.
 type Set struct {
 	ruleset
-	limits   limits
-	apart    Apart
-	compiler *ast.Compiler
-	queries  map[string]*query // by the package that is asked; guard is asked with plan
-	broken   diag.List         // why it does not work
-	found    diag.List         // what was found when it was compiled
-	decided  decisions
+	limits    limits
+	apart     Apart
+	compiler  *ast.Compiler
+	queries   map[string]*query // by the package that is asked; guard is asked with plan
+	broken    diag.List         // why it does not work
+	found     diag.List         // what was found when it was compiled
+	withPacks func() *Set       // makes this set with the packs; nil: it has them
+	decided   decisions
 }
 
 // newSet is a set without rules.
@@ -120,24 +121,61 @@ func Compile(ctx context.Context, o Options) (*Set, diag.List) {
 	return s, found
 }
 
-// shippedRules are the shipped rules alone, compiled: most sites have no others. They are
-// the same for all sites, so a process compiles them once. It is not for any caller to
-// cancel that.
-var shippedRules = sync.OnceValue(func() *Set {
+// The shipped rules alone, compiled: with the packs, and without them. Most sites have no other rules and no pack, and
+// the packs take longer than all others. These rules are the same for all sites, so a process compiles them once. It is
+// not for any caller to cancel that.
+var (
+	shippedRules = sync.OnceValue(func() *Set { return compileShipped(func(file) bool { return true }) })
+	shippedCore  = sync.OnceValue(func() *Set { return compileShipped(func(f file) bool { return !f.pack() }) })
+)
+
+func compileShipped(wanted func(file) bool) *Set {
 	s := &Set{}
-	s.sources, s.found = load(nil)
-	if s.found = append(s.found, s.build()...); !s.found.HasErrors() {
-		s.found = append(s.found, s.prepareAll()...)
+	files, found := load(nil)
+	for _, f := range files {
+		if wanted(f) {
+			s.sources = append(s.sources, f)
+		}
 	}
+	if found = append(found, s.build()...); !found.HasErrors() {
+		found = append(found, s.prepareAll()...)
+	}
+	s.found = found
 	return s
-})
+}
+
+// take makes the rules of a set those of another one.
+func (s *Set) take(from *Set) {
+	s.rules, s.compiler, s.queries, s.found = from.rules, from.compiler, from.queries, from.found
+}
+
+// forSite is the set for a site: with the packs, if the site has any, or waivers, which may name a rule of a pack.
+func (s *Set) forSite(site *model.Site) *Set {
+	if site == nil || !site.Governed() {
+		return s
+	}
+	return s.complete()
+}
+
+// complete is the set with the packs.
+func (s *Set) complete() *Set {
+	if s == nil || s.withPacks == nil {
+		return s
+	}
+	return s.withPacks()
+}
 
 // compile compiles the files of the set; found has what was wrong with reading them.
 func (s *Set) compile(o Options, found diag.List) diag.List {
 	if !found.HasErrors() && !slices.ContainsFunc(s.sources, func(f file) bool { return !f.shipped }) {
-		ours := shippedRules()
-		s.rules, s.compiler, s.queries = ours.rules, ours.compiler, ours.queries
-		return slices.Concat(found, ours.found)
+		s.take(shippedCore())
+		s.withPacks = sync.OnceValue(func() *Set {
+			all := newSet(o)
+			all.sources = s.sources
+			all.take(shippedRules())
+			return all
+		})
+		return slices.Concat(found, s.found)
 	}
 	if found = append(found, s.build()...); found.HasErrors() {
 		return found.Sorted()
@@ -235,6 +273,7 @@ func (s *Set) Constant() bool {
 
 // Site checks a site that loaded without errors, and counts the rules that did.
 func (s *Set) Site(ctx context.Context, site *model.Site, r Request) (diag.List, plan.Rules) {
+	s = s.forSite(site)
 	return s.evaluate(ctx, append([]string{sitePackage}, s.on(sitePacks, site)...), site, nil, r)
 }
 
@@ -244,6 +283,7 @@ func (s *Set) Plan(ctx context.Context, site *model.Site, p *plan.Plan, r Reques
 	if p == nil {
 		return denied(diag.List{denial(diag.FromPolicy, "there is no plan to check", "")})
 	}
+	s = s.forSite(site)
 	return s.evaluate(ctx, append([]string{planPackage, guardPackage}, s.on(planPacks, site)...), site, p, r)
 }
 
