@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
 )
@@ -21,16 +22,16 @@ func (c *Commits) Needs(commit string, secrets *model.Secrets) (map[string][]str
 	if err != nil {
 		return nil, err
 	}
-	return needs(tree, hcl.Options{Kinds: c.Loader.kinds, Secrets: secrets})
+	return needs(hcl.Load, tree, hcl.Options{Kinds: c.Loader.kinds, Secrets: secrets})
 }
 
 // Needs says which secrets each node of the folder needs; see Commits.Needs.
 func (f *Folder) Needs() (map[string][]string, error) {
-	return needs(f.Files(), hcl.Options{Kinds: f.loader.kinds, Secrets: f.input.Secrets, Vars: f.input.Vars})
+	return needs(hcl.Load, f.Files(), hcl.Options{Kinds: f.loader.kinds, Secrets: f.input.Secrets, Vars: f.input.Vars})
 }
 
 // needs loads a site for Needs; of the secrets only the names count.
-func needs(tree fs.FS, o hcl.Options) (map[string][]string, error) {
+func needs(load func(fs.FS, hcl.Options) (*model.Site, diag.List), tree fs.FS, o hcl.Options) (map[string][]string, error) {
 	unknown := &model.Secrets{Values: map[string]map[string]string{}}
 	if o.Secrets != nil {
 		for section, values := range o.Secrets.Values {
@@ -41,7 +42,7 @@ func needs(tree fs.FS, o hcl.Options) (map[string][]string, error) {
 		}
 	}
 	o.Secrets = unknown
-	s, _ := hcl.Load(tree, o)
+	s, _ := load(tree, o)
 	if s == nil {
 		return nil, errors.New("which secrets the nodes need cannot be found out: the site does not load without their values")
 	}

@@ -58,6 +58,6 @@ func renderer(s *Sandbox, site *model.Site, last *rendering) func(context.Contex
 
 // render renders templates in the child that evaluates rules.
 func (s *Sandbox) render(ctx context.Context, r renderRequest) (map[string]model.Rendered, error) {
-	a, err := s.ask(ctx, request{Render: &r})
+	a, _, err := s.do(ctx, nil, request{Render: &r})
 	return a.Texts, err
 }

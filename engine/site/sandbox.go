@@ -18,19 +18,21 @@ import (
 //
 // A tree is tried once: the child loads it with the same inputs, compiles its policies, and evaluates them on its
 // site. If it passes, this process loads it again, at the same cost, and takes the result of the policies. Later
-// evaluations of the site's own rules are made by another child, since their input differs from pass to pass; that
-// child exits when it is idle for a while.
+// evaluations of the site's own rules are made by a child, too, since their input differs from pass to pass.
+//
+// A child that found nothing wrong waits for the next tree or question, and keeps what it parsed and compiled; it exits
+// when it is idle for a while. What it keeps takes memory, so a limit of memory counts only in a child without a past.
 //
 // A Sandbox is safe for concurrent use by any number of loaders.
 type Sandbox struct {
 	Command []string // the child: a file, its name, and arguments that make it call RunSandbox
 	Limits  limits
 
-	once  sync.Once
-	slots chan struct{} // one for each child that loads
-	rules struct {
-		turn  chan struct{} // of the only one that asks
-		child *child        // nil: none waits; of the one whose turn it is
+	once    sync.Once
+	slots   chan struct{} // one for each child that works
+	waiting struct {
+		mutex sync.Mutex
+		child *child // nil: none
 		idle  *time.Timer
 	}
 }
@@ -78,8 +80,8 @@ const (
 
 	patience   = 60               // times the processor time, by the clock on the wall: other processes may need the processors
 	leastWall  = time.Minute      // by that clock, however short the processor time is
-	mostLoads  = 2                // children that load at once
-	idleFor    = 10 * time.Minute // that a child waits for the next question: longer than between two full checks
+	mostAtWork = 2                // children that work at once
+	idleFor    = 10 * time.Minute // that a child waits: longer than between two full checks
 	checkEvery = 10 * time.Millisecond
 )
 
@@ -100,6 +102,7 @@ type harmError struct {
 	Why     string
 	At      diag.Range // where it was; zero if that is unknown
 	Lasting bool       // it would be the same another time, on any machine
+	Memory  bool       // it is about memory
 }
 
 // Error says it in one line, without the position.
@@ -114,10 +117,7 @@ func (e *harmError) finding() diag.Finding {
 }
 
 func (s *Sandbox) init() {
-	s.once.Do(func() {
-		s.slots = make(chan struct{}, mostLoads)
-		s.rules.turn = make(chan struct{}, 1)
-	})
+	s.once.Do(func() { s.slots = make(chan struct{}, mostAtWork) })
 }
 
 // trial is the result of a tree in a child.
@@ -130,65 +130,74 @@ type trial struct {
 
 // try loads a tree in a child. It returns an error if that did not end within the limits.
 func (s *Sandbox) try(ctx context.Context, tree fs.FS, in Input) (trial, error) {
-	s.init()
-	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	case <-ctx.Done():
-		return trial{}, context.Cause(ctx)
-	}
-	c, err := s.start()
-	if err != nil {
-		return trial{}, err
-	}
-	defer c.end()
-	a, whole, err := c.callOn(ctx, s.Limits, tree, request{Load: &loadRequest{
-		Commit: in.Commit, Secrets: in.Secrets, Local: in.Local, Vars: in.Vars, Mode: in.Mode, Unattended: in.Unattended, Now: in.now(),
+	a, whole, err := s.do(ctx, tree, request{Load: &loadRequest{
+		Commit: in.Commit, Tree: in.Tree, Secrets: in.Secrets, Local: in.Local, Vars: in.Vars, Mode: in.Mode, Unattended: in.Unattended, Now: in.now(),
 	}})
 	return trial{a.Refused, a.Answer, a.Harmful, whole}, err
 }
 
 // Ask implements policy.Apart.
 func (s *Sandbox) Ask(ctx context.Context, q policy.Question) (policy.Answer, error) {
-	a, err := s.ask(ctx, request{Ask: &q})
+	a, _, err := s.do(ctx, nil, request{Ask: &q})
 	return a.Answer, err
 }
 
-// ask has a request answered by the child that waits for questions.
-func (s *Sandbox) ask(ctx context.Context, r request) (reply, error) {
+// do has a child reply to a request about a tree, and reports whether all of the tree could be read.
+func (s *Sandbox) do(ctx context.Context, tree fs.FS, r request) (a reply, whole bool, err error) {
 	s.init()
 	select {
-	case s.rules.turn <- struct{}{}:
-		defer func() { <-s.rules.turn }()
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
 	case <-ctx.Done():
-		return reply{}, context.Cause(ctx)
+		return reply{}, false, context.Cause(ctx)
 	}
-	c := s.rules.child
-	if c == nil || !s.rules.idle.Stop() {
-		var err error
+	c := s.take()
+	if c != nil {
+		a, whole, err = c.call(ctx, s.Limits, tree, r)
+	}
+	if harm, ok := errors.AsType[*harmError](err); c == nil || ok && harm.Memory {
 		if c, err = s.start(); err != nil {
-			return reply{}, err
+			return reply{}, false, err
 		}
+		a, whole, err = c.call(ctx, s.Limits, tree, r)
 	}
-	s.rules.child = nil
-	a, err := c.call(ctx, s.Limits, nil, r)
 	if err != nil || a.Last {
 		c.end()
-		return a, err
+		return a, whole, err
 	}
-	s.rules.child, s.rules.idle = c, time.AfterFunc(idleFor, c.end)
-	return a, nil
+	s.keep(c)
+	return a, whole, nil
 }
 
-// Close ends a child that waits.
-func (s *Sandbox) Close() {
-	s.init()
-	s.rules.turn <- struct{}{}
-	defer func() { <-s.rules.turn }()
-	if s.rules.child != nil && s.rules.idle.Stop() {
-		s.rules.child.end()
+// take returns the child that waits; nil: none does.
+func (s *Sandbox) take() *child {
+	w := &s.waiting
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	c := w.child
+	w.child = nil
+	if c == nil || !w.idle.Stop() {
+		return nil
 	}
-	s.rules.child = nil
+	return c
+}
+
+// keep makes a child wait, in place of one that waits already.
+func (s *Sandbox) keep(c *child) {
+	w := &s.waiting
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	if w.child != nil && w.idle.Stop() {
+		w.child.end()
+	}
+	w.child, w.idle = c, time.AfterFunc(idleFor, c.end)
+}
+
+// Close ends the child that waits.
+func (s *Sandbox) Close() {
+	if c := s.take(); c != nil {
+		c.end()
+	}
 }
 
 // harmOf is the finding of a tree that could not be tried, and whether it is to be remembered.
@@ -202,6 +211,7 @@ func harmOf(err error) (found diag.Finding, lasting bool) {
 // loadRequest has everything that a load depends on, beside the files.
 type loadRequest struct {
 	Commit     model.Commit
+	Tree       string
 	Secrets    *model.Secrets
 	Local      *model.LocalHost
 	Vars       map[string]string

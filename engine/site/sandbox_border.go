@@ -45,7 +45,7 @@ type reply struct {
 	Answer  policy.Answer             // of a question, or what the rules say of the site that was loaded
 	Error   string                    // why there is neither
 	Texts   map[string]model.Rendered `json:",omitempty"`
-	Last    bool                      // something in the child does not end, so it has to
+	Last    bool                      // the child is not to get another request
 }
 
 func writeDocument(w io.Writer, doc any) error {

@@ -24,18 +24,26 @@ const (
 	childStack = 64 << 20
 	childFiles = 32
 	sayEvery   = 20 * time.Millisecond
+
+	idleAfter = 5 * time.Second // without a request, the child returns the memory that it does not use
+
+	// childGarbage is the garbage, as a percentage of what is in use, at which a child collects it, within its limit
+	// of memory: it lives for a moment.
+	childGarbage = 400
 )
 
 // RunSandbox is the child of a Sandbox: it serves requests until its input ends. Kinds are those
 // that a site may declare.
 func RunSandbox(kinds model.Kinds, in io.Reader, out io.Writer) error {
 	debug.SetMaxStack(childStack)
+	debug.SetGCPercent(childGarbage)
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0) // the kernel takes this process before the agent
 	for resource, most := range map[int]uint64{syscall.RLIMIT_NOFILE: childFiles, syscall.RLIMIT_FSIZE: 0, syscall.RLIMIT_CORE: 0} {
 		_ = syscall.Setrlimit(resource, &syscall.Rlimit{Cur: most, Max: most}) // not every sandbox around this one permits it
 	}
 	b := &border{out: out, files: make(chan fileAnswer), requests: make(chan request)}
-	c := &childWork{border: b, kinds: kinds}
+	c := &childWork{border: b, loader: NewLoader(kinds)}
+	go policy.Compile(context.Background(), policy.Options{}) // the shipped rules, for the first tree
 	go c.say()
 	go c.work()
 	b.read(in) // its end ends the process, whatever is still evaluated
@@ -102,7 +110,7 @@ func (b *border) file(q fileRequest) (fileAnswer, error) {
 // childWork is the work of a child.
 type childWork struct {
 	*border
-	kinds     model.Kinds
+	loader    *Loader
 	rules     policy.Responder
 	mutex     sync.Mutex
 	positions []func() diag.Range // of the request under way
@@ -126,10 +134,13 @@ func (c *childWork) say() {
 
 // work replies to requests. If it cannot write, the parent is gone and the input ends too.
 func (c *childWork) work() {
+	idle := time.AfterFunc(idleAfter, debug.FreeOSMemory)
 	for r := range c.requests {
+		idle.Stop()
 		boundChild(r.Memory)
 		a := c.serve(r)
 		_ = c.write(message{Reply: &a})
+		idle.Reset(idleAfter)
 	}
 }
 
@@ -142,7 +153,8 @@ func (c *childWork) serve(r request) reply {
 	switch {
 	case r.Load != nil:
 		refused, rules := c.load(ctx, r, inSite, inRules)
-		return reply{Refused: refused, Answer: rules, Harmful: inRules.Stopped() && refused.HasErrors()}
+		bad := refused.HasErrors()
+		return reply{Refused: refused, Answer: rules, Harmful: inRules.Stopped() && bad, Last: bad || inRules.Stopped()}
 	case r.Ask != nil:
 		c.rules.Limit, c.rules.Memory = r.Rules.CPU, r.Rules.Memory
 		a, err := c.rules.Answer(ctx, *r.Ask)
@@ -161,15 +173,15 @@ func (c *childWork) serve(r request) reply {
 // more of it. Of any other it gives what the rules say of its site; the parent finds the rest itself.
 func (c *childWork) load(ctx context.Context, asked request, position *hcl.Position, inRules *policy.Position) (diag.List, policy.Answer) {
 	tree, r := &parentFiles{ask: c.file}, asked.Load
-	l := NewLoader(c.kinds)
+	l := c.loader
 	l.position, l.rules = position, asked.Rules
 	l.asks = func() { _ = c.write(message{Rules: true}) }
-	in := Input{Commit: r.Commit, Secrets: r.Secrets, Local: r.Local, Vars: r.Vars, Mode: r.Mode, Unattended: r.Unattended, Now: func() time.Time { return r.Now }}
+	in := Input{Commit: r.Commit, Tree: r.Tree, Secrets: r.Secrets, Local: r.Local, Vars: r.Vars, Mode: r.Mode, Unattended: r.Unattended, Now: func() time.Time { return r.Now }}
 	got := l.load(ctx, tree, in)
 	if found := slices.Concat(got.found, got.denied); found.HasErrors() || got.site == nil {
 		return found, policy.Answer{}
 	}
-	_, _ = needs(tree, hcl.Options{Kinds: c.kinds, Secrets: r.Secrets, Vars: r.Vars, Position: position})
+	_, _ = needs(l.files.Load, tree, hcl.Options{Kinds: l.kinds, Secrets: r.Secrets, Vars: r.Vars, Position: position})
 	site := withMode(got.site, in.Mode)
 	for name := range site.Hosts {
 		_, _ = site.Want(name)

@@ -62,15 +62,9 @@ func (c *child) end() {
 	})
 }
 
-// call sends a request, and serves the child files until it replies. After an error the child is of
-// no use any more. An error of type *harmError is the fault of what is evaluated.
-func (c *child) call(ctx context.Context, l limits, tree fs.FS, r request) (reply, error) {
-	answer, _, err := c.callOn(ctx, l, tree, r)
-	return answer, err
-}
-
-// callOn is call that also says whether all of the tree could be read.
-func (c *child) callOn(ctx context.Context, l limits, tree fs.FS, r request) (answer reply, whole bool, err error) {
+// call sends a request, and serves the child files until it replies; whole reports whether all of the tree could be
+// read. After an error the child is of no use any more. An error of type *harmError is the fault of what is evaluated.
+func (c *child) call(ctx context.Context, l limits, tree fs.FS, r request) (answer reply, whole bool, err error) {
 	w := &watch{pid: c.cmd.Process.Pid, limits: l, quit: make(chan struct{}), done: make(chan struct{})}
 	w.began, w.base = time.Now(), cpuOf(w.pid)
 	r.Rules = l.ofRules()
@@ -139,7 +133,7 @@ func (c *child) crashed(err error) error {
 	case strings.Contains(text, "stack overflow"), strings.Contains(text, "stack exceeds"):
 		return &harmError{Why: "it is nested too deeply", Lasting: true}
 	case strings.Contains(text, "out of memory"), strings.Contains(text, "cannot allocate memory"):
-		return &harmError{Why: "it takes too much memory", Lasting: true}
+		return &harmError{Why: "it takes too much memory", Lasting: true, Memory: true}
 	case c.cmd.ProcessState != nil && c.cmd.ProcessState.ExitCode() == 2:
 		first, _, _ := strings.Cut(text, "\n")
 		return &harmError{Why: "its evaluation crashes: " + first, Lasting: true}
@@ -254,7 +248,7 @@ func overCPU(limit time.Duration) *harmError {
 }
 
 func overMemory(limit int64) *harmError {
-	return &harmError{Why: fmt.Sprintf("it took more than %d MiB of memory", limit>>20), Lasting: true}
+	return &harmError{Why: fmt.Sprintf("it took more than %d MiB of memory", limit>>20), Lasting: true, Memory: true}
 }
 
 // cpuOf is the processor time that a process has used; 0 if that is not known.

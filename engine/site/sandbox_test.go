@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/pem"
+	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -35,7 +37,23 @@ import (
 const (
 	inChild = "evaluate-for-a-test"
 	inCrash = "crash-for-a-test"
+	inTwice = "fail-the-second-time-for-a-test"
 )
+
+// oneLoad ends the process at the second request to load a tree, as the runtime does when it gets no memory.
+type oneLoad struct {
+	io.Reader
+	loads int
+}
+
+func (o *oneLoad) Read(b []byte) (int, error) {
+	n, err := o.Reader.Read(b)
+	if o.loads += bytes.Count(b[:n], []byte(`"Load":`)); o.loads > 1 {
+		_, _ = os.Stderr.WriteString("fatal error: runtime: out of memory\n")
+		os.Exit(2)
+	}
+	return n, err
+}
 
 func overflow(n int) int { return overflow(n+1) + n } //nolint:staticcheck // it is to end so
 
@@ -44,11 +62,15 @@ func TestMain(m *testing.M) {
 		debug.SetMaxStack(1 << 20)
 		os.Exit(overflow(0))
 	}
-	if os.Args[len(os.Args)-1] == inChild {
+	if task := os.Args[len(os.Args)-1]; task == inChild || task == inTwice {
 		if len(os.Args) > 2 {
 			note(os.Args[1])
 		}
-		if err := RunSandbox(proxmox.Kinds(), os.Stdin, os.Stdout); err != nil {
+		in := io.Reader(os.Stdin)
+		if task == inTwice {
+			in = &oneLoad{Reader: in}
+		}
+		if err := RunSandbox(proxmox.Kinds(), in, os.Stdout); err != nil {
 			os.Exit(1)
 		}
 		os.Exit(0)
@@ -142,19 +164,39 @@ func TestS2ATreeIsTriedOnce(t *testing.T) {
 	require.True(t, d.Findings.HasErrors())
 }
 
-// The rules of a site are evaluated once while it is loaded: no second process evaluates them. Another load asks them again.
+// The rules of a site are evaluated once while it is loaded: no second process evaluates them. Another load asks them
+// again, in the process that waits.
 func TestS3TheRulesOfATreeAreEvaluatedOnce(t *testing.T) {
 	s := sandboxed(t)
 	starts := filepath.Join(t.TempDir(), "starts")
 	s.Command = []string{s.Command[0], s.Command[1], starts, inChild}
 	l := loaderIn(s)
 	tree := soundTree("policy/own.rego", "package homestak.site\nwarn contains \"own\" if input.site.name == \"home\"\n")
-	for _, want := range []string{".", ".."} {
+	for range 2 {
 		d := load(t, l, tree, "a")
 		require.Contains(t, d.Findings[len(d.Findings)-1].Summary, "own")
 		got, err := os.ReadFile(starts)
 		require.NoError(t, err)
-		require.Equal(t, want, string(got), "a byte for each process")
+		require.Equal(t, ".", string(got), "a byte for each process")
+	}
+}
+
+// A child waits for the next tree. If it lacks memory then, that may be due to the trees before, so another one tries the
+// tree. A child that refused a tree gets no other one.
+func TestS2AChildWithAPastIsNotTheJudgeOfMemory(t *testing.T) {
+	for _, c := range []struct{ task, want string }{{inChild, "..."}, {inTwice, "........"}} {
+		s := sandboxed(t)
+		starts := filepath.Join(t.TempDir(), "starts")
+		s.Command = []string{s.Command[0], s.Command[1], starts, c.task}
+		l := loaderIn(s)
+		for i, text := range []string{"", "a = 1", "a = 2", "a = none.x", "a = 3", "a = range(1, 2000000)", "a = 4", "a = 5"} {
+			d := load(t, l, soundTree("more.hcl", "locals {\n  "+text+"\n}\n"), fmt.Sprint(i))
+			bad := i == 3 || i == 5
+			require.Equal(t, bad, d.Findings.HasErrors(), "%s: %v", text, d.Findings)
+		}
+		got, err := os.ReadFile(starts)
+		require.NoError(t, err)
+		require.Equal(t, c.want, string(got), "a byte for each process of %s", c.task)
 	}
 }
 
