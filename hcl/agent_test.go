@@ -435,12 +435,12 @@ func TestN10R3TheReferenceListsTheSecrets(t *testing.T) {
 	require.True(t, found)
 	section, _, _ = strings.Cut(section, "\n# agent.hcl")
 	for _, name := range model.SecretSections() {
-		require.Contains(t, section, "| `"+name+"` | ")
+		require.Contains(t, section, "* `"+name+"`: ")
 	}
 	_, problems := hcl.ParseSecrets("s.yaml", []byte("auth:\n  x: \"\"\n"), nil)
 	require.Len(t, problems, 1)
 	key := strings.Repeat("ab", 32)
-	for _, line := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\| ").FindAllStringSubmatch(section, -1) {
+	for _, line := range regexp.MustCompile("(?m)^ *\\* `(\\w+)`: ").FindAllStringSubmatch(section, -1) {
 		if name := line[1]; !slices.Contains(model.SecretSections(), name) {
 			_, single := hcl.ParseSecrets("s.yaml", []byte("auth:\n  "+name+": \""+key+"\"\n"), nil)
 			_, several := hcl.ParseSecrets("s.yaml", []byte("auth:\n  "+name+":\n    web: \""+key+"\"\n"), nil)
@@ -448,7 +448,7 @@ func TestN10R3TheReferenceListsTheSecrets(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"site_token", "signing_key", "node_tokens", model.OwnershipKey, model.PreviousOwnershipKey, model.OwnershipKeys, model.PreviousOwnershipKeys} {
-		require.Contains(t, section, "| `"+name+"` | ")
+		require.Contains(t, section, "* `"+name+"`: ")
 	}
 
 	_, example, found := strings.Cut(section, "\n    api_tokens:")

@@ -20,8 +20,8 @@ func Reference(w io.Writer, kinds model.Kinds) error {
 	p := page{schemas: lang.Schemas{}, written: map[*lang.Schema]string{}, rows: map[string][]row{}}
 	p.printf("# Language reference\n\n")
 	p.printf("Generated from the code. [examples/site](../examples/site) shows how the blocks fit together.\n\n")
-	p.printf("An attribute without a type is a string. In a duration, d is 24 hours: 1d12h. A bool without a default is false. A block with a NAME may be there any number of times. ")
-	p.printf("Some brackets end with the [cost](changes.md#what-a-change-costs) of a change on a running guest, such as hot.\n\n")
+	p.printf("An attribute without a type is a string, or has the type of its default. In a duration, d is 24 hours: 1d12h. A bool without a default is false. A block with a NAME may be repeated. ")
+	p.printf("Some brackets end with the [cost](changes.md#what-a-change-costs) of a change on a running guest.\n\n")
 	types := lang.BlockTypes(kinds)
 	var links []string
 	for _, t := range types {
@@ -36,11 +36,11 @@ func Reference(w io.Writer, kinds model.Kinds) error {
 		case t.Kind != nil:
 			p.kind(t.Kind, t.Name)
 		case t.Name == "locals":
-			p.printf("## locals\n\n`locals { … }` – %s\n\n", t.Doc)
+			p.printf("## locals\n\n%s\n\n", t.Doc)
 		case t.Name == "variable":
 			p.variable(t.Doc)
 		case t.Name == "moved":
-			p.printf("## moved\n\n`moved { … }` – %s\n\n", t.Doc)
+			p.printf("## moved\n\n%s\n\n", t.Doc)
 			p.block(p.schemas.Of(t.Spec), t.Name, reflect.Value{}, false)
 		default:
 			p.title(t.Name, t.Doc)
@@ -68,7 +68,7 @@ type page struct {
 func (p *page) printf(format string, args ...any) { fmt.Fprintf(&p.out, format, args...) }
 
 func (p *page) title(name, doc string) {
-	p.printf("## %s\n\n`%s \"NAME\" { … }` – %s\n\n", name, name, doc)
+	p.printf("## %s\n\n`%s \"NAME\"`: %s\n\n", name, name, doc)
 }
 
 func (p *page) variable(doc string) {
@@ -84,7 +84,7 @@ func (p *page) variable(doc string) {
 func (p *page) kind(k *model.Kind, name string) {
 	doc := k.Doc
 	if k.Everywhere {
-		doc += " It is created on each host that needs it."
+		doc += " Created on each host that needs it."
 	}
 	p.title(name, doc)
 	p.block(p.schemas.Of(reflect.TypeOf(k.New()).Elem()), name, reflect.ValueOf(k.New()).Elem(), true)
@@ -92,33 +92,33 @@ func (p *page) kind(k *model.Kind, name string) {
 
 // node writes the attributes that all nodes share, then those of each type.
 func (p *page) node(kinds model.Kinds) {
-	p.title(lang.NodeBlock, "One node in a manifest, or several with count or for_each. All types have these attributes:")
+	p.title(lang.NodeBlock, "One node in a manifest, or several with count or for_each. Attributes of all types:")
 	p.list(lang.NodeBlock, append(rows(p.schemas.Of(reflect.TypeFor[model.Node]()), lang.NodeBlock, reflect.Value{}, false),
-		row{"`count`", " (number)", "Creates that many nodes, NAME-1, NAME-2 and so on; count.index counts from 0."},
+		row{"`count`", " (number)", "Creates that many nodes, NAME-1 and so on; count.index counts from 0."},
 		row{"`for_each`", " (map or list(string))", "Creates a node for each key, NAME-KEY, with its each.key and each.value."}))
 	p.inner(p.schemas.Of(reflect.TypeFor[model.Node]()), lang.NodeBlock, reflect.Value{}, "node", false)
 	for _, k := range kinds.Block(lang.NodeBlock) {
-		p.printf("### %s\n\nA node with `type = %q` – %s\n\n", k.Name, k.Name, k.Doc)
-		p.block(p.schemas.Of(reflect.TypeOf(k.New()).Elem()), k.Name, reflect.ValueOf(k.New()).Elem(), true)
+		s := p.schemas.Of(reflect.TypeOf(k.New()).Elem())
+		p.printf("### %s\n\n`type = %q`%s: %s\n\n", k.Name, k.Name, p.as(s), k.Doc)
+		p.block(s, k.Name, reflect.ValueOf(k.New()).Elem(), true)
 		p.first = cmp.Or(p.first, k.Name)
 	}
 	p.first = ""
 }
 
-// again writes where the list of a block is if the page has it already, such as that of a VM for the type pve.
-func (p *page) again(s *lang.Schema, name string) bool {
-	first, found := p.written[s]
-	if found {
-		p.printf("Its attributes are those of %s.\n\n", first)
+// as says where the list of a block is if the page has it already, such as that of a VM for the type pve.
+func (p *page) as(s *lang.Schema) string {
+	if first, found := p.written[s]; found {
+		return ", as " + first
 	}
-	p.written[s] = cmp.Or(first, name)
-	return found
+	return ""
 }
 
 func (p *page) block(s *lang.Schema, rule string, defaults reflect.Value, costs bool) {
-	if p.again(s, "`"+rule+"`") {
+	if p.as(s) != "" {
 		return
 	}
+	p.written[s] = "`" + rule + "`"
 	p.list(rule, rows(s, rule, defaults, costs))
 	p.inner(s, rule, defaults, rule, costs)
 }
@@ -130,10 +130,12 @@ func (p *page) inner(s *lang.Schema, rule string, defaults reflect.Value, way st
 		if f.Schema.Label >= 0 {
 			label = ` "NAME"`
 		}
-		p.printf("**`%s`** in %s: %s\n\n", f.Name+label+" { … }", way, f.Doc)
-		if p.again(f.Schema, "`"+f.Name+"` in "+way) {
+		as := p.as(f.Schema)
+		p.printf("**`%s`** in %s%s: %s\n\n", f.Name+label, way, as, f.Doc)
+		if as != "" {
 			continue
 		}
+		p.written[f.Schema] = "in " + way
 		var inner reflect.Value
 		if defaults.IsValid() && !f.Many && !defaults.Field(f.Index).IsNil() {
 			inner = defaults.Field(f.Index).Elem()
@@ -147,31 +149,42 @@ func (p *page) inner(s *lang.Schema, rule string, defaults reflect.Value, way st
 type row [3]string
 
 // list writes the attributes of a block, in one line those with the same text. Those that the same block of the first type of
-// node has too are only named.
+// node has too are only named, with their brackets if these differ.
 func (p *page) list(rule string, rows []row) {
 	p.rows[rule] = rows
-	if p.first != "" {
-		kind, rest, _ := strings.Cut(rule, ".")
+	if kind, rest, _ := strings.Cut(rule, "."); p.first != "" && kind != p.first {
 		first := strings.TrimSuffix(p.first+"."+rest, ".")
-		var same []string
+		var same, other []string
 		rows = slices.DeleteFunc(slices.Clone(rows), func(r row) bool {
-			is := kind != p.first && slices.Contains(p.rows[first], r)
-			if is {
+			i := slices.IndexFunc(p.rows[first], func(f row) bool { return f[0] == r[0] && f[2] == r[2] && (f[1] == r[1] || r[1] != "") })
+			switch {
+			case i < 0:
+				return false
+			case p.rows[first][i] == r:
 				same = append(same, r[0])
+			default:
+				other = append(other, r[0]+r[1])
 			}
-			return is
+			return true
 		})
 		if len(same) > 0 {
-			p.printf("As in `%s`: %s. Besides:\n\n", first, strings.Join(same, ", "))
+			p.printf("As in `%s`: %s.", first, strings.Join(same, ", "))
+			if len(other) > 0 {
+				p.printf(" At another cost: %s.", strings.Join(other, ", "))
+			}
+			p.printf(" Besides:\n\n")
 		}
 	}
-	rows = slices.Clone(rows)
 	for i, r := range rows {
-		if i+1 < len(rows) && rows[i+1][1] == r[1] && rows[i+1][2] == r[2] {
-			rows[i+1][0] = r[0] + ", " + rows[i+1][0]
-			continue
+		if i == 0 || rows[i-1][2] != r[2] {
+			p.printf("* ")
 		}
-		p.printf("* %s%s: %s\n", r[0], r[1], r[2])
+		p.printf("%s%s", r[0], r[1])
+		if i+1 < len(rows) && rows[i+1][2] == r[2] {
+			p.printf(", ")
+		} else {
+			p.printf(": %s\n", r[2])
+		}
 	}
 	if len(rows) > 0 {
 		p.printf("\n")
@@ -181,19 +194,19 @@ func (p *page) list(rule string, rows []row) {
 // rows returns the attributes of a block.
 func rows(s *lang.Schema, rule string, defaults reflect.Value, costs bool) (out []row) {
 	for _, f := range s.Attrs {
-		doc := f.Doc
-		if f.Secret {
-			doc += " A secret."
-		}
 		var terms []string
-		if kind := typeName(f, rule); kind != "string" {
+		kind, def := typeName(f, rule), defaultOf(f, rule, defaults)
+		if kind != "string" && (def == "" || kind == "duration") {
 			terms = append(terms, kind)
+		}
+		if f.Secret {
+			terms = append(terms, "secret")
 		}
 		if !f.Optional {
 			terms = append(terms, "required")
 		}
-		if d := defaultOf(f, rule, defaults); d != "" {
-			terms = append(terms, "default "+d)
+		if def != "" {
+			terms = append(terms, "default "+def)
 		}
 		if costs && f.Compared {
 			terms = append(terms, string(f.Cost))
@@ -202,7 +215,7 @@ func rows(s *lang.Schema, rule string, defaults reflect.Value, costs bool) (out 
 		if len(terms) > 0 {
 			in = " (" + strings.Join(terms, ", ") + ")"
 		}
-		out = append(out, row{"`" + f.Name + "`", in, doc})
+		out = append(out, row{"`" + f.Name + "`", in, f.Doc})
 	}
 	return out
 }
@@ -272,11 +285,11 @@ func typeName(f model.Field, rule string) string {
 
 // agent documents agent.hcl, which is a file of each machine, not of the site.
 func (p *page) agent() {
-	p.printf("\n# agent.hcl\n\nThe configuration of an agent, on the machine that runs it. ")
+	p.printf("\n# agent.hcl\n\nThe configuration of an agent, on its machine. ")
 	p.printf("Every attribute is optional. A flag of `agent` overrides the environment, which overrides the file: the variable of ")
 	p.printf("`repository.auth.token_file` is `HOMESTAK_REPOSITORY_AUTH_TOKEN_FILE`, and so on. ")
 	p.printf("`homestak-gitops agent --print-config` shows the values in effect and their sources. ")
-	p.printf("A path without a leading slash is relative to the folder of this file. The file has no references and no functions.\n\n")
+	p.printf("A relative path is below the folder of this file. There are no references and no functions.\n\n")
 	file := p.schemas.Of(reflect.TypeFor[model.AgentFile]())
 	p.list(agentRule, rows(file, agentRule, reflect.Value{}, false))
 	p.inner(file, agentRule, reflect.Value{}, "agent.hcl", false)
@@ -286,7 +299,7 @@ func (p *page) functions() {
 	table := lang.Functions()
 	names := append(slices.Sorted(maps.Keys(table)), "file", "templatefile")
 	slices.Sort(names)
-	p.printf("## Functions\n\nNone of them reads a clock, the environment or the network; `file` and `templatefile` read files of the site.\n\n")
+	p.printf("## Functions\n\nNone reads a clock, the environment or the network; `file` and `templatefile` read files of the site.\n\n")
 	p.printf("`%s`\n", strings.Join(names, "`, `"))
 }
 
@@ -296,17 +309,14 @@ func (p *page) secrets() {
 ## Secrets
 
 ` + "`secrets.yaml`" + ` beside ` + "`site.hcl`" + `, which git must not track, or [` + "`secrets.sops.yaml`" + `](howto/secrets-in-git.md), or the file of --secrets or of
-` + "`secrets_file`" + ` of an agent: YAML with these sections. Each is a map from names to strings, and a file of the site uses one as
-secret.SECTION.NAME, or as secret.SECTION["NAME"], which takes every name.
+` + "`secrets_file`" + ` of an agent: YAML with these sections. Each maps names to strings. Files of the site use them as secret.SECTION.NAME, or as
+secret.SECTION["NAME"], which takes every name.
 
-| section | |
-|---|---|
 `)
-	p.names(secretSections())
-	p.printf("\n| name in `auth` | |\n|---|---|\n")
-	p.names(authKeys())
+	p.names("", secretSections())
+	p.names("  ", authKeys())
 	p.printf(`
-An example, and a host whose guests are entered with the private key in it:
+An example:
 
     api_tokens:
       father: "homestak@pve!gitops=00000000-0000-0000-0000-000000000000"
@@ -331,8 +341,8 @@ An example, and a host whose guests are entered with the private key in it:
 `)
 }
 
-func (p *page) names(all []named) {
+func (p *page) names(indent string, all []named) {
 	for _, n := range all {
-		p.printf("| `%s` | %s |\n", n.name, n.doc)
+		p.printf("%s* `%s`: %s\n", indent, n.name, n.doc)
 	}
 }

@@ -80,22 +80,22 @@ type named struct{ name, doc string }
 // secretSections describes model.SecretSections.
 func secretSections() []named {
 	return []named{
-		{"api_tokens", "API tokens by host, `user@realm!name=SECRET` as `pveum user token add` prints them. A host block uses the one of its name unless it has `api_token`."},
-		{"passwords", "Anything else that is secret, by a name that you choose: `secret.passwords.NAME`."},
-		{"ssh_keys", "Public keys of people, by a name that you choose, usually `USER@MACHINE`: the one line of the `.pub` file. They log in to every guest, unless a user of a spec names others. A private key may be here too, in several lines, for `key` in `ssh` of a host: it logs in to hosts and guests, and is given to no guest."},
-		{"auth", "Tokens by which nodes fetch their specs, and the keys that prove which guests are the site's. It has fixed names:"},
+		{"api_tokens", "API tokens by host, `user@realm!name=SECRET`. A host uses the one of its name unless it has `api_token`."},
+		{"passwords", "Any other secrets."},
+		{"ssh_keys", "Public keys, usually by `USER@MACHINE`: the line of the `.pub` file. They log in to every guest, unless a user of a spec names others. Also private keys, such as for `key` in `ssh` of a host, which are given to no guest."},
+		{"auth", "Tokens of nodes, and the keys that prove which guests are the site's, by fixed names:"},
 	}
 }
 
 // authKeys are the names that section auth may have.
 func authKeys() []named {
 	return []named{
-		{siteToken, "Token that all nodes share, for postures with the method `site_token`."},
-		{lang.NodeTokens, "Map of tokens by node, for postures with the method `node_token`."},
-		{signingKey, "Key of the predecessor, so that tokens that it signed are accepted."},
-		{model.OwnershipKey, "Key that signs the ownership tags of guests; 64 hexadecimal digits. `init` makes one. No file of the site can use it."},
+		{siteToken, "Token of all nodes, for postures with the method `site_token`."},
+		{lang.NodeTokens, "Tokens by node, for the method `node_token`."},
+		{signingKey, "Key of the predecessor, whose tokens are then accepted."},
+		{model.OwnershipKey, "Key that signs the ownership tags of guests: 64 hexadecimal digits, which `init` makes. No file of the site can use it."},
 		{model.PreviousOwnershipKey, "The one before, while it is replaced."},
-		{model.OwnershipKeys, "Map of derived keys by host, in place of the key of the site: `token ownership HOST` prints them."},
+		{model.OwnershipKeys, "Derived keys by host, in place of the site's: `token ownership HOST` prints them."},
 		{model.PreviousOwnershipKeys, "The same, derived from the one before."},
 	}
 }

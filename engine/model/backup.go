@@ -14,15 +14,15 @@ import (
 
 // Backup is what a node, a manifest or the site declares about backups. The nearest block counts, as a whole.
 type Backup struct {
-	Enabled     *bool             `hcl:"enabled,optional" doc:"false: not backed up, although the manifest or the site says so."`
-	Schedule    string            `hcl:"schedule,optional" doc:"Calendar event of Proxmox VE, such as \"02:30\" or \"sat 04:00\", by the clock of the host. Required unless enabled is false."`
-	Storage     string            `hcl:"storage,optional" doc:"Storage of the backups; that of storage { backups } of the host unless set."`
-	Keep        map[string]string `hcl:"keep,optional" doc:"How many stay, such as { daily = 7, weekly = 4 }: last, hourly, daily, weekly, monthly, yearly, all; as the storage says unless set."`
-	Mode        string            `hcl:"mode,optional" doc:"snapshot (unless set), suspend or stop."`
-	MaxAge      time.Duration     `hcl:"max_age,optional" doc:"Age from which the newest backup is reported as stale, such as \"26h\"; never unless set."`
-	Verify      string            `hcl:"verify,optional" doc:"restore: the agent restores the newest backup into another VMID, boots it without network cards, and destroys it. Needs window."`
-	VerifyEvery time.Duration     `hcl:"verify_every,optional" doc:"Time from one successful verification to the next; 720h unless set."`
-	Window      string            `hcl:"window,optional" doc:"Time of day in which a verification begins, such as 03:00-05:00, in the time zone of the site."`
+	Enabled     *bool             `hcl:"enabled,optional" doc:"false: not backed up, whatever manifest and site declare."`
+	Schedule    string            `hcl:"schedule,optional" doc:"Calendar event of Proxmox VE, such as \"sat 04:00\", in the host's time. Required unless enabled is false."`
+	Storage     string            `hcl:"storage,optional" doc:"Storage of the backups (default: backups in storage of the host)."`
+	Keep        map[string]string `hcl:"keep,optional" doc:"How many stay, such as { daily = 7, weekly = 4 }; also last, hourly, monthly, yearly, all (default: as the storage says)."`
+	Mode        string            `hcl:"mode,optional" doc:"snapshot (default), suspend or stop."`
+	MaxAge      time.Duration     `hcl:"max_age,optional" doc:"Age from which the newest backup is reported as stale, such as \"26h\" (default: never)."`
+	Verify      string            `hcl:"verify,optional" doc:"restore: the newest backup is restored into another VMID, booted without network cards, and destroyed. Needs window."`
+	VerifyEvery time.Duration     `hcl:"verify_every,optional" doc:"Time between successful verifications (default: 720h)."`
+	Window      string            `hcl:"window,optional" doc:"When verifications begin, such as 03:00-05:00, in the site's time zone."`
 
 	Ranges []AttrRange // of its attributes, as backup.schedule, and of the block
 

@@ -18,15 +18,15 @@ import (
 // and Command is set. Package engine/health tries it.
 type Check struct {
 	Name     string        `hcl:"name,label"`
-	HTTP     string        `hcl:"http,optional" doc:"URL that must answer a GET with a status from 200 to 299. Without a host (:8080/health, https://:8443/), or with localhost, it is the guest's own address, whose certificate is not verified."`
+	HTTP     string        `hcl:"http,optional" doc:"URL that must answer a GET with a status from 200 to 299. Without a host (:8080/health, https://:8443/), or with localhost, it is the guest's, and its certificate is not verified."`
 	TCP      string        `hcl:"tcp,optional" doc:"Port of the guest, or address:port, that must accept a connection."`
-	SSH      bool          `hcl:"ssh,optional" doc:"An SSH server must answer on port 22. It must accept vm_user if the guest has the public half of the key in ssh of the host."`
+	SSH      bool          `hcl:"ssh,optional" doc:"An SSH server must answer on port 22, and accept vm_user if the guest has the public half of the key in ssh of the host."`
 	Agent    bool          `hcl:"agent,optional" doc:"The guest agent must answer; not for containers."`
-	Command  string        `hcl:"command,optional" doc:"Command for /bin/sh that must exit 0; the guest agent runs it as root, perhaps more than once. Not for containers. On a host, its agent runs it with its own rights."`
+	Command  string        `hcl:"command,optional" doc:"Command for /bin/sh that must exit 0. The guest agent runs it as root, perhaps more than once; not for containers. On a host, its agent runs it as its user."`
 	Timeout  time.Duration `hcl:"timeout,optional" doc:"Time limit."`
-	Interval time.Duration `hcl:"interval,optional" doc:"Pause between two tries."`
+	Interval time.Duration `hcl:"interval,optional" doc:"Pause between tries."`
 	Expect   string        `hcl:"expect,optional" doc:"http: a status of three digits, or text in the body; tcp: text that the server sends first; command: text in the output."`
-	Every    string        `hcl:"every,optional" doc:"Time between two runs by the agent while nothing changes; 1m unless set, at least 10s, off for none."`
+	Every    string        `hcl:"every,optional" doc:"Time between runs by the agent, at least 10s (default: 1m), or off."`
 
 	Report    bool       // the node itself has to report that it is ready; no block says so
 	At        diag.Range // of the block

@@ -9,7 +9,7 @@ import (
 // Pack switches a shipped pack of rules on.
 type Pack struct {
 	Name     string            `hcl:"name,label"`
-	Rules    []string          `hcl:"rules,optional" doc:"Names of those of its rules that count; unless set, all do."`
+	Rules    []string          `hcl:"rules,optional" doc:"Those of its rules that count (default: all)."`
 	Settings map[string]string `hcl:"settings,optional" doc:"Values that its rules use."`
 
 	At diag.Range
@@ -21,11 +21,11 @@ const RuleSkipped = "life/skipped"
 // Waiver permits what one rule denies, for one node and until a day.
 type Waiver struct {
 	Name    string `hcl:"name,label"`
-	Rule    string `hcl:"rule" doc:"Name of the rule, as its finding shows it."`
-	Node    string `hcl:"node" doc:"Name of the node, or of the image, posture or other object that the finding is about."`
-	Reason  string `hcl:"reason" doc:"Why it is permitted; shown wherever the waiver is used."`
+	Rule    string `hcl:"rule" doc:"The rule, as its finding shows it."`
+	Node    string `hcl:"node" doc:"Node, image, posture or other object that the finding names."`
+	Reason  string `hcl:"reason" doc:"Why it is permitted; shown wherever it is used."`
 	Owner   string `hcl:"owner" doc:"Who answers for it."`
-	Expires string `hcl:"expires" quoted:"true" doc:"Last day on which it counts, such as 2027-03-31, in UTC. After that the rule refuses again."`
+	Expires string `hcl:"expires" quoted:"true" doc:"Last day on which it counts, such as 2027-03-31, in UTC."`
 
 	At diag.Range
 }

@@ -14,13 +14,13 @@ import (
 // Job is a command that nodes run on a schedule, or once.
 type Job struct {
 	Name        string        `hcl:"name,label"`
-	Nodes       []string      `hcl:"nodes" doc:"Nodes that run it, and hosts: node.NAME is all instances of a node with count or for_each."`
-	Command     []string      `hcl:"command" doc:"Program and arguments; no shell comes in between. It runs as root, on a host as the user of its agent."`
-	Schedule    string        `hcl:"schedule,optional" doc:"When it runs: \"every 15m\", or five fields as of cron, such as \"30 3 * * 1-5\", in the time zone of the site. After an outage it runs once."`
-	Once        string        `hcl:"once,optional" doc:"In place of schedule: an ID such as \"2026-11-27-rotate\". Each node runs it once, and never again under this ID."`
-	Timeout     time.Duration `hcl:"timeout,optional" doc:"How long it may run on a node."`
+	Nodes       []string      `hcl:"nodes" doc:"Nodes and hosts that run it; node.NAME is all instances of count or for_each."`
+	Command     []string      `hcl:"command" doc:"Program and arguments, without a shell. It runs as root, on a host as the user of its agent."`
+	Schedule    string        `hcl:"schedule,optional" doc:"When it runs: \"every 15m\", or five fields of cron, such as \"30 3 * * 1-5\", in the site's time zone. After an outage it runs once."`
+	Once        string        `hcl:"once,optional" doc:"In place of schedule: an ID such as \"2026-11-27-rotate\", under which each node runs it once."`
+	Timeout     time.Duration `hcl:"timeout,optional" doc:"Time limit on a node."`
 	OnFailure   string        `hcl:"on_failure,optional" doc:"continue, or stop: nodes that have not begun do not run it."`
-	Concurrency int           `hcl:"concurrency,optional" doc:"On how many nodes of a host it runs at once."`
+	Concurrency int           `hcl:"concurrency,optional" doc:"Nodes of a host that run it at once."`
 
 	At diag.Range
 }

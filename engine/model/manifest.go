@@ -18,12 +18,12 @@ type Manifest struct {
 	OnError     string     `hcl:"on_error,optional" doc:"stop, rollback or continue when a step goes wrong."`
 	Execution   *execution `hcl:"execution,block" doc:"How nodes are configured unless they say otherwise."`
 	Settings    *Settings  `hcl:"settings,block" doc:"Time limits, and settings of test."`
-	Owner       string     `hcl:"owner,optional" doc:"For nodes that have none."`
-	Purpose     string     `hcl:"purpose,optional" doc:"For nodes that have none."`
-	Services    []string   `hcl:"services,optional" doc:"For nodes that have none."`
-	Stacks      []string   `hcl:"stacks,optional" doc:"For nodes that have none."`
-	ReviewBy    string     `hcl:"review_by,optional" quoted:"true" doc:"For nodes that have none."`
-	StorageTier string     `hcl:"storage_tier,optional" doc:"For nodes that have none."`
+	Owner       string     `hcl:"owner,optional" doc:"Default for its nodes."`
+	Purpose     string     `hcl:"purpose,optional" doc:"Default for its nodes."`
+	Services    []string   `hcl:"services,optional" doc:"Default for its nodes."`
+	Stacks      []string   `hcl:"stacks,optional" doc:"Default for its nodes."`
+	ReviewBy    string     `hcl:"review_by,optional" quoted:"true" doc:"Default for its nodes."`
+	StorageTier string     `hcl:"storage_tier,optional" doc:"Default for its nodes."`
 	Backup      *Backup    `hcl:"backup,block" doc:"Backups of its nodes that declare none."`
 
 	At    diag.Range
@@ -33,15 +33,15 @@ type Manifest struct {
 // execution is the mode of nodes: push or pull.
 type execution struct {
 	DefaultMode string `hcl:"default_mode,optional" doc:"push or pull."`
-	Config      string `hcl:"config,optional" doc:"push or pull: how specs are applied; default_mode unless set."`
-	Run         string `hcl:"run,optional" doc:"push or pull: how commands reach the nodes; default_mode unless set."`
+	Config      string `hcl:"config,optional" doc:"push or pull: how specs are applied (default: default_mode)."`
+	Run         string `hcl:"run,optional" doc:"push or pull: how commands reach the nodes (default: default_mode)."`
 }
 
 // Settings are waits and what test does.
 type Settings struct {
-	VerifySSH        *bool         `hcl:"verify_ssh,optional" doc:"test also makes the check ssh = true of every node that accepts the private key in ssh of the host."`
+	VerifySSH        *bool         `hcl:"verify_ssh,optional" doc:"test also checks SSH of every node that accepts the private key in ssh of the host."`
 	CleanupOnFailure *bool         `hcl:"cleanup_on_failure,optional" doc:"test destroys what it created also when it fails."`
-	Timeout          time.Duration `hcl:"timeout,optional" doc:"How long one step may take, beside its checks."`
+	Timeout          time.Duration `hcl:"timeout,optional" doc:"Time limit of a step, without its checks."`
 }
 
 // Node is one instance of a node block, with the fields of all node types. Resource.Spec has those of its type.
@@ -50,27 +50,27 @@ type Node struct {
 	Block     string     // of the block: worker
 	Type      string     `hcl:"type" doc:"vm, ct or pve."`
 	Spec      string     `hcl:"spec,optional" ref:"spec" doc:"What the node should become."`
-	Parent    string     `hcl:"parent,optional" doc:"The pve node it lives on; the manifest's host unless set."`
+	Parent    string     `hcl:"parent,optional" doc:"The pve node it lives on (default: the manifest's host)."`
 	DependsOn []string   `hcl:"depends_on,optional" doc:"Nodes that must exist first and go later."`
-	VMID      int        `hcl:"vmid,optional" doc:"VMID; chosen from the site's range unless set."`
-	Adopt     string     `hcl:"adopt,optional" doc:"Identity of a guest that exists and becomes this node, unchanged: the SMBIOS UUID of a VM, the MAC address of a container's first nic. Requires vmid. Devices are named by their slots, such as disk \"scsi1\" and nic \"net0\"; root is the disk that it boots from. Without an image or template it cannot be replaced."`
-	VMIDRange string     `hcl:"vmid_range,optional" doc:"Name of the range that the VMID is chosen from."`
-	Nodes     []string   `hcl:"nodes,optional" doc:"PVE nodes of the host where it may live; all that the host lists unless set."`
-	Spread    string     `hcl:"spread,optional" doc:"A word. Guests with the same one are created on different PVE nodes, as far as these have room."`
-	Together  string     `hcl:"together,optional" doc:"A word. Guests with the same one are created on one PVE node."`
+	VMID      int        `hcl:"vmid,optional" doc:"VMID (default: chosen from vmid_range)."`
+	Adopt     string     `hcl:"adopt,optional" doc:"Identity of an existing guest that becomes this node, unchanged: SMBIOS UUID of a VM, MAC address of a container's first nic. Requires vmid. Devices have the names of their slots, such as disk \"scsi1\" and nic \"net0\"; root is the boot disk. Without image or template it cannot be replaced."`
+	VMIDRange string     `hcl:"vmid_range,optional" doc:"Range that the VMID is chosen from."`
+	Nodes     []string   `hcl:"nodes,optional" doc:"PVE nodes of the host where it may live (default: all)."`
+	Spread    string     `hcl:"spread,optional" doc:"A word: guests with the same one are created on different PVE nodes, as far as these have room."`
+	Together  string     `hcl:"together,optional" doc:"A word: guests with the same one are created on one PVE node."`
 	Execution *nodeMode  `hcl:"execution,block" doc:"Overrides the manifest's mode."`
 	Decomm    *Decomm    `hcl:"decommission,block" doc:"What happens before it is destroyed."`
-	Backup    *Backup    `hcl:"backup,block" doc:"Its backups, in place of those that the manifest or the site declares."`
+	Backup    *Backup    `hcl:"backup,block" doc:"Its backups, in place of the manifest's or site's."`
 	Orphan    string     `hcl:"orphan,optional" doc:"refuse, destroy or abandon its children when it leaves."`
 	Drift     string     `hcl:"drift,optional" doc:"revert or report changes made by hand."`
-	Planned   bool       `hcl:"planned,optional" doc:"Nothing is created. Its VMID, address and name are reserved: no other node may have them."`
-	Role      string     `hcl:"role,optional" doc:"Its role; for policies and outputs."`
-	Owner     string     `hcl:"owner,optional" doc:"Its owner, for policies and outputs; the manifest's or site's unless set."`
-	Purpose   string     `hcl:"purpose,optional" doc:"Its purpose, for policies and outputs; the manifest's or site's unless set."`
-	Services  []string   `hcl:"services,optional" doc:"The services that it offers, in words, for policies and outputs; the manifest's or site's unless set."`
-	Stacks    []string   `hcl:"stacks,optional" doc:"The stacks that run on it, such as compose projects, for policies and outputs; the manifest's or site's unless set."`
-	ReviewBy  string     `hcl:"review_by,optional" quoted:"true" doc:"Date, such as 2027-03-31, by which its owner reviews what the files say of it; the manifest's or site's unless set. After it, status, doctor and metrics report the node."`
-	Tier      string     `hcl:"storage_tier,optional" doc:"The kind of storage that it needs, in a word, for policies; the manifest's or site's unless set."`
+	Planned   bool       `hcl:"planned,optional" doc:"Nothing is created; its VMID, address and name are reserved."`
+	Role      string     `hcl:"role,optional" doc:"For policies and outputs."`
+	Owner     string     `hcl:"owner,optional" doc:"For policies and outputs."`
+	Purpose   string     `hcl:"purpose,optional" doc:"For policies and outputs."`
+	Services  []string   `hcl:"services,optional" doc:"Services that it offers, in words, for policies and outputs."`
+	Stacks    []string   `hcl:"stacks,optional" doc:"What runs on it, such as compose projects, for policies and outputs."`
+	ReviewBy  string     `hcl:"review_by,optional" quoted:"true" doc:"Date, such as 2027-03-31, by which its owner reviews its files. After it, status, doctor and metrics report the node."`
+	Tier      string     `hcl:"storage_tier,optional" doc:"Kind of storage that it needs, in a word, for policies."`
 	Checks    []Check    `hcl:"check,block" doc:"A health check."`
 	Resource  *Resource  // Spec holds the kind's struct as declared, not yet resolved
 	Manifest  *Manifest  // the deployment it belongs to
@@ -109,8 +109,8 @@ const (
 // nodeMode overrides the manifest's mode for one node.
 type nodeMode struct {
 	Mode   string `hcl:"mode,optional" doc:"push or pull."`
-	Config string `hcl:"config,optional" doc:"push or pull: how the spec is applied; mode unless set."`
-	Run    string `hcl:"run,optional" doc:"push or pull: how commands and jobs reach the node; mode unless set."`
+	Config string `hcl:"config,optional" doc:"push or pull: how the spec is applied (default: mode)."`
+	Run    string `hcl:"run,optional" doc:"push or pull: how commands and jobs reach the node (default: mode)."`
 }
 
 // SetModes sets the mode of each phase: by the node's own block, and then by that of its manifest, nil for none. In a block, the
@@ -133,13 +133,13 @@ func (n *Node) TakesCommands() bool { return cmp.Or(n.Commands, n.Mode) == ModeP
 // Decomm is the condition for destroying a node.
 type Decomm struct {
 	Policy string   `hcl:"policy,optional" doc:"allow_immediate_destroy, requires_final_backup or requires_migration_first."`
-	Verify string   `hcl:"verify,optional" doc:"restore: the final backup is restored and booted before the guest is destroyed. Needs policy requires_final_backup."`
-	Before []string `hcl:"before_destroy,optional" doc:"Shell scripts that the guest agent runs as root before the guest is stopped, in this order; one that fails keeps the guest. They may run again. A VM that is off runs none."`
+	Verify string   `hcl:"verify,optional" doc:"restore: the final backup is restored and booted first. Needs policy requires_final_backup."`
+	Before []string `hcl:"before_destroy,optional" doc:"Shell scripts that the guest agent runs as root, in this order, before the stop. One that fails keeps the guest. They may run again; a VM that is off runs none."`
 }
 
 // HyperDecl declares what the children of a pve node find there.
 type HyperDecl struct {
-	Node    string `hcl:"node,optional" doc:"PVE node name; the node's name unless set."`
+	Node    string `hcl:"node,optional" doc:"PVE node name (default: the node's name)."`
 	Storage string `hcl:"storage,optional" doc:"Storage of the children's disks."`
 	Bridge  string `hcl:"bridge,optional" doc:"Bridge of the children."`
 }

@@ -14,14 +14,14 @@ type Notify struct {
 	To     string        `hcl:"to" doc:"URL to send to, of ntfy with the topic; matrix: ID of the room; smtp: addresses, separated by commas; statuses: URL of the repository for browsers. May be a secret, and must be one for slack."`
 	Secret string        `hcl:"secret,optional" secret:"true" doc:"webhook: key that signs; smtp: password; else a token, or USER:PASSWORD for ntfy and alertmanager."`
 	Server string        `hcl:"server,optional" doc:"matrix: URL of the homeserver; smtp: smtp://HOST:PORT for STARTTLS, or smtps://HOST:PORT."`
-	User   string        `hcl:"user,optional" doc:"smtp: user of the password; that of from unless set."`
+	User   string        `hcl:"user,optional" doc:"smtp: user of the password (default: from)."`
 	From   string        `hcl:"from,optional" doc:"smtp: address of the sender."`
-	CA     string        `hcl:"ca,optional" doc:"File of the site with the CA certificate (PEM) of the server; those of the system unless set."`
-	On     []string      `hcl:"on,optional" doc:"Conditions: failed, drift, refused and expiring, and recovered for a message when each ends; all unless set."`
-	Hosts  []string      `hcl:"hosts,optional" doc:"Hosts and nodes of type pve that count; all unless set."`
+	CA     string        `hcl:"ca,optional" doc:"File of the site with the server's CA certificate (PEM; default: the system's)."`
+	On     []string      `hcl:"on,optional" doc:"Conditions: failed, drift, refused, expiring, and recovered for a message when each ends (default: all)."`
+	Hosts  []string      `hcl:"hosts,optional" doc:"Hosts and pve nodes that count (default: all)."`
 	After  int           `hcl:"after,optional" doc:"Consecutive passes with a condition before it is sent; for hosts below, reports count."`
-	Remind time.Duration `hcl:"remind,optional" doc:"Time between reminders while a condition lasts; none unless set."`
-	Flap   time.Duration `hcl:"flap,optional" doc:"A condition that recurs within this time is sent once more, and then recovers only after staying away for that long."`
+	Remind time.Duration `hcl:"remind,optional" doc:"Time between reminders while a condition lasts (default: none)."`
+	Flap   time.Duration `hcl:"flap,optional" doc:"A condition that recurs within this time is sent once more, and recovers only after that long without it."`
 
 	At      diag.Range
 	Missing []string // secrets whose value is not known here

@@ -12,9 +12,9 @@ import (
 // Output is a text that is rendered from the site and from what is observed, for readers other than this program.
 type Output struct {
 	Name       string            `hcl:"name,label"`
-	Template   string            `hcl:"template" doc:"Template in the language of HCL, such as file(\"outputs/hosts.tmpl\"). It sees nodes, hosts and site; [outputs.md](outputs.md) lists their attributes. In a text in quotes write $${ for ${."`
-	To         string            `hcl:"to,optional" doc:"Where the agent writes it: a path below outputs of its data folder, or an absolute one in a folder that output_folders of agent.hcl permits. Unless set, only homestak-gitops output prints it."`
-	Host       string            `hcl:"host,optional" ref:"host" doc:"Host whose agent writes it; unless set, the agent of every host without a parent."`
+	Template   string            `hcl:"template" doc:"HCL template, such as file(\"outputs/hosts.tmpl\"), with the values in [outputs.md](outputs.md). In quotes, write $${ for ${."`
+	To         string            `hcl:"to,optional" doc:"Where the agent writes it: a path below outputs of its data folder, or an absolute one in output_folders of agent.hcl. Without it, only homestak-gitops output prints it."`
+	Host       string            `hcl:"host,optional" ref:"host" doc:"Host whose agent writes it (default: every host without a parent)."`
 	Repository *OutputRepository `hcl:"repository,block" doc:"Commit it to a repository instead; to is its path there."`
 
 	File string // of the site that is the template; "": another expression
@@ -24,10 +24,10 @@ type Output struct {
 // OutputRepository is where an output is committed.
 type OutputRepository struct {
 	URL     string `hcl:"url" doc:"https://… or ssh://…"`
-	Branch  string `hcl:"branch,optional" doc:"The branch; outputs unless set. Each output has one of its own."`
-	Key     string `hcl:"key,optional" secret:"true" doc:"ssh: private deploy key without passphrase, such as secret.ssh_keys.deploy."`
-	HostKey string `hcl:"host_key,optional" doc:"ssh: lines with the keys of the server, as ssh-keyscan prints them."`
-	Token   string `hcl:"token,optional" secret:"true" doc:"https: a token that may push."`
+	Branch  string `hcl:"branch,optional" doc:"Branch (default: outputs); each output needs its own."`
+	Key     string `hcl:"key,optional" secret:"true" doc:"ssh: private key without passphrase, such as secret.ssh_keys.deploy."`
+	HostKey string `hcl:"host_key,optional" doc:"ssh: keys of the server, as ssh-keyscan prints them."`
+	Token   string `hcl:"token,optional" secret:"true" doc:"https: token that may push."`
 }
 
 // WrittenBy reports whether the agent of a host writes the output.

@@ -15,27 +15,27 @@ import (
 // Nothing in it depends on a host, on time or on the environment.
 type Site struct {
 	Name        string      `hcl:"name,label"`
-	Domain      string      `hcl:"domain,optional" doc:"DNS domain of all nodes; a spec may name another."`
+	Domain      string      `hcl:"domain,optional" doc:"DNS domain of all nodes."`
 	Timezone    string      `hcl:"timezone,optional" doc:"Time zone of all nodes, such as Europe/Berlin."`
-	DNS         []string    `hcl:"dns,optional" doc:"Addresses of the name servers."`
+	DNS         []string    `hcl:"dns,optional" doc:"Name servers."`
 	Gateway     string      `hcl:"gateway,optional" doc:"Default gateway of nodes with a static address."`
 	Packages    []string    `hcl:"packages,optional" doc:"Packages on every node, before those of posture and spec."`
 	Bridge      string      `hcl:"bridge,optional" doc:"Bridge of nics that name none."`
 	VMUser      string      `hcl:"vm_user,optional" doc:"User that is created in every guest."`
 	ServerURL   string      `hcl:"server_url,optional" doc:"URL where children reach the server of this site."`
-	MaxDeletes  *int        `hcl:"max_deletes,optional" doc:"How many managed guests one pass may delete; 3 unless set."`
+	MaxDeletes  *int        `hcl:"max_deletes,optional" doc:"Most managed guests that one pass may delete (default: 3)."`
 	VMIDRanges  []VMIDRange `hcl:"vmid_range,block" doc:"VMIDs that this site may use."`
 	VMIDDefault string      `hcl:"vmid_default,optional" doc:"Range of nodes without vmid_range, if there are several."`
 	Naming      *Naming     `hcl:"naming,block" doc:"Rules for the names of nodes."`
 	Upgrade     *upgrade    `hcl:"upgrade,block" doc:"When children get the program of their parent. Without it, all get it at once."`
-	References  *References `hcl:"references,block" doc:"Files and repositories that are searched before a guest is removed. While one of them has its name, address or VMID as a whole word, or cannot be read, the guest stays."`
+	References  *References `hcl:"references,block" doc:"Files and repositories that are searched before a guest is removed. While one has its name, address or VMID as a whole word, or cannot be read, the guest stays."`
 	Backup      *Backup     `hcl:"backup,block" doc:"Backups of all nodes, unless a node or its manifest declares others."`
-	Owner       string      `hcl:"owner,optional" doc:"For nodes that have none, and whose manifest has none."`
-	Purpose     string      `hcl:"purpose,optional" doc:"For nodes that have none, and whose manifest has none."`
-	Services    []string    `hcl:"services,optional" doc:"For nodes that have none, and whose manifest has none."`
-	Stacks      []string    `hcl:"stacks,optional" doc:"For nodes that have none, and whose manifest has none."`
-	ReviewBy    string      `hcl:"review_by,optional" quoted:"true" doc:"For nodes that have none, and whose manifest has none."`
-	StorageTier string      `hcl:"storage_tier,optional" doc:"For nodes that have none, and whose manifest has none."`
+	Owner       string      `hcl:"owner,optional" doc:"Default for nodes, after the manifest's."`
+	Purpose     string      `hcl:"purpose,optional" doc:"Default for nodes, after the manifest's."`
+	Services    []string    `hcl:"services,optional" doc:"Default for nodes, after the manifest's."`
+	Stacks      []string    `hcl:"stacks,optional" doc:"Default for nodes, after the manifest's."`
+	ReviewBy    string      `hcl:"review_by,optional" quoted:"true" doc:"Default for nodes, after the manifest's."`
+	StorageTier string      `hcl:"storage_tier,optional" doc:"Default for nodes, after the manifest's."`
 
 	At         diag.Range
 	Hosts      map[string]*Host
@@ -63,18 +63,18 @@ type Site struct {
 
 // References names files beside the site that may refer to guests.
 type References struct {
-	Paths        []string `hcl:"paths,optional" doc:"Files and folders: relative ones are of the site, absolute ones of the machine that makes the pass, which reads them with the rights of its user. A link that leads out of the folder, a device, a socket or a pipe in it is an error."`
-	Repositories []string `hcl:"repositories,optional" doc:"Git repositories, at most eight, such as https://git.example/docs.git or git@git.example:docs.git. The newest commit of the default branch is searched, or of the branch after a #. Submodules and files in git-lfs are not."`
-	Key          string   `hcl:"key,optional" secret:"true" doc:"ssh: private key without passphrase that may read the repositories, such as secret.ssh_keys.docs; unless set, that of repository { auth } of agent.hcl, or of the user."`
-	HostKey      string   `hcl:"host_key,optional" doc:"ssh: lines with the keys of the servers, as ssh-keyscan prints them; unless set, the known hosts of agent.hcl, or of the user."`
-	Token        string   `hcl:"token,optional" secret:"true" doc:"https: a token that may read the repositories. They must be on one server then."`
+	Paths        []string `hcl:"paths,optional" doc:"Files and folders: relative ones of the site, absolute ones of the machine that makes the pass, read as its user. Links out of a folder, devices, sockets and pipes are errors."`
+	Repositories []string `hcl:"repositories,optional" doc:"At most eight git repositories, such as https://git.example/docs.git or git@git.example:docs.git#main: the newest commit of the default branch, or of the one after #, without submodules and git-lfs."`
+	Key          string   `hcl:"key,optional" secret:"true" doc:"ssh: private key without passphrase (default: key_file of agent.hcl, or the user's)."`
+	HostKey      string   `hcl:"host_key,optional" doc:"ssh: keys of the servers, as ssh-keyscan prints them (default: known_hosts_file of agent.hcl, or the user's)."`
+	Token        string   `hcl:"token,optional" secret:"true" doc:"https: token that may read. All repositories must then be on one server."`
 
 	Missing []string // secrets whose value is not known here
 }
 
 // Removed says what happens to a guest whose node left the site.
 type Removed struct {
-	Destroy bool `hcl:"destroy" doc:"false gives the guest up: its ownership tag is removed, and nothing else changes. true destroys it, also one that was adopted."`
+	Destroy bool `hcl:"destroy" doc:"false gives the guest up: only its ownership tag is removed. true destroys it, even if it was adopted."`
 }
 
 // Removals are the removed blocks of a site, by the address that each names.
@@ -114,8 +114,8 @@ func (r Removals) Meant(guest Address) (first Address) {
 
 // Moved gives the guest of a former node to another one.
 type Moved struct {
-	From string `hcl:"from" doc:"Former node: node.NAME, or \"NAME-KEY\" for one instance of count or for_each."`
-	To   string `hcl:"to" doc:"Node that has its guest now; may be in another manifest. The guest keeps everything but its name."`
+	From string `hcl:"from" doc:"node.NAME, or \"NAME-KEY\" for one instance of count or for_each."`
+	To   string `hcl:"to" doc:"Node that has its guest now, perhaps in another manifest. Only the name of the guest changes."`
 }
 
 // VMIDRange is an inclusive range of VMIDs with a name.
@@ -133,22 +133,22 @@ type Naming struct {
 // Host is a PVE host or cluster, the root of a tree or below another one.
 type Host struct {
 	Name        string    `hcl:"name,label"`
-	Parent      string    `hcl:"parent,optional" doc:"Host or node of type pve whose agent serves this one: host.NAME or node.NAME. Without one its agent follows the repository itself."`
-	API         string    `hcl:"api,optional" doc:"URL of the API without path, such as https://192.0.2.10:8006. Required without parent: the agent of a host with a parent knows that of its own machine."`
-	Server      string    `hcl:"server,optional" doc:"URL where hosts below reach the server of its agent; port 44443 at the address of its api unless set."`
-	Node        string    `hcl:"node,optional" doc:"Name of the PVE node; the host's own name unless set."`
-	Nodes       []string  `hcl:"nodes,optional" doc:"Names of the PVE nodes of a cluster where guests may live. A new guest goes where there is most room."`
-	APIToken    string    `hcl:"api_token,optional" secret:"true" doc:"API token, user@realm!name=secret; secret.api_tokens[\"NAME\"] unless set."`
+	Parent      string    `hcl:"parent,optional" doc:"host.NAME, or node.NAME of type pve, whose agent serves this one. Without it, its agent follows the repository."`
+	API         string    `hcl:"api,optional" doc:"URL of the API without path, such as https://192.0.2.10:8006. Required without parent."`
+	Server      string    `hcl:"server,optional" doc:"URL where hosts below reach its agent's server (default: port 44443 at the address of api)."`
+	Node        string    `hcl:"node,optional" doc:"Name of the PVE node (default: the host's name)."`
+	Nodes       []string  `hcl:"nodes,optional" doc:"PVE nodes of a cluster where guests may live. A new guest goes where there is most room."`
+	APIToken    string    `hcl:"api_token,optional" secret:"true" doc:"API token, user@realm!name=secret (default: secret.api_tokens[\"NAME\"])."`
 	Fingerprint string    `hcl:"fingerprint,optional" doc:"SHA-256 of the host's certificate, in hex."`
-	CA          string    `hcl:"ca,optional" doc:"File of the site with the CA certificate (PEM) that signed the host's."`
+	CA          string    `hcl:"ca,optional" doc:"File of the site with the host's CA certificate (PEM)."`
 	InsecureTLS bool      `hcl:"insecure_tls,optional" doc:"Accept any certificate; a warning, never needed."`
 	Storage     *Storage  `hcl:"storage,block" doc:"Default storages."`
 	Bridge      string    `hcl:"bridge,optional" doc:"Bridge of nics that name none."`
 	Pool        string    `hcl:"pool,optional" doc:"Resource pool of all guests on this host."`
 	SSH         *HostSSH  `hcl:"ssh,block" doc:"How the host itself is reached."`
-	Spec        string    `hcl:"spec,optional" ref:"spec" doc:"What the machine of the host itself should become."`
+	Spec        string    `hcl:"spec,optional" ref:"spec" doc:"What its machine should become."`
 	Hardware    *Hardware `hcl:"hardware,block" doc:"Hardware of the machine; for policies."`
-	Capacity    *Capacity `hcl:"capacity,block" doc:"How much of each PVE node new guests may take. Applies to clusters, and to any host that has this block."`
+	Capacity    *Capacity `hcl:"capacity,block" doc:"How much of each PVE node new guests may take, on clusters and on hosts with this block."`
 
 	At           diag.Range
 	Ranges       []AttrRange
@@ -197,7 +197,7 @@ type Storage struct {
 
 // HostSSH configures access to a host by SSH.
 type HostSSH struct {
-	Address string `hcl:"address,optional" doc:"Name or address; that of the API unless set."`
+	Address string `hcl:"address,optional" doc:"Name or address (default: that of the API)."`
 	Port    int    `hcl:"port,optional" doc:"Port."`
 	User    string `hcl:"user,optional" doc:"User."`
 	Key     string `hcl:"key,optional" secret:"true" doc:"Private key."`
@@ -207,14 +207,14 @@ type HostSSH struct {
 
 // Hardware is the hardware of a machine.
 type Hardware struct {
-	CPUCores int `hcl:"cpu_cores,optional" doc:"Number of CPU cores."`
+	CPUCores int `hcl:"cpu_cores,optional" doc:"CPU cores."`
 	MemoryGB int `hcl:"memory_gb,optional" doc:"Memory in GiB."`
 }
 
 // Capacity bounds what the guests of a PVE node may have in total, as multiples of what the node has.
 type Capacity struct {
-	MemoryOvercommit float64 `hcl:"memory_overcommit,optional" doc:"Memory of its guests as a multiple of its own; 1 unless set."`
-	CoresOvercommit  float64 `hcl:"cores_overcommit,optional" doc:"Cores of its guests as a multiple of its own; 4 unless set."`
+	MemoryOvercommit float64 `hcl:"memory_overcommit,optional" doc:"Memory of guests, as a multiple of the node's (default: 1)."`
+	CoresOvercommit  float64 `hcl:"cores_overcommit,optional" doc:"Cores of guests, as a multiple of the node's (default: 4)."`
 }
 
 // Preset is a size.
@@ -266,7 +266,7 @@ type Fail2ban struct {
 type Spec struct {
 	Name     string     `hcl:"name,label"`
 	Identity *Identity  `hcl:"identity,block" doc:"Names of the node."`
-	Network  *Network   `hcl:"network,block" doc:"The address, when the node is created and inside. Without it nothing is changed inside."`
+	Network  *Network   `hcl:"network,block" doc:"The address, at creation and inside. Without this block nothing is changed inside."`
 	Access   *Access    `hcl:"access,block" doc:"Users, and how the node is entered."`
 	Platform *Platform  `hcl:"platform,block" doc:"Packages and services."`
 	Config   *Config    `hcl:"config,block" doc:"Settings of the system."`
@@ -287,23 +287,23 @@ func (s *Spec) RangeOf(path string) diag.Range {
 
 // Identity is the identity of a node.
 type Identity struct {
-	Hostname string `hcl:"hostname,optional" doc:"Host name; the node's name unless set."`
-	Domain   string `hcl:"domain,optional" doc:"Domain; the site's unless set."`
+	Hostname string `hcl:"hostname,optional" doc:"Host name (default: the node's name)."`
+	Domain   string `hcl:"domain,optional" doc:"Domain (default: the site's)."`
 }
 
 // Network is the address of a node.
 type Network struct {
-	IP      string   `hcl:"ip,optional" doc:"Address with prefix length, such as 10.0.12.5/24; DHCP unless set."`
-	Gateway string   `hcl:"gateway,optional" doc:"Gateway; the site's unless set."`
-	DNS     []string `hcl:"dns,optional" doc:"Name servers; the site's unless set."`
+	IP      string   `hcl:"ip,optional" doc:"Address with prefix length, such as 10.0.12.5/24 (default: DHCP)."`
+	Gateway string   `hcl:"gateway,optional" doc:"Gateway (default: the site's)."`
+	DNS     []string `hcl:"dns,optional" doc:"Name servers (default: the site's)."`
 }
 
 // Access decides who may enter.
 type Access struct {
-	Posture     string `hcl:"posture,optional" ref:"posture" doc:"Level of security; dev unless set, where the site has it."`
+	Posture     string `hcl:"posture,optional" ref:"posture" doc:"Security level (default: dev, where the site has it)."`
 	Users       []User `hcl:"user,block" doc:"Users of the node."`
-	Via         string `hcl:"via,optional" doc:"ssh, agent (the guest agent of a VM) or exec (pct exec, for containers on the machine of the agent); ssh unless set, if there is a key and an address."`
-	FormerUsers string `hcl:"former_users,optional" doc:"lock (unless set) or remove a user that leaves the spec. The home folder stays."`
+	Via         string `hcl:"via,optional" doc:"ssh (default, if there is a key and an address), agent (the guest agent of a VM) or exec (pct exec, for containers on the agent's machine)."`
+	FormerUsers string `hcl:"former_users,optional" doc:"lock (default) or remove a user that leaves the spec. The home folder stays."`
 }
 
 // Values of Access.Via.
@@ -318,7 +318,7 @@ const (
 type User struct {
 	Name    string    `hcl:"name,label"`
 	Sudo    bool      `hcl:"sudo,optional" doc:"May become root."`
-	SSHKeys *[]string `hcl:"ssh_keys,optional" doc:"Keys that log in; all of the site unless set, none for []."`
+	SSHKeys *[]string `hcl:"ssh_keys,optional" doc:"Keys that log in (default: all of the site); [] for none."`
 	Groups  []string  `hcl:"groups,optional" doc:"Further groups."`
 	Shell   string    `hcl:"shell,optional" doc:"Login shell."`
 }
@@ -337,34 +337,34 @@ type Services struct {
 
 // Config is settings of the system.
 type Config struct {
-	Timezone           string            `hcl:"timezone,optional" doc:"Time zone; the site's unless set."`
+	Timezone           string            `hcl:"timezone,optional" doc:"Time zone (default: the site's)."`
 	Drift              string            `hcl:"drift,optional" doc:"revert or report."`
 	PVE                *PVEConfig        `hcl:"pve,block" doc:"Settings of a PVE node."`
 	Sysctl             map[string]string `hcl:"sysctl,optional" doc:"Kernel parameters."`
-	Files              []File            `hcl:"file,block" doc:"Files."`
+	Files              []File            `hcl:"file,block" doc:"Files, by path."`
 	Repositories       []Repository      `hcl:"repository,block" doc:"Repositories that apt installs from, beside those of the image."`
 	Commands           []Command         `hcl:"command,block" doc:"Commands to run."`
-	Mounts             []Mount           `hcl:"mount,block" doc:"Mounts of the node's disks."`
-	Swap               int               `hcl:"swap,optional" doc:"Size of /swapfile in MiB; unset, swap is left as it is. For a container, set swap in the node."`
-	UnattendedUpgrades *bool             `hcl:"unattended_upgrades,optional" doc:"Install security updates every day; as the image has it unless set."`
+	Mounts             []Mount           `hcl:"mount,block" doc:"Mounts, by path."`
+	Swap               int               `hcl:"swap,optional" doc:"Size of /swapfile in MiB (default: unmanaged). For a container, set swap in the node."`
+	UnattendedUpgrades *bool             `hcl:"unattended_upgrades,optional" doc:"Install security updates every day (default: as in the image)."`
 }
 
 // PVEConfig is settings of a PVE node.
 type PVEConfig struct {
-	NoSubscription        bool   `hcl:"no_subscription,optional" doc:"Use Proxmox's repository without subscription, and disable those that need one."`
+	NoSubscription        bool   `hcl:"no_subscription,optional" doc:"Use Proxmox's repository without subscription, and disable the others."`
 	RemoveSubscriptionNag bool   `hcl:"remove_subscription_nag,optional" doc:"Silence the reminder about subscriptions."`
-	Restart               string `hcl:"restart,optional" doc:"Time of day, such as 03:00-05:00 by the clock of the machine, in which it restarts if a kernel of Proxmox VE is installed and another one runs; never unless set."`
-	Bridge                string `hcl:"bridge,optional" doc:"Bridge, such as vmbr0, that takes the addresses of the network card with the default route; none unless set."`
+	Restart               string `hcl:"restart,optional" doc:"When it restarts, such as 03:00-05:00 in its own time, if another kernel runs than the installed one of Proxmox VE (default: never)."`
+	Bridge                string `hcl:"bridge,optional" doc:"Bridge, such as vmbr0, that takes over the card and addresses of the default route (default: none)."`
 }
 
 // Mount is the mount of a disk of the node, or of a folder of another machine.
 type Mount struct {
 	Path        string   `hcl:"path,label"`
-	Disk        string   `hcl:"disk,optional" doc:"Name of a disk block of the node, and label of the file system; this or source is required."`
+	Disk        string   `hcl:"disk,optional" doc:"Disk block of the node, and label of the file system; this or source is required."`
 	Source      string   `hcl:"source,optional" doc:"Folder of another machine: nas.example:/export/media by NFS, //nas.example/media by CIFS."`
-	FSType      string   `hcl:"fstype,optional" doc:"File system that an empty disk gets: ext4 unless set, or xfs."`
+	FSType      string   `hcl:"fstype,optional" doc:"File system that an empty disk gets: ext4 (default) or xfs."`
 	Options     []string `hcl:"options,optional" doc:"Options of mount, such as noatime; nofail is always added."`
-	Credentials string   `hcl:"credentials,optional" doc:"CIFS: lines such as username=media and password=…, from a secret. They are in a file that only root reads."`
+	Credentials string   `hcl:"credentials,optional" doc:"CIFS: lines such as username=media and password=…, from a secret; only root reads them."`
 }
 
 // NetworkType is the type of the file system of a source; "" if it has neither form.
@@ -390,7 +390,7 @@ type File struct {
 	Source  string   `hcl:"source,optional" doc:"File of the site with the content; may be binary, up to 1 MiB."`
 	Mode    string   `hcl:"mode,optional" doc:"Permissions in octal."`
 	Owner   string   `hcl:"owner,optional" doc:"user or user:group."`
-	Group   string   `hcl:"group,optional" doc:"Group that owns it; that of owner unless set."`
+	Group   string   `hcl:"group,optional" doc:"Group that owns it (default: that of owner)."`
 	Restart []string `hcl:"restart,optional" doc:"Services to restart when it changes."`
 
 	Data []byte // content of Source, once the site is loaded
@@ -399,10 +399,10 @@ type File struct {
 // Repository is a repository that apt installs from.
 type Repository struct {
 	Name       string   `hcl:"name,label"`
-	URL        string   `hcl:"url" doc:"Where it is, such as https://download.example.org/debian."`
-	Suites     []string `hcl:"suites" doc:"Suites, such as bookworm; one that ends in / is a folder, and has no components."`
+	URL        string   `hcl:"url" doc:"Address, such as https://download.example.org/debian."`
+	Suites     []string `hcl:"suites" doc:"Suites, such as bookworm; one that ends in / is a folder without components."`
 	Components []string `hcl:"components,optional" doc:"Components, such as main."`
-	Key        string   `hcl:"key,optional" doc:"Armored public key, such as file(\"keys/example.asc\"); the keys of the image unless set."`
+	Key        string   `hcl:"key,optional" doc:"Armored public key, such as file(\"keys/example.asc\") (default: the keys of the image)."`
 }
 
 // Command is a command to run on a node.
@@ -410,13 +410,13 @@ type Command struct {
 	Name    string `hcl:"name,label"`
 	Run     string `hcl:"run" doc:"Shell script that root runs. A plan shows that it runs, not what it changes."`
 	Unless  string `hcl:"unless,optional" doc:"Shell script that changes nothing; if it succeeds, the command is not run."`
-	Creates string `hcl:"creates,optional" doc:"Path; if it exists, the command is not run. Without unless and creates it runs once, and again after an edit."`
+	Creates string `hcl:"creates,optional" doc:"Path; if it exists, the command is not run. Without unless and creates it runs once, and after each edit."`
 }
 
 // Run says when a node in mode pull fetches its spec and applies it.
 type Run struct {
 	Trigger  string        `hcl:"trigger,optional" doc:"manual (when it boots only), schedule, webhook or git (when its parent notifies it)."`
-	Interval time.Duration `hcl:"interval,optional" doc:"Time between two runs, unless the trigger is manual; 1h unless set, at least 1m."`
+	Interval time.Duration `hcl:"interval,optional" doc:"Time between runs, at least 1m (default: 1h); none if the trigger is manual."`
 }
 
 // Long lists the values that no text may repeat, longest first. Short ones are omitted: they

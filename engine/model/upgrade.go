@@ -9,11 +9,11 @@ import (
 
 // upgrade says when children get another program: that of their parent. Without it, all get it at once.
 type upgrade struct {
-	Version string         `hcl:"version" quoted:"true" doc:"Version that children may be upgraded to. While their parent runs another one, they keep theirs."`
-	SHA256  []string       `hcl:"sha256,optional" doc:"SHA-256 of the program of that version, one for each architecture. No other program is sent."`
-	Window  string         `hcl:"window,optional" doc:"Time of day in which upgrades begin, such as 02:00-05:00, in the time zone of the site; at any time unless set."`
-	Canary  []string       `hcl:"canary,optional" doc:"Children that are upgraded before all others: nodes of type pve, and hosts with a parent."`
-	Groups  []upgradeGroup `hcl:"group,block" doc:"Children that are upgraded together: the groups one after the other, after the canary and before children without a group."`
+	Version string         `hcl:"version" quoted:"true" doc:"Version that children may be upgraded to, once their parent runs it."`
+	SHA256  []string       `hcl:"sha256,optional" doc:"SHA-256 of that program, one for each architecture. No other is sent."`
+	Window  string         `hcl:"window,optional" doc:"When upgrades begin, such as 02:00-05:00, in the site's time zone (default: any time)."`
+	Canary  []string       `hcl:"canary,optional" doc:"Children that are upgraded first: pve nodes, and hosts with a parent."`
+	Groups  []upgradeGroup `hcl:"group,block" doc:"Children that are upgraded together, one group after the other, between canary and rest."`
 }
 
 // upgradeGroup is a group of children.

@@ -46,15 +46,15 @@ func BlockTypes(kinds model.Kinds) []BlockType {
 		row("spec", "The desired state inside a node.", model.Spec{}),
 		row("manifest", "A deployment: nodes on a host.", model.Manifest{}),
 		row("job", "A command that nodes run on a schedule, or once.", model.Job{}),
-		row("notify", "Where messages about incidents are sent, or statuses of commits. The agent without a parent sends them.", model.Notify{}),
-		row("output", "A text for other programs, such as a hosts file, that is rendered from the site and from what is observed.", model.Output{}),
+		row("notify", "Where the agent without a parent sends messages about incidents, or statuses of commits.", model.Notify{}),
+		row("output", "A text for other programs, such as a hosts file, rendered from the site and what is observed.", model.Output{}),
 		row("pack", "A shipped pack of rules that this site follows.", model.Pack{}),
 		row("waiver", "Permits what a rule denies, for one node and until a day.", model.Waiver{}),
-		{Name: "locals", Doc: "Values with a name, used as local.NAME."},
+		{Name: "locals", Doc: "Values that are used as local.NAME."},
 		{Name: "variable", Doc: "A value that --var NAME=VALUE can set, used as var.NAME.", labels: 1},
 	}
 	types = append(types,
-		BlockType{Name: "moved", Doc: "A node that was renamed: its guest stays.", Spec: reflect.TypeFor[model.Moved]()},
+		BlockType{Name: "moved", Doc: "A renamed node, whose guest stays.", Spec: reflect.TypeFor[model.Moved]()},
 		BlockType{Name: "removed", Doc: "What happens to a guest whose node left the site, by its address, such as vm.web.", Spec: reflect.TypeFor[model.Removed](), labels: 1, guest: true},
 	)
 	for _, k := range kinds {

@@ -14,32 +14,32 @@ type CT struct {
 	Preset   string `hcl:"preset,optional" ref:"preset" plan:"-" doc:"Size: cores, memory, disk."`
 	Template string `hcl:"template,optional" ref:"template" cost:"data-loss" doc:"Container template, or a template with a vmid to clone. Required."`
 
-	Recreate string `hcl:"recreate,optional" quoted:"true" cost:"data-loss" doc:"Any text, such as 2026-11. A container created with another text is replaced, with its data."`
+	Recreate string `hcl:"recreate,optional" quoted:"true" cost:"data-loss" doc:"Any text, such as 2026-11. A guest created with another one is replaced, with its data."`
 
-	Cores  int      `hcl:"cores,optional" pve:"cores" priv:"VM.Config.CPU" doc:"CPU cores; the preset's unless set."`
-	Memory int      `hcl:"memory,optional" pve:"memory,always" unset:"512" priv:"VM.Config.Memory" cost:"hot" doc:"Memory in MiB; the preset's unless set."`
+	Cores  int      `hcl:"cores,optional" pve:"cores" priv:"VM.Config.CPU" doc:"CPU cores (default: the preset's)."`
+	Memory int      `hcl:"memory,optional" pve:"memory,always" unset:"512" priv:"VM.Config.Memory" cost:"hot" doc:"Memory in MiB (default: the preset's)."`
 	Swap   int      `hcl:"swap,optional" default:"512" pve:"swap,always" unset:"512" priv:"VM.Config.Memory" cost:"hot" doc:"Swap in MiB; 0 for none."`
-	Disk   int      `hcl:"disk,optional" plan:"-" doc:"Root disk in GiB; the preset's unless set, else 4, or a clone's own. It never shrinks."`
-	Disks  []CTDisk `hcl:"disk,block" doc:"Mount points; the one named root is the root disk."`
+	Disk   int      `hcl:"disk,optional" plan:"-" doc:"Root disk in GiB (default: the preset's, else 4 or the clone's). It never shrinks."`
+	Disks  []CTDisk `hcl:"disk,block" doc:"Further disks; the one named root is the root disk."`
 	NICs   []CTNIC  `hcl:"nic,block" doc:"Network cards; one named lan on the host's bridge unless any is declared."`
 
-	Tags        []string `hcl:"tags,optional" pve:"tags" as:"tags" priv:"VM.Config.Options" doc:"Tags in addition to homestak, which every managed guest has."`
-	Description string   `hcl:"description,optional" doc:"Notes; the ownership tag is added as their last line."`
+	Tags        []string `hcl:"tags,optional" pve:"tags" as:"tags" priv:"VM.Config.Options" doc:"Tags beside homestak, which every managed guest has."`
+	Description string   `hcl:"description,optional" doc:"Notes; the ownership tag is their last line."`
 	Power       string   `hcl:"power,optional" default:"running" cost:"restart" doc:"running or stopped."`
 	OnBoot      bool     `hcl:"onboot,optional" pve:"onboot,always" priv:"VM.Config.Options" doc:"Start with the host."`
 	Startup     *Startup `hcl:"startup,block" pve:"startup" as:"startup" priv:"VM.Config.Options" doc:"Order and delays at boot and shutdown of the host."`
 	Protection  bool     `hcl:"protection,optional" pve:"protection,always" priv:"VM.Config.Options" doc:"The guest and its disks cannot be removed."`
 	Restart     string   `hcl:"restart,optional" default:"never" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
 
-	Unprivileged bool     `hcl:"unprivileged,optional" default:"true" pve:"unprivileged,always" priv:"VM.Allocate" cost:"data-loss" doc:"Its root is an unprivileged user of the host. Cannot be changed on an existing container."`
-	Features     []string `hcl:"features,optional" pve:"features" as:"flags" priv:"VM.Allocate" cost:"restart" doc:"nesting, and only of an unprivileged container: PVE lets no API token set others."`
-	Hostname     string   `hcl:"hostname,optional" pve:"hostname" priv:"VM.Config.Network" doc:"Host name inside; the node's name unless set."`
-	Nameserver   []string `hcl:"nameserver,optional" pve:"nameserver" as:"list" priv:"VM.Config.Network" cost:"restart" doc:"Name servers; the spec's, else the site's unless set."`
-	Searchdomain string   `hcl:"searchdomain,optional" pve:"searchdomain" priv:"VM.Config.Network" cost:"restart" doc:"Domain; the spec's, else the site's unless set."`
-	Timezone     string   `hcl:"timezone,optional" pve:"timezone" priv:"VM.Config.Options" cost:"restart" doc:"Time zone; the spec's, else the site's unless set."`
-	Password     string   `hcl:"password,optional" pve:"password" priv:"VM.Allocate" secret:"true" plan:"-" doc:"Password of root, at least 5 characters; set only when the container is created."`
+	Unprivileged bool     `hcl:"unprivileged,optional" default:"true" pve:"unprivileged,always" priv:"VM.Allocate" cost:"data-loss" doc:"Its root is an unprivileged user of the host. Fixed at creation."`
+	Features     []string `hcl:"features,optional" pve:"features" as:"flags" priv:"VM.Allocate" cost:"restart" doc:"nesting, of an unprivileged container: PVE lets no API token set others."`
+	Hostname     string   `hcl:"hostname,optional" pve:"hostname" priv:"VM.Config.Network" doc:"Host name inside (default: the node's name)."`
+	Nameserver   []string `hcl:"nameserver,optional" pve:"nameserver" as:"list" priv:"VM.Config.Network" cost:"restart" doc:"Name servers (default: the spec's, else the site's)."`
+	Searchdomain string   `hcl:"searchdomain,optional" pve:"searchdomain" priv:"VM.Config.Network" cost:"restart" doc:"Domain (default: the spec's, else the site's)."`
+	Timezone     string   `hcl:"timezone,optional" pve:"timezone" priv:"VM.Config.Options" cost:"restart" doc:"Time zone (default: the spec's, else the site's)."`
+	Password     string   `hcl:"password,optional" pve:"password" priv:"VM.Allocate" secret:"true" plan:"-" doc:"Password of root, at least 5 characters, set at creation only."`
 
-	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpulimit or tty, as in pct.conf. Undeclared keys stay."`
+	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as tty, as in pct.conf. Undeclared keys stay."`
 
 	Terms      string `plan:"mark"`                   // the part of the ownership tag that the files decide
 	RestartDue bool   `plan:"pending" cost:"restart"` // set for the comparison: pending changes ask for a restart
@@ -49,28 +49,28 @@ type CT struct {
 type CTDisk struct {
 	Name    string            `hcl:"name,label"`
 	Size    int               `hcl:"size,optional" cost:"hot" doc:"GiB; required for all but the root disk."`
-	Storage string            `hcl:"storage,optional" cost:"migrate" doc:"Storage; the host's disks storage unless set. PVE moves a volume only while the container is stopped."`
-	Path    string            `hcl:"path,optional" cost:"restart" doc:"Where it is mounted inside; required for all but the root disk."`
-	Backup  bool              `hcl:"backup,optional" cost:"restart" doc:"It is part of backups, as the root disk always is."`
+	Storage string            `hcl:"storage,optional" cost:"migrate" doc:"Storage (default: disks in storage of the host). PVE moves only volumes of a stopped container."`
+	Path    string            `hcl:"path,optional" cost:"restart" doc:"Mount point; required for all but the root disk."`
+	Backup  bool              `hcl:"backup,optional" cost:"restart" doc:"Part of backups, as the root disk always is."`
 	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further members of PVE's mount point, such as ro or mountoptions."`
-	Remove  bool              `hcl:"remove,optional" doc:"Destroys the data when the disk leaves the files (apply it first); otherwise they stay, unused, for a disk of the same name."`
+	Remove  bool              `hcl:"remove,optional" doc:"Destroys the data when the disk leaves the files (apply it first). Otherwise they stay for a disk of the same name."`
 }
 
 // CTNIC is a network card of a container and its addresses.
 type CTNIC struct {
 	Name     string            `hcl:"name,label"`
-	Bridge   string            `hcl:"bridge,optional" cost:"hot" doc:"Bridge; the host's, else the site's unless set."`
+	Bridge   string            `hcl:"bridge,optional" cost:"hot" doc:"Bridge (default: the host's, else the site's)."`
 	VLAN     int               `hcl:"vlan,optional" cost:"hot" doc:"VLAN tag, 1 to 4094."`
-	MAC      string            `hcl:"mac,optional" cost:"hot" doc:"MAC address; generated with the card unless set, and then kept."`
-	IP       string            `hcl:"ip,optional" cost:"hot" doc:"IPv4 address with prefix length, dhcp or manual; the first nic's is the spec's, else dhcp, unless set."`
-	Gateway  string            `hcl:"gateway,optional" cost:"hot" doc:"Default gateway; the spec's, else the site's, for the first nic with a static address."`
+	MAC      string            `hcl:"mac,optional" cost:"hot" doc:"MAC address (default: generated once)."`
+	IP       string            `hcl:"ip,optional" cost:"hot" doc:"IPv4 address with prefix length, dhcp or manual (default: the spec's for the first nic, else dhcp)."`
+	Gateway  string            `hcl:"gateway,optional" cost:"hot" doc:"Default gateway (default for the first nic with a static address: the spec's, else the site's)."`
 	IP6      string            `hcl:"ip6,optional" cost:"hot" doc:"IPv6 address with prefix length, auto, dhcp or manual."`
 	Gateway6 string            `hcl:"gateway6,optional" cost:"hot" doc:"IPv6 default gateway."`
-	Firewall bool              `hcl:"firewall,optional" cost:"hot" doc:"PVE's firewall filters this card."`
-	MTU      int               `hcl:"mtu,optional" cost:"restart" doc:"Largest packet in bytes, 64 to 65535; at most the bridge's, which is the default."`
-	Rate     float64           `hcl:"rate,optional" cost:"hot" doc:"Limit of its traffic in MB/s; none unless set."`
+	Firewall bool              `hcl:"firewall,optional" cost:"hot" doc:"PVE's firewall filters it."`
+	MTU      int               `hcl:"mtu,optional" cost:"restart" doc:"Largest packet in bytes, 64 to 65535, at most the bridge's (default)."`
+	Rate     float64           `hcl:"rate,optional" cost:"hot" doc:"Limit in MB/s (default: none)."`
 	LinkDown bool              `hcl:"link_down,optional" cost:"hot" doc:"The card has no link."`
-	Trunks   []string          `hcl:"trunks,optional" cost:"restart" doc:"VLANs that pass through with their tags, such as [\"10\", \"20\"]. The bridge must be VLAN aware."`
+	Trunks   []string          `hcl:"trunks,optional" cost:"restart" doc:"VLANs that pass with their tags, such as [\"10\", \"20\"]. The bridge must be VLAN aware."`
 	Options  map[string]string `hcl:"options,optional" cost:"hot" doc:"Further members of PVE's network device, such as host-managed. Undeclared members stay."`
 }
 

@@ -11,9 +11,9 @@ import (
 // Startup is the order and the delays of a guest at boot and shutdown of its node. A field that is
 // nil is not set.
 type Startup struct {
-	Order *int `hcl:"order,optional" doc:"Position; lower starts earlier and stops later."`
-	Up    *int `hcl:"up,optional" doc:"Seconds to wait after its start before the next."`
-	Down  *int `hcl:"down,optional" doc:"Seconds it gets to shut down, here also when it is destroyed."`
+	Order *int `hcl:"order,optional" doc:"Position: lower starts earlier and stops later."`
+	Up    *int `hcl:"up,optional" doc:"Seconds after its start before the next."`
+	Down  *int `hcl:"down,optional" doc:"Seconds it gets to shut down, also before it is destroyed."`
 }
 
 // sameAs is s if both have the same text, else other.

@@ -19,12 +19,12 @@ import (
 // image, by site, name and content. An existing volume or guest is only named: it is checked and
 // never changed.
 type Template struct {
-	Volume   string `hcl:"volume,optional" plan:"-" doc:"Existing volume of a container template, such as local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst; never created or removed."`
-	URL      string `hcl:"url,optional" plan:"-" doc:"Where the host downloads a container template from."`
-	Checksum string `hcl:"checksum,optional" plan:"-" doc:"sha256:… of the download; checked by the host."`
-	VMID     int    `hcl:"vmid,optional" plan:"-" doc:"VMID of the VM or container template to clone; never created or removed unless image is set: then the VMID of the new template."`
-	Image    string `hcl:"image,optional" ref:"image" plan:"-" doc:"Disk image that a VM template is made from; it is recreated when the image has other content."`
-	Storage  string `hcl:"storage,optional" plan:"-" doc:"Storage of the download, or of the disk of a template from an image; the host's images or disks storage unless set. Used only when the template is created."`
+	Volume   string `hcl:"volume,optional" plan:"-" doc:"Existing container template, such as local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst; never created or removed."`
+	URL      string `hcl:"url,optional" plan:"-" doc:"Address from which the host downloads a container template."`
+	Checksum string `hcl:"checksum,optional" plan:"-" doc:"sha256:… of the file, which the host checks."`
+	VMID     int    `hcl:"vmid,optional" plan:"-" doc:"VMID of an existing template to clone, never created or removed; with image, of the new template."`
+	Image    string `hcl:"image,optional" ref:"image" plan:"-" doc:"Disk image that a VM template is made from, again when the content changes."`
+	Storage  string `hcl:"storage,optional" plan:"-" doc:"Storage of the download, or of the disk from image (default: images or disks in storage of the host). Used at creation only."`
 
 	Made  string `plan:"made"`                 // from an image: the name of the image's file, which has its hash
 	File  string `plan:"file"`                 // the download: local:vztmpl/homestak.SITE.NAME.HASH.tar.zst

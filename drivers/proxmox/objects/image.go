@@ -29,12 +29,12 @@ import (
 // hash of its content, so that new content is a new file, and both can exist while guests are
 // created.
 type Image struct {
-	URL      string   `hcl:"url,optional" plan:"-" doc:"Where the host downloads it from (https)."`
-	Parts    []string `hcl:"parts,optional" plan:"-" doc:"URLs whose contents, one after the other, are the file. They are joined while it is uploaded; needs a checksum."`
-	File     string   `hcl:"file,optional" plan:"-" doc:"File of the site that is uploaded instead."`
-	Checksum string   `hcl:"checksum,optional" plan:"-" doc:"sha256:… of the file; checked by the host after download or upload."`
-	Storage  string   `hcl:"storage,optional" plan:"-" doc:"Storage; the host's images storage (iso for ISO images) unless set."`
-	Format   string   `hcl:"format,optional" plan:"-" doc:"qcow2, raw, vmdk or iso; by the file extension unless set, qcow2 for .img."`
+	URL      string   `hcl:"url,optional" plan:"-" doc:"https address from which the host downloads it."`
+	Parts    []string `hcl:"parts,optional" plan:"-" doc:"URLs whose contents are joined into the file during the upload. Needs a checksum."`
+	File     string   `hcl:"file,optional" plan:"-" doc:"File of the site to upload instead."`
+	Checksum string   `hcl:"checksum,optional" plan:"-" doc:"sha256:… of the file, which the host checks."`
+	Storage  string   `hcl:"storage,optional" plan:"-" doc:"Storage (default: images or iso in storage of the host)."`
+	Format   string   `hcl:"format,optional" plan:"-" doc:"qcow2, raw, vmdk or iso (default: by the extension; .img is qcow2)."`
 
 	Volume string `plan:"volume"` // local:import/homestak.SITE.NAME.HASH.qcow2
 }

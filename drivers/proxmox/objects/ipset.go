@@ -23,9 +23,9 @@ import (
 // ipSet is a set of addresses in the cluster's firewall. Rules name it as +dc/NAME. It has no
 // comment of its own: PVE keeps one line of it, which is the ownership tag.
 type ipSet struct {
-	Host    string   `hcl:"host" ref:"host" plan:"-" doc:"Host or cluster it is on."`
-	Entries []string `hcl:"entries,optional" doc:"Addresses, networks and aliases of the cluster (dc/NAME); ! before one excludes it."`
-	Drift   string   `hcl:"drift,optional" plan:"-" doc:"revert (unless set), or report: one that exists is only watched. A difference is reported, nothing is written, and it stays when the block goes."`
+	Host    string   `hcl:"host" ref:"host" plan:"-" doc:"Its host or cluster."`
+	Entries []string `hcl:"entries,optional" doc:"Addresses, networks and aliases of the cluster (dc/NAME); ! excludes one."`
+	Drift   string   `hcl:"drift,optional" plan:"-" doc:"revert (default), or report: an existing one is only watched, and stays when the block goes."`
 }
 
 // IPSetKind is the kind ipset.

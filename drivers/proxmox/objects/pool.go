@@ -19,9 +19,9 @@ import (
 // Pool is a resource pool. Guests join the pool that their host names; rights on
 // it are rights on all of them.
 type Pool struct {
-	Host    string `hcl:"host" ref:"host" plan:"-" doc:"Host or cluster it is on."`
-	Comment string `hcl:"comment,optional" doc:"Comment; the ownership tag is added to it."`
-	Drift   string `hcl:"drift,optional" plan:"-" doc:"revert (unless set), or report: one that exists is only watched. A difference is reported, nothing is written, and it stays when the block goes."`
+	Host    string `hcl:"host" ref:"host" plan:"-" doc:"Its host or cluster."`
+	Comment string `hcl:"comment,optional" doc:"Comment, to which the ownership tag is added."`
+	Drift   string `hcl:"drift,optional" plan:"-" doc:"revert (default), or report: an existing one is only watched, and stays when the block goes."`
 }
 
 // PoolKind is the kind pool.
