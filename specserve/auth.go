@@ -22,7 +22,7 @@ func (x *request) identify() error {
 		return &wire.Error{Code: wire.CodeNoCredential, Message: "the credentials are malformed"}
 	}
 	x.shown = x.view.Catalog.Check(text, x.identity, x.view.Keys, x.view.Book, x.now)
-	if x.shown.Claims.Join && x.endpoint != agentPrefix+"{os}-{arch}" {
+	if x.shown.Claims.Join && x.endpoint != string(wire.AgentPath)+"{os}-{arch}" {
 		x.shown.Valid, x.shown.Identity = false, ""
 		return &wire.Error{Code: wire.CodeNotYours, Message: "the token is for joining, and for nothing else", Hint: "run homestak-gitops join with it"}
 	}

@@ -99,9 +99,6 @@ func equal(a, b string) bool {
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
-// agentPrefix is before the operating system and architecture.
-const agentPrefix = "/agent/"
-
 // serveAgent sends the program.
 func serveAgent(x *request) error {
 	if err := x.identify(); err != nil {
@@ -110,7 +107,7 @@ func serveAgent(x *request) error {
 	if err := x.holder(); err != nil {
 		return err
 	}
-	if x.o.Program == nil || strings.TrimPrefix(x.URL.EscapedPath(), agentPrefix) != ProgramSystem() {
+	if x.o.Program == nil || strings.TrimPrefix(x.URL.EscapedPath(), string(wire.AgentPath)) != ProgramSystem() {
 		message := "this server has no program for other machines"
 		if x.o.Program != nil {
 			message = "the server has the program for " + ProgramSystem() + " only"
@@ -160,7 +157,7 @@ func serveImage(x *request) error {
 		x.reason = "the node is not a child"
 		return &wire.Error{Code: wire.CodeNotYours, Message: "these credentials do not give access to images", Hint: "use the token of a host below, or of a node of type pve"}
 	}
-	i, needed := x.view.Catalog.image(child.Name, strings.TrimPrefix(x.URL.EscapedPath(), wire.ImagePrefix))
+	i, needed := x.view.Catalog.image(child.Name, strings.TrimPrefix(x.URL.EscapedPath(), string(wire.ImagePath)))
 	if x.o.Images == nil || !needed {
 		return &wire.Error{Code: wire.CodeNotFound, Message: "this server does not have the image for this child", Hint: "set serve_images in agent.hcl; an image without a checksum, or one that no guest of the child needs, is not served"}
 	}

@@ -85,7 +85,7 @@ func TestHandOverIsRefused(t *testing.T) {
 		body, err := json.Marshal(join)
 		require.NoError(t, err)
 		w := httptest.NewRecorder()
-		s.ServeHTTP(w, httptest.NewRequest(http.MethodPost, wire.JoinPath("branch-7"), bytes.NewReader(body)))
+		s.ServeHTTP(w, httptest.NewRequest(http.MethodPost, wire.JoinPath.Of("branch-7"), bytes.NewReader(body)))
 		return w
 	}
 	s.Publish(View{

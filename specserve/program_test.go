@@ -293,7 +293,7 @@ func FuzzReport(f *testing.F) {
 		log := &strings.Builder{}
 		s := New(Options{Log: textLog(log)})
 		s.Publish(View{Catalog: c})
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "https://x"+wire.ReportPath("own"), bytes.NewReader(body))
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "https://x"+wire.ReportPath.Of("own"), bytes.NewReader(body))
 		r.Header.Set("Authorization", "Bearer "+text)
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, r)

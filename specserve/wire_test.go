@@ -710,7 +710,7 @@ func TestProgram(t *testing.T) {
 	require.Equal(t, 200, got.status, got.body)
 	require.Equal(t, "the program", got.body)
 	var spec struct{ Agent map[string]string }
-	require.NoError(t, json.Unmarshal([]byte(s.sent(http.MethodGet, wire.SpecPath("own"), bearer).body), &spec))
+	require.NoError(t, json.Unmarshal([]byte(s.sent(http.MethodGet, wire.SpecPath.Of("own"), bearer).body), &spec))
 	require.Equal(t, `"`+spec.Agent[ProgramSystem()]+`"`, got.header.Get("ETag"))
 	require.Empty(t, s.sent(http.MethodHead, path, bearer).body)
 	for other, want := range map[string]int{"/agent/plan9-arm": 404, path + "/": 404, "/agent/../" + ProgramSystem(): 404, "/agent/": 404, "/agent": 404} {

@@ -231,7 +231,7 @@ func (c *Config) above() diag.List {
 		return nil
 	}
 	if c.Repository.URL == "" {
-		c.Repository.URL, c.from["repository.url"] = strings.TrimRight(p.URL, "/")+wire.RepositoryPath, "parent.url"
+		c.Repository.URL, c.from["repository.url"] = strings.TrimRight(p.URL, "/")+string(wire.RepositoryPath), "parent.url"
 	}
 	var found diag.List
 	if len(p.Pins) == 0 {

@@ -69,7 +69,7 @@ func TestTheTokenOfTheAgent(t *testing.T) {
 	parent.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 	given := wire.Parent{Identity: "inner", Token: "first"}
 	parent.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != wire.ConfigPath("inner") {
+		if r.URL.Path != wire.ConfigPath.Of("inner") {
 			http.NotFound(w, r)
 			return
 		}
@@ -127,7 +127,7 @@ func TestTheHelperFollowsTheKeysOfTheParent(t *testing.T) {
 	}
 	key := 0
 	parent := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != wire.ConfigPath("inner") {
+		if r.URL.Path != wire.ConfigPath.Of("inner") {
 			return
 		}
 		tag := fmt.Sprintf("%q", strconv.Itoa(key))

@@ -77,7 +77,7 @@ func near(c *Config, above *client.Uplink, o Options) *images.Near {
 	n := &images.Near{Web: o.Network.Web, Log: o.Log}
 	if above != nil {
 		n.Transport = above.Transport()
-		n.URL = func(sum string) string { return above.Parent().Server + wire.ImagePath(sum) }
+		n.URL = func(sum string) string { return above.Parent().Server + wire.ImagePath.Of(sum) }
 	}
 	if c.ServeImages {
 		n.Folder = images.OpenFolder(filepath.Join(c.DataDir, "images"), int64(c.ImagesMax)<<30, n)

@@ -26,7 +26,7 @@ func (c *Client) Config(ctx context.Context, tag string) (FetchedConfig, error) 
 	if tag != "" {
 		headers.Set("If-None-Match", tag)
 	}
-	status, header, body, err := c.exchange(ctx, usual(), http.MethodGet, wire.ConfigPath(c.Parent.Identity), nil, headers)
+	status, header, body, err := c.exchange(ctx, usual(), http.MethodGet, wire.ConfigPath.Of(c.Parent.Identity), nil, headers)
 	switch {
 	case err != nil:
 	case status == http.StatusNotModified && tag != "":
@@ -62,7 +62,7 @@ func (c *Client) Wait(ctx context.Context, tag string) (what string, nodes []str
 	if tag != "" {
 		headers.Set("If-None-Match", tag)
 	}
-	status, header, body, err := c.exchange(ctx, waitLimits(), http.MethodGet, wire.WaitPath(c.Parent.Identity)+"?"+wire.QueueQuery, nil, headers)
+	status, header, body, err := c.exchange(ctx, waitLimits(), http.MethodGet, wire.WaitPath.Of(c.Parent.Identity)+"?"+wire.QueueQuery, nil, headers)
 	switch {
 	case err != nil:
 	case status == http.StatusNoContent:
@@ -101,7 +101,7 @@ func taskLimits() clientLimits {
 
 // Tasks fetches the tasks that wait for the child. The error may come with tasks: it is about others, which are not valid.
 func (c *Client) Tasks(ctx context.Context) ([]wire.Task, error) {
-	status, header, body, err := c.exchange(ctx, taskLimits(), http.MethodGet, wire.QueuePath(c.Parent.Identity), nil, http.Header{})
+	status, header, body, err := c.exchange(ctx, taskLimits(), http.MethodGet, wire.QueuePath.Of(c.Parent.Identity), nil, http.Header{})
 	var list []wire.Task
 	switch {
 	case err != nil:
@@ -124,7 +124,7 @@ func (c *Client) Answer(ctx context.Context, r wire.TaskResult) error {
 	if err != nil {
 		return err
 	}
-	status, header, body, err := c.exchange(ctx, reportLimits(), http.MethodPost, wire.QueuePath(c.Parent.Identity), document, http.Header{"Content-Type": {"application/json"}})
+	status, header, body, err := c.exchange(ctx, reportLimits(), http.MethodPost, wire.QueuePath.Of(c.Parent.Identity), document, http.Header{"Content-Type": {"application/json"}})
 	switch {
 	case err == nil && status == http.StatusAccepted:
 		return nil

@@ -114,7 +114,7 @@ func reportLimits() clientLimits {
 // Report sends the report of the child, which is a JSON document. There is one attempt: the next
 // report says what this one would have said. The error is a *wire.Error, or that of ctx.
 func (c *Client) Report(ctx context.Context, document []byte) error {
-	status, header, body, err := c.exchange(ctx, reportLimits(), http.MethodPost, wire.ReportPath(c.Parent.Identity), document, http.Header{"Content-Type": {"application/json"}})
+	status, header, body, err := c.exchange(ctx, reportLimits(), http.MethodPost, wire.ReportPath.Of(c.Parent.Identity), document, http.Header{"Content-Type": {"application/json"}})
 	switch {
 	case err == nil && status == http.StatusAccepted:
 		return nil
@@ -130,7 +130,7 @@ func (c *Client) Report(ctx context.Context, document []byte) error {
 
 // Receipts sends receipts to the parent, and returns its answer. There is one attempt.
 func (c *Client) Receipts(ctx context.Context, document []byte) ([]byte, error) {
-	status, header, body, err := c.exchange(ctx, reportLimits(), http.MethodPost, wire.ReceiptsPath(c.Parent.Identity), document, http.Header{"Content-Type": {"application/json"}})
+	status, header, body, err := c.exchange(ctx, reportLimits(), http.MethodPost, wire.ReceiptsPath.Of(c.Parent.Identity), document, http.Header{"Content-Type": {"application/json"}})
 	if err == nil && status != http.StatusOK {
 		err = &statusError{status, wire.RetryAfter(header, time.Now()), wire.ReadProblem(status, body)}
 	}
@@ -143,7 +143,7 @@ func (c *Client) Receipts(ctx context.Context, document []byte) ([]byte, error) 
 // Answers reports whether the parent answers, as the one that is known by its pins. There is one attempt; what the
 // answer says does not matter. The error is a *wire.Error, or that of ctx.
 func (c *Client) Answers(ctx context.Context) error {
-	_, _, _, err := c.exchange(ctx, reportLimits(), http.MethodGet, wire.HealthPath, nil, http.Header{})
+	_, _, _, err := c.exchange(ctx, reportLimits(), http.MethodGet, string(wire.HealthPath), nil, http.Header{})
 	switch {
 	case err == nil:
 		return nil
@@ -161,7 +161,7 @@ func (c *Client) once(ctx context.Context, tag string) (Fetched, error) {
 	if tag != "" {
 		headers.Set("If-None-Match", tag)
 	}
-	status, header, body, err := c.exchange(ctx, usual(), http.MethodGet, wire.SpecPath(c.Parent.Identity), nil, headers)
+	status, header, body, err := c.exchange(ctx, usual(), http.MethodGet, wire.SpecPath.Of(c.Parent.Identity), nil, headers)
 	if err != nil {
 		return Fetched{}, err
 	}

@@ -45,7 +45,7 @@ func (c *Client) handOver(ctx context.Context, keys [][]byte) (wire.Parent, erro
 		var status int
 		var header http.Header
 		var body []byte
-		status, header, body, err = ask.exchange(ctx, usual(), http.MethodPost, wire.JoinPath(c.Parent.Identity), document, http.Header{"Content-Type": {"application/json"}})
+		status, header, body, err = ask.exchange(ctx, usual(), http.MethodPost, wire.JoinPath.Of(c.Parent.Identity), document, http.Header{"Content-Type": {"application/json"}})
 		if err != nil {
 			break
 		}

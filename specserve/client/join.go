@@ -20,7 +20,7 @@ func (c *Client) Join(ctx context.Context, key string) (wire.Joined, wire.Parent
 	if err != nil {
 		return wire.Joined{}, wire.Parent{}, err
 	}
-	status, header, body, err := c.exchange(ctx, usual(), http.MethodPost, wire.JoinPath(c.Parent.Identity), document, http.Header{"Content-Type": {"application/json"}})
+	status, header, body, err := c.exchange(ctx, usual(), http.MethodPost, wire.JoinPath.Of(c.Parent.Identity), document, http.Header{"Content-Type": {"application/json"}})
 	switch {
 	case err != nil:
 	case status != http.StatusOK:
@@ -50,7 +50,7 @@ type Announced struct {
 
 // Announced returns the program that the parent has for this operating system and architecture, as Go names them.
 func (c *Client) Announced(ctx context.Context, os, arch string) (Announced, error) {
-	status, header, body, err := c.exchange(ctx, usual(), http.MethodHead, wire.AgentPath(os, arch), nil, http.Header{})
+	status, header, body, err := c.exchange(ctx, usual(), http.MethodHead, wire.AgentPath.Of(os+"-"+arch), nil, http.Header{})
 	a := Announced{strings.Trim(header.Get("ETag"), `"`), header.Get(wire.VersionHeader), header.Get(wire.KeepHeader)}
 	switch {
 	case err != nil:
@@ -69,7 +69,7 @@ func (c *Client) Announced(ctx context.Context, os, arch string) (Announced, err
 func (c *Client) Program(ctx context.Context, os, arch, sum string) ([]byte, error) {
 	limits := usual()
 	limits.Total, limits.Body = 15*time.Minute, wire.MaxAgent
-	status, header, body, err := c.exchange(ctx, limits, http.MethodGet, wire.AgentPath(os, arch), nil, http.Header{})
+	status, header, body, err := c.exchange(ctx, limits, http.MethodGet, wire.AgentPath.Of(os+"-"+arch), nil, http.Header{})
 	switch {
 	case err != nil:
 	case status != http.StatusOK:

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/url"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/durable"
@@ -20,9 +19,6 @@ const MaxJoin = 4 << 10
 
 // joinVersion is the version of both documents.
 const joinVersion = 1
-
-// JoinPath is the path by which a host joins.
-func JoinPath(identity string) string { return "/join/" + url.PathEscape(identity) }
 
 // Join is the request of a host that joins. Its token is for that alone.
 type Join struct {

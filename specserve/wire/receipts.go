@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 )
 
 // Receipts is the request of a child that sends its receipts, and those of hosts below it, to its parent. A chain without documents
@@ -37,9 +36,6 @@ const (
 	maxChains = 1_000
 	maxDepth  = 8
 )
-
-// ReceiptsPath is the path to which a child sends them.
-func ReceiptsPath(identity string) string { return "/receipts/" + url.PathEscape(identity) }
 
 // ReadReceipts reads a request, and checks what is a name of a folder in it.
 func ReadReceipts(body []byte) (Receipts, error) {

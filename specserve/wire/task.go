@@ -15,7 +15,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -145,9 +144,6 @@ func (r *TaskResult) Check() error {
 	}
 	return nil
 }
-
-// QueuePath is the path of the tasks for a child, and of their results.
-func QueuePath(identity string) string { return "/queue/" + url.PathEscape(identity) }
 
 // QueueQuery is added to the path of a long poll by those who take tasks.
 const QueueQuery = "queue"

@@ -24,38 +24,32 @@ const (
 	MaxAgent  = 256 << 20
 )
 
-// HealthPath is the path of the health check.
-const HealthPath = "/health"
+// Path is the path of an endpoint, or what is before the name of which it is.
+type Path string
 
-// SpecPath is the path of a node's spec.
-func SpecPath(identity string) string { return "/spec/" + url.PathEscape(identity) }
+// The paths.
+const (
+	HealthPath     Path = "/health"
+	RepositoryPath Path = "/site.git"
+	SpecPath       Path = "/spec/"     // the spec of a node
+	ConfigPath     Path = "/config/"   // the configuration for the subtree of a child of type pve
+	WaitPath       Path = "/wait/"     // the long poll of a child
+	ReportPath     Path = "/report/"   // the reports of a child
+	ReceiptsPath   Path = "/receipts/" // its receipts
+	QueuePath      Path = "/queue/"    // the tasks for a child, and their results
+	JoinPath       Path = "/join/"     // by which a host joins
+	ImagePath      Path = "/image/"    // an image, by its SHA-256 in hex
+	AgentPath      Path = "/agent/"    // the program, for an operating system and architecture as Go names them: linux-amd64
+)
 
-// ConfigPath is the path of the configuration for the subtree of a child of type pve.
-func ConfigPath(identity string) string { return "/config/" + url.PathEscape(identity) }
-
-// WaitPath is the path of a child's long poll.
-func WaitPath(identity string) string { return "/wait/" + url.PathEscape(identity) }
-
-// ImagePath is the path of an image with a checksum, SHA-256 in hex.
-func ImagePath(sum string) string { return ImagePrefix + sum }
-
-// ImagePrefix is before the checksum of an image.
-const ImagePrefix = "/image/"
-
-// RepositoryPath is the path of the site's repository.
-const RepositoryPath = "/site.git"
-
-// ReportPath is the path for the reports of a child.
-func ReportPath(identity string) string { return "/report/" + url.PathEscape(identity) }
+// Of is the path of a name.
+func (p Path) Of(name string) string { return string(p) + url.PathEscape(name) }
 
 // VersionHeader has the version of the program in the answer with it. The entity tag is its SHA-256, in hex.
 const VersionHeader = "Homestak-Version"
 
 // KeepHeader says in the same answer why the child that asks is to keep the program that it has; missing if it is not.
 const KeepHeader = "Homestak-Keep"
-
-// AgentPath is the path of the program, for an operating system and architecture as Go names them.
-func AgentPath(os, arch string) string { return "/agent/" + os + "-" + arch }
 
 // bearer comes before the token in the header Authorization (RFC 6750, 2.1).
 const bearer = "Bearer "

@@ -87,8 +87,8 @@ func TestToken(t *testing.T) {
 		h.Set("Authorization", value)
 		require.Equal(t, want, Token(h), value)
 	}
-	require.Equal(t, "/spec/a%2F..%2Fb", SpecPath("a/../b"))
-	require.Equal(t, "/agent/linux-amd64", AgentPath("linux", "amd64"))
+	require.Equal(t, "/spec/a%2F..%2Fb", SpecPath.Of("a/../b"))
+	require.Equal(t, "/agent/linux-amd64", AgentPath.Of("linux-amd64"))
 }
 
 // An answer is refused, or it is a spec of that node without what is not part of it.

@@ -639,8 +639,8 @@ func (m *meter) reporting() {
 	fetch, post, tags := make([]string, children+1), make([]string, children+1), make([]string, children+1)
 	for n := 1; n <= children; n++ {
 		token := s.token(n)
-		fetch[n] = "GET " + wire.SpecPath(s.node(n)) + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + token + "\r\n"
-		post[n] = "POST " + wire.ReportPath(s.node(n)) + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + token + "\r\nContent-Type: application/json\r\n"
+		fetch[n] = "GET " + wire.SpecPath.Of(s.node(n)) + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + token + "\r\n"
+		post[n] = "POST " + wire.ReportPath.Of(s.node(n)) + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + token + "\r\nContent-Type: application/json\r\n"
 	}
 	reportOf := func(n int) string {
 		body, err := json.Marshal(wire.Report{

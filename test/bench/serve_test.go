@@ -212,7 +212,7 @@ func (m *meter) agentRestarting() {
 	require.NoError(m.b, err)
 	text, err := keys.MintToken(ring[0].Key, keys.Claims{Node: f.Name(1), Spec: "base", Issued: time.Now().Unix(), Expires: time.Now().Add(time.Hour).Unix()})
 	require.NoError(m.b, err)
-	ask := "GET " + wire.SpecPath(f.Name(1)) + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + text + "\r\n\r\n"
+	ask := "GET " + wire.SpecPath.Of(f.Name(1)) + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + text + "\r\n\r\n"
 	a.serves(ask)
 	var took []float64
 	for range 7 {
@@ -620,7 +620,7 @@ func (s *specServer) token(n int) string {
 
 // ask is the request of a node for its spec.
 func (s *specServer) ask(n int) string {
-	return "GET " + wire.SpecPath(s.node(n)) + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + s.token(n) + "\r\n\r\n"
+	return "GET " + wire.SpecPath.Of(s.node(n)) + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + s.token(n) + "\r\n\r\n"
 }
 
 const servedSite = `site "bench" {

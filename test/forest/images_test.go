@@ -86,14 +86,14 @@ func TestImagesComeOnceForATree(t *testing.T) {
 		}
 		known, err := w.Machine("father").Agent().Parent("branch-2", "plain")
 		require.NoError(t, err)
-		require.Equal(t, 206, ask(known, wire.ImagePath(sum), "bytes=10-19"))
-		require.Equal(t, 404, ask(known, wire.ImagePath(strings.Repeat("bb", 32)), ""), "no guest of it needs that")
-		require.Equal(t, 404, ask(known, wire.ImagePath(strings.Repeat("aa", 32)), ""))
-		require.Equal(t, 404, ask(known, wire.ImagePrefix+"../"+sum, ""))
-		require.Equal(t, 404, ask(known, wire.ImagePrefix+"..%2f..%2fserver%2fkey", ""))
-		require.Equal(t, 404, ask(known, wire.ImagePath(strings.ToUpper(sum)), ""))
+		require.Equal(t, 206, ask(known, wire.ImagePath.Of(sum), "bytes=10-19"))
+		require.Equal(t, 404, ask(known, wire.ImagePath.Of(strings.Repeat("bb", 32)), ""), "no guest of it needs that")
+		require.Equal(t, 404, ask(known, wire.ImagePath.Of(strings.Repeat("aa", 32)), ""))
+		require.Equal(t, 404, ask(known, string(wire.ImagePath)+"../"+sum, ""))
+		require.Equal(t, 404, ask(known, string(wire.ImagePath)+"..%2f..%2fserver%2fkey", ""))
+		require.Equal(t, 404, ask(known, wire.ImagePath.Of(strings.ToUpper(sum)), ""))
 		known.Token = ""
-		require.Equal(t, 401, ask(known, wire.ImagePath(sum), ""))
+		require.Equal(t, 401, ask(known, wire.ImagePath.Of(sum), ""))
 
 		w.pass(6*time.Minute, time.Minute)
 		require.Equal(t, 1, web.sent, "a check asks for nothing")

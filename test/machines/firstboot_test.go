@@ -163,14 +163,14 @@ func (p *server) answer(w http.ResponseWriter, r *http.Request) (int, []byte) {
 		return http.StatusInternalServerError, nil
 	}
 	switch r.URL.Path {
-	case wire.ReportPath("edge"):
+	case wire.ReportPath.Of("edge"):
 		if _, err := wire.ReadReport(r.Body, "edge", time.Now()); err != nil {
 			return http.StatusUnprocessableEntity, nil
 		}
 		return http.StatusAccepted, nil
-	case wire.AgentPath("linux", runtime.GOARCH):
+	case wire.AgentPath.Of("linux-" + runtime.GOARCH):
 		return http.StatusOK, program
-	case wire.SpecPath("edge"):
+	case wire.SpecPath.Of("edge"):
 		sum := sha256.Sum256(program)
 		answer := wire.Spec{Spec: p.spec, Pins: wire.PinTexts(p.pins), Agent: map[string]string{"linux-" + runtime.GOARCH: hex.EncodeToString(sum[:])}}
 		tag, _ := answer.ETag()

@@ -262,7 +262,7 @@ func firstBoot(ctx context.Context, m *debian.Machine) error {
 		return err
 	}
 	var answer struct{ Agent map[string]string }
-	body, err := get(ctx, m, of, wire.SpecPath(of.Identity))
+	body, err := get(ctx, m, of, wire.SpecPath.Of(of.Identity))
 	if err == nil {
 		err = json.Unmarshal(body, &answer)
 	}
@@ -289,8 +289,7 @@ func install(ctx context.Context, m *debian.Machine, of wire.Parent, want string
 	if there, err := m.K.FS.ReadFile(installed); err == nil && sum(there) == want {
 		return nil
 	}
-	system := strings.SplitN(specserve.ProgramSystem(), "-", 2)
-	got, err := get(ctx, m, of, wire.AgentPath(system[0], system[1]))
+	got, err := get(ctx, m, of, wire.AgentPath.Of(specserve.ProgramSystem()))
 	switch {
 	case err != nil:
 		return err
