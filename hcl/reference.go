@@ -234,7 +234,7 @@ func defaultOf(f model.Field, rule string, defaults reflect.Value) string {
 	}
 	switch d := v.Interface().(type) {
 	case time.Duration:
-		return fmt.Sprintf("`%q`", lang.ShortDuration(d))
+		return fmt.Sprintf("`%q`", model.ShortDuration(d))
 	case string:
 		return fmt.Sprintf("`%q`", d)
 	case []string:

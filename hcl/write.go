@@ -14,7 +14,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/hcl/lang"
 )
 
 // Block is a block to write. Its attributes and inner blocks are those that the tags of Parts describe, in the order of
@@ -158,7 +157,7 @@ func value(v reflect.Value) cty.Value {
 		return cty.BoolVal(v.Bool())
 	case reflect.Int, reflect.Int64:
 		if d, ok := reflect.TypeAssert[time.Duration](v); ok {
-			return cty.StringVal(lang.ShortDuration(d))
+			return cty.StringVal(model.ShortDuration(d))
 		}
 		return cty.NumberIntVal(v.Int())
 	case reflect.Float64:

@@ -56,7 +56,7 @@ func CheckPeriod(s string) (time.Duration, error) {
 	case "off", "0":
 		return 0, nil
 	}
-	d, err := time.ParseDuration(s)
+	d, err := ParseDuration(s)
 	switch {
 	case err != nil:
 		return 0, errors.New(`is not a duration such as "30s" or "5m", or off`)

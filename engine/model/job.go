@@ -54,7 +54,7 @@ func (j *Job) Next(after time.Time, zone string) time.Time {
 // schedule reads one. Intervals begin at the Unix epoch, so that a restart does not move them.
 func schedule(text, zone string) (next func(time.Time) time.Time, err error) {
 	if every, is := strings.CutPrefix(text, "every "); is {
-		d, err := time.ParseDuration(strings.TrimSpace(every))
+		d, err := ParseDuration(strings.TrimSpace(every))
 		if err != nil || d < shortestEvery {
 			return nil, fmt.Errorf("schedule %q is not an interval of a minute or more, such as every 15m", text)
 		}

@@ -75,7 +75,7 @@ func (d *Decoder) checkBlock(p Part, at hclv2.Range) {
 	case interval > timeout:
 		d.Invalid = true
 		where, _ := d.rangeOf(p.prefix + "interval")
-		d.ErrorAt(where, fmt.Sprintf("interval = %q is longer than the timeout of %s", ShortDuration(interval), ShortDuration(timeout)), "The check would never run a second time.")
+		d.ErrorAt(where, fmt.Sprintf("interval = %q is longer than the timeout of %s", model.ShortDuration(interval), model.ShortDuration(timeout)), "The check would never run a second time.")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
 )
@@ -81,7 +82,7 @@ func assignDuration(dst reflect.Value, v cty.Value) string {
 	if v.Type() != cty.String {
 		return want + ", not " + ValueType(v)
 	}
-	length, err := parseDuration(v.AsString())
+	length, err := model.ParseDuration(v.AsString())
 	switch {
 	case err != nil:
 		return want
@@ -90,24 +91,6 @@ func assignDuration(dst reflect.Value, v cty.Value) string {
 	}
 	dst.SetInt(int64(length))
 	return ""
-}
-
-// parseDuration is time.ParseDuration with days of 24 hours in front: 1d12h.
-func parseDuration(s string) (time.Duration, error) {
-	days, rest, has := strings.Cut(s, "d")
-	n, err := strconv.ParseUint(days, 10, 16) // 65535 days fit into a Duration
-	if !has || err != nil {
-		return time.ParseDuration(s)
-	}
-	length := time.Duration(n) * 24 * time.Hour
-	if rest == "" {
-		return length, nil
-	}
-	more, err := time.ParseDuration(rest)
-	if more < 0 {
-		err = strconv.ErrSyntax
-	}
-	return length + more, err
 }
 
 func (d *Decoder) assignList(dst reflect.Value, v cty.Value) string {

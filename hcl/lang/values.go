@@ -241,10 +241,10 @@ func (d *Decoder) CheckValue(field reflect.Value, rule, name string, at hclv2.Ra
 	case reflect.Int64:
 		if t := time.Duration(field.Int()); t < r.least {
 			d.Invalid = true
-			d.Errorf(at, fmt.Sprintf("%s = %q is not valid", name, ShortDuration(t)), "It must be at least %s.", r.least)
+			d.Errorf(at, fmt.Sprintf("%s = %q is not valid", name, model.ShortDuration(t)), "It must be at least %s.", r.least)
 		} else if r.most != 0 && t > r.most {
 			d.Invalid = true
-			d.Errorf(at, fmt.Sprintf("%s = %q is not valid", name, ShortDuration(t)), "It must be at most %s.", ShortDuration(r.most))
+			d.Errorf(at, fmt.Sprintf("%s = %q is not valid", name, model.ShortDuration(t)), "It must be at most %s.", model.ShortDuration(r.most))
 		}
 	default:
 	}
@@ -535,16 +535,4 @@ func inside(s string) string {
 		return "must be a folder of the repository without a leading / or .., such as sites/home"
 	}
 	return ""
-}
-
-// ShortDuration writes 10m for 10m0s.
-func ShortDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
