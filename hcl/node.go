@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl/lang"
 )
@@ -50,6 +51,7 @@ type nodeInfo struct {
 	refs    []lang.NodeRef // nodes that its kind's attributes name
 	before  []string       // nodes of its PVE host that it waits for
 	invalid bool
+	guessed bool // its type is unknown, and the one in the model is probably meant
 }
 
 func (l *load) decodeManifests() {
@@ -155,6 +157,7 @@ func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *lang.Scop
 			own.Value.Field(own.Label).SetString(n.Name)
 		}
 		d.Body(decl.body, decl.at, instanceAttrs(), common, own)
+		n.guessed, n.Type = n.Type != d.Kind.Name, d.Kind.Name
 		l.schemas.Fill(common.Value, lang.NodeBlock)
 	}
 	d.Finish()
@@ -212,6 +215,9 @@ func (l *load) kindOf(decl *nodeDecl, d *lang.Decoder) *model.Kind {
 	if k == nil {
 		is := map[string]string{"qemu": "vm", "kvm": "vm", "lxc": "ct", "container": "ct"}[name]
 		l.Errorf(a.Expr.Range(), "unknown node type "+lang.Quote(name), "%s", l.Nearest(cmp.Or(is, name), kinds.Names()))
+		if d.Invalid = true; len(name) <= lang.MaxQuoted {
+			k = kinds.Get(diag.Nearest(cmp.Or(is, name), kinds.Names())) // so that its other mistakes are reported, too
+		}
 	}
 	return k
 }
