@@ -35,10 +35,9 @@ func agentVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "agent [--once]",
 		Short: "Converge a host to the newest commit of a repository",
-		Long: `Polls a repository and converges the host that identity names to the newest commit: at
-each new commit, and after changes on the host, at the latest at the next full check. A
-commit that is invalid or denied by a policy is not applied: the last good one stays in
-force. SIGHUP starts a check now.
+		Long: `It checks the host at each new commit, after changes on the host, and at the next full
+check. An invalid commit, or one that a policy denies, is not applied: the last good one
+stays in force. SIGHUP starts a check now.
 
 Settings come from flags, the environment (HOMESTAK_…) and agent.hcl; see
 docs/reference.md. To try it as any user:
@@ -51,7 +50,7 @@ docs/reference.md. To try it as any user:
 	fs := c.Flags()
 	fs.BoolVar(&f.once, "once", false, "make one pass, report, and exit")
 	fs.BoolVar(&f.print, "print-config", false, "print the effective settings as an agent.hcl, each with its source")
-	fs.BoolVar(&f.sim, "sim", false, "use a fresh embedded simulator for every host of the site")
+	fs.BoolVar(&f.sim, "sim", false, "use a fresh simulator for every host of the site")
 	a.ui.JSONFlag(c)
 	return c
 }

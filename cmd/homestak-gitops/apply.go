@@ -18,9 +18,8 @@ func applyVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "apply [PLANFILE]",
 		Short: "Make a host match the site",
-		Long: `Makes a plan, shows it, asks for confirmation, and applies it. With a file from
-"plan --out" it applies exactly that plan, or refuses it if the site or the host has
-changed since.
+		Long: `Makes a plan, shows it, asks for confirmation, and applies it. A file from "plan --out" is
+applied exactly, or refused if the site or the host has changed since.
 
 Press Ctrl-C once to finish the running steps and start no new ones, twice to exit
 immediately.`,

@@ -18,7 +18,7 @@ func configVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
 		Short: "Run pull mode by hand, on the node itself",
-		Long:  `A node in pull mode fetches and applies its own spec. These commands do the same by hand.`,
+		Long:  `In pull mode a node fetches and applies its own spec.`,
 		Args:  cobra.NoArgs,
 	}
 	c.AddCommand(configFetchVerb(a), configApplyVerb(a), configWaitVerb(a))
@@ -28,8 +28,8 @@ func configVerb(a *app) *cobra.Command {
 // nodeFlags adds the flags that all verbs of config have: where the spec is kept, and who the parent is. From gets the parent.
 func (a *app) nodeFlags(c *cobra.Command, from *node.Source) *node.Run {
 	r := &node.Run{Note: a.ui.Notef, Seen: a.showState}
-	c.Flags().StringVar(&r.Folder, "state", node.DefaultFolder, "store the spec and the outcome in `DIR`")
-	c.Flags().StringVar(&from.File, "parent", wire.ParentFile, "`FILE` that names the parent of this machine")
+	c.Flags().StringVar(&r.Folder, "state", node.DefaultFolder, "`DIR`: folder of the spec and the outcome")
+	c.Flags().StringVar(&from.File, "parent", wire.ParentFile, "`FILE`: file that names the parent")
 	ui.Must(c.MarkFlagDirname("state"))
 	ui.Must(c.MarkFlagFilename("parent"))
 	return r
@@ -42,13 +42,11 @@ func configApplyVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "apply",
 		Short: "Make this machine match its spec",
-		Long: `Compares this machine with the last fetched spec (or with --spec FILE), and changes what
-differs. It removes what an earlier spec added and this one does not have; everything
-else stays. It must run as root.
+		Long: `Must run as root. It changes what differs from the last fetched spec, and removes what an
+earlier spec added and this one does not have; everything else stays.
 
-With --fetch it asks the parent for the spec first. If the parent does not answer, it
-applies the stored spec, and the exit code reports the missing answer. A machine with a
-token then sends a report to the parent.`,
+If the parent does not answer --fetch, the stored spec is applied, and the exit code
+reports the missing answer. A machine with a token then sends a report to the parent.`,
 		Args: cobra.NoArgs,
 	}
 	r := a.nodeFlags(c, from)
@@ -63,8 +61,8 @@ token then sends a report to the parent.`,
 		}
 		return runConfigApply(c.Context(), a, r, from, file)
 	}
-	c.Flags().StringVar(&file, "spec", "", "apply the resolved spec in `FILE`, and store it")
-	c.Flags().BoolVar(&fetch, "fetch", false, "fetch the spec from the parent of this machine first")
+	c.Flags().StringVar(&file, "spec", "", "`FILE`: resolved spec to apply and store")
+	c.Flags().BoolVar(&fetch, "fetch", false, "fetch the spec from the parent first")
 	c.Flags().BoolVar(&dry, "dry-run", false, "only show what would change")
 	a.ui.JSONFlag(c)
 	return c
@@ -124,9 +122,9 @@ func configWaitVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "wait",
 		Short: "Apply the spec whenever the parent has a new one",
-		Long: `Waits until the parent of this machine has a new spec or a reconcile request for it, then
-starts homestak-gitops-pull.service, and waits again. homestak-gitops-wait.service runs it
-on nodes with trigger = "git" or "webhook".`,
+		Long: `Waits for a new spec or a reconcile request, starts homestak-gitops-pull.service, and
+waits again. homestak-gitops-wait.service runs it on nodes with trigger = "git" or
+"webhook".`,
 		Args: cobra.NoArgs,
 	}
 	r := a.nodeFlags(c, from)

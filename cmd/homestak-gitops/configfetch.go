@@ -20,9 +20,7 @@ func configFetchVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "fetch [NODE]",
 		Short: "Fetch the spec of a node for config apply",
-		Long: `Fetches the resolved spec of a node and stores it on this machine for "config apply".
-
-Without NODE it asks the parent in ` + wire.ParentFile + ` for this machine's spec,
+		Long: `Without NODE it asks the parent in ` + wire.ParentFile + ` for this machine's spec,
 with --server that server. Otherwise it resolves the spec of NODE from a copy of the site.`,
 		Args: ui.TakesArgs(0, 1),
 	}
@@ -38,9 +36,9 @@ with --server that server. Otherwise it resolves the spec of NODE from a copy of
 		return fetch(c, args)
 	}
 	f.Read(a.ui, c)
-	c.Flags().StringVar(&from.Server, "server", "", "fetch from the server at `URL`, such as https://192.0.2.10:44443")
-	c.Flags().StringArrayVar(&from.Pins, "pin", nil, "`PIN` of the server's key, such as sha256:…; repeatable")
-	c.Flags().StringVar(&from.TokenFile, "token-file", "", "`FILE` with the node's token for the server")
+	c.Flags().StringVar(&from.Server, "server", "", "`URL`: server to fetch from")
+	c.Flags().StringArrayVar(&from.Pins, "pin", nil, "`PIN`: the server's key, such as sha256:…; repeatable")
+	c.Flags().StringVar(&from.TokenFile, "token-file", "", "`FILE`: the node's token for the server")
 	return c
 }
 

@@ -22,22 +22,21 @@ func convertVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "convert DIR --out NEW",
 		Short: "Make a site of the YAML files of the predecessor",
-		Long: `Reads the folder with site.yaml, hosts, nodes, presets, postures, specs and manifests (version
-1 and 2), and writes a site with the same names. What cannot be converted is a comment at its
-place, with the reason, and a line of the report. The manifests become recipes: add host to
-the one that you deploy.
+		Long: `DIR has site.yaml, hosts, nodes, presets, postures, specs and manifests (version 1 and 2).
+Names stay the same. What cannot be converted becomes a comment with the reason, and a line of the
+report. The manifests become recipes: add host to the one that you deploy.
 
-Secrets go into secrets.yaml, which only your user can read; a file that SOPS encrypted stays
-encrypted. All files are written, or none; an existing file is never overwritten. Unknown
-keys, anchors, links and wrong types are errors. The new site is validated: exit code 3 means
-that findings remain.`,
+Secrets go into secrets.yaml, which only your user can read; a file that SOPS encrypted
+stays encrypted. All files are written, or none; an existing file is never overwritten.
+Unknown keys, anchors, links and wrong types are errors. Exit code 3 means that the new
+site has findings.`,
 		Args: ui.TakesArgs(1, 1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
 		RunE: a.soon(func(ctx context.Context, args []string) error { return runConvert(ctx, a, args[0], out) }),
 	}
-	c.Flags().StringVar(&out, "out", "", "make the site in `DIR`")
+	c.Flags().StringVar(&out, "out", "", "`DIR`: folder of the new site")
 	a.ui.JSONFlag(c)
 	ui.Must(c.MarkFlagDirname("out"))
 	return c

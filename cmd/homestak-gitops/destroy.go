@@ -14,12 +14,11 @@ func destroyVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "destroy -M MANIFEST",
 		Short: "Remove the guests of a manifest from its host, children first",
-		Long: `Plans the removal of every guest of a manifest, shows the plan, asks for confirmation,
-and applies it. It removes only managed guests, each after an identity check.
+		Long: `Shows a plan, asks for confirmation, and applies it. It removes only managed guests, each
+after an identity check; of a recipe, what "test --keep" left behind.
 
-Of a recipe it removes what "test --keep" left behind. To remove a deployed manifest
-for good, remove it from the site: otherwise the next apply, or the agent, creates its
-guests again. With --suspend the agent leaves the manifest alone until
+To remove a deployed manifest for good, remove it from the site: otherwise the next apply,
+or the agent, creates its guests again. With --suspend the agent leaves it alone until
 "resume -M MANIFEST".`,
 		Args: cobra.NoArgs,
 		RunE: f.Within(func(ctx context.Context, _ []string) error { return runDestroy(ctx, a, f, suspend) }),

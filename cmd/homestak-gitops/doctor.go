@@ -19,11 +19,10 @@ func doctorVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check that the hosts of a site are usable, and print fixes",
-		Long: `Checks the hosts of the site: the API and its identity, the token and the privileges that
-this site needs, nodes, storages, bridges, images and templates, and anything that blocks
-a plan. Below each problem it explains why it matters and how to fix it.
+		Long: `Checks the API and its identity, the token and the privileges that this site needs, nodes,
+storages, bridges, images and templates, and anything that blocks a plan. With -M it
+checks only what that manifest or recipe needs. It changes nothing.
 
-It changes nothing. With -M it checks only what that manifest needs; it may be a recipe.
 Exits 0 if no check failed (there may be warnings), 6 if only the login or privileges
 failed, otherwise 1.`,
 		Args: cobra.NoArgs,

@@ -18,16 +18,16 @@ func eventsVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "events",
 		Short: "Show the events of the agent on this machine",
-		Long: `Lists the events that the running agent has kept, oldest first: commits, passes and their
-steps, nodes that became ready or not ready, and checks that fail or pass again. "history"
-shows earlier passes.`,
+		Long: `Lists what the running agent has kept, oldest first: commits, passes and their steps,
+nodes that became ready or not ready, and checks that fail or pass again. "history" shows
+earlier passes.`,
 		Args: cobra.NoArgs,
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runEvents(ctx, a, f, after, follow) }),
 	}
 	f.Anywhere(a.ui, c)
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new events")
-	c.Flags().StringVar(&after, "after", "", "start after the event with this `ID`")
-	c.Flags().BoolVar(&a.ui.JSON, "json", false, "print JSON lines, one for each event")
+	c.Flags().StringVar(&after, "after", "", "`ID`: start after this event")
+	a.ui.JSONFlag(c)
 	return c
 }
 

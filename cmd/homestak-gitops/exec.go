@@ -26,18 +26,17 @@ func execVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "exec [NODE…] -- COMMAND [ARG…]",
 		Short: "Run a command on nodes",
-		Long: `Asks the agent of this machine to run a command on nodes, as root, and prints what they
-write, each line with the name of its node. No shell comes in between: write
--- sh -c '…' for one. The agent enters push nodes as their specs say. A node in mode pull,
-and a child, takes the command when it asks its parent next, at once if it waits.
+		Long: `The agent of this machine runs it as root, without a shell (write -- sh -c '…' for one),
+and prints each line of output after the name of its node. It enters push nodes as their
+specs say; pull nodes and children take the command when they ask their parent next. The
+agent keeps receipts: see "jobs".
 
-With a flag of the site or --sim this program enters push nodes itself, without an agent and
-without a receipt.
+With a flag of the site or --sim this program enters push nodes itself, without an agent
+and without a receipt.
 
 -M and --spec choose among the nodes below the agent. Ctrl-C ends the commands, but not
-those that another machine has taken. The agent keeps a receipt of each: see "jobs".
-
-Exits 0 if all commands did, 5 if some did, else 1. --json has the exit code of each.`,
+those that another machine has taken. Exits 0 if all commands did, 5 if some did, else 1.
+--json has the exit code of each.`,
 		Args: cobra.ArbitraryArgs,
 	}
 	c.RunE = a.soon(func(ctx context.Context, args []string) error {
@@ -68,13 +67,13 @@ Exits 0 if all commands did, 5 if some did, else 1. --json has the exit code of 
 	of.Find(a.ui, c)
 	f.Files(a.ui, c)
 	fs := c.Flags()
-	fs.StringVarP(&f.Host, "host", "H", "", "host `NAME` (default: that of the manifest, or the only one)")
-	fs.BoolVar(&f.Sim, "sim", false, "use a fresh embedded simulator for every host of the site")
-	fs.StringVarP(&ask.Manifest, "manifest", "M", "", "nodes of the manifest `NAME`")
-	fs.StringVar(&ask.Spec, "spec", "", "nodes with the spec `NAME`")
-	fs.IntVar(&ask.Parallel, "parallel", 8, "run on `N` nodes at once")
-	fs.DurationVar(&timeout, "timeout", timeout, "`TIME` limit of the command on each node")
-	fs.DurationVar(&wait, "wait", wait, "`TIME` for a node to take the command from its queue")
+	fs.StringVarP(&f.Host, "host", "H", "", "`NAME`: host (default: that of the manifest, or the only one)")
+	fs.BoolVar(&f.Sim, "sim", false, "use a fresh simulator for every host of the site")
+	fs.StringVarP(&ask.Manifest, "manifest", "M", "", "`NAME`: only this manifest")
+	fs.StringVar(&ask.Spec, "spec", "", "`NAME`: only nodes with this spec")
+	fs.IntVar(&ask.Parallel, "parallel", 8, "`N`: nodes that run it at once")
+	fs.DurationVar(&timeout, "timeout", timeout, "`TIME`: time limit on each node")
+	fs.DurationVar(&wait, "wait", wait, "`TIME`: time limit for a node to take the command")
 	return c
 }
 

@@ -15,8 +15,8 @@ func fmtVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "fmt [DIR]",
 		Short: "Rewrite HCL files to the canonical format",
-		Long: `Rewrites every *.hcl file of a folder (default: the current one) to the canonical format,
-and lists the files that it rewrote.`,
+		Long: `Rewrites every *.hcl file of DIR (default: the current folder), and lists those that
+changed.`,
 		Args: ui.TakesArgs(0, 1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveFilterDirs

@@ -13,7 +13,7 @@ func helpVerb() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [VERB]",
 		Short: "Show help for a command",
-		Long:  `Shows help for a command. "help exit-codes" explains the exit codes.`,
+		Long:  `"help exit-codes" explains the exit codes.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			about, _, err := c.Root().Find(args)
 			if err != nil {
@@ -29,6 +29,16 @@ func helpVerb() *cobra.Command {
 			return ui.VerbNames(c.Root()), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
+}
+
+// showHelp prints what a verb does, more about it, and its flags. cobra leaves out the first.
+func showHelp(c *cobra.Command, _ []string) {
+	ui.NameValues(c.Flags())
+	about := c.Short + "."
+	if c.Long != "" {
+		about += "\n\n" + c.Long
+	}
+	fmt.Fprintf(c.OutOrStdout(), "%s\n\n%s", about, c.UsageString())
 }
 
 // exitCodesTopic is the topic "help exit-codes": a command that cannot be run.

@@ -27,7 +27,7 @@ func historyVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "history [ADDRESS]",
 		Short: "Show past passes of the agent and their results",
-		Long: `Shows the passes that changed something, or tried to, newest first; with ADDRESS only
+		Long: `Lists the passes that changed something, or tried to, newest first; with ADDRESS only
 those that touched it.`,
 		Args: ui.TakesArgs(0, 1),
 		RunE: a.soon(func(ctx context.Context, args []string) error {
@@ -35,8 +35,8 @@ those that touched it.`,
 		}),
 	}
 	f.Find(a.ui, c)
-	c.Flags().IntVarP(&n, "number", "n", 20, "show at most `N` passes; 0: all")
-	c.Flags().BoolVar(&a.ui.JSON, "json", false, "print the receipts as JSON lines on stdout")
+	c.Flags().IntVarP(&n, "number", "n", 20, "`N`: most passes to show; 0: all")
+	a.ui.JSONFlag(c)
 	c.ValidArgsFunction = f.CompleteAddress
 	c.AddCommand(verifyVerb(a), exportVerb(a))
 	return c
@@ -48,22 +48,22 @@ func verifyVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify [FOLDER|FILE]",
 		Short: "Check that no receipt was changed or removed",
-		Long: `Each receipt has the checksum of the one before, and a signature. Exits 0 if the chain
-is intact, 1 if a receipt was changed, is missing, has a foreign signature or cannot be
-read; the first broken one comes first. FOLDER is a data folder, or one of receipts in
-it; FILE was written by "history export". Neither needs an agent.
+		Long: `Each receipt has the checksum of the one before, and a signature. Exits 0 if the chain is
+intact, 1 if a receipt was changed, is missing, has a foreign signature or cannot be read;
+the first broken one comes first. FOLDER is a data folder, or one of receipts in it; FILE
+is from "history export". Neither needs an agent.
 
 The keys of a folder prove nothing to someone who may write there: name those that you
-know with --key. That receipts at the end were removed is only visible with --newest, the
-ID of a receipt that was there, as this command prints it.`,
+know with --key. Only --newest, with an ID that this command printed before, reveals that
+receipts at the end were removed.`,
 		Args: ui.TakesArgs(0, 1),
 		RunE: a.soon(func(ctx context.Context, args []string) error {
 			return runVerify(ctx, a, f, strings.Join(args, ""), e)
 		}),
 	}
 	f.Find(a.ui, c)
-	c.Flags().StringArrayVar(&e.Keys, "key", nil, "public `KEY` that may sign, such as ed25519:…; repeatable (default: those of the folder)")
-	c.Flags().StringVar(&e.Newest, "newest", "", "`ID` of a receipt that must be there")
+	c.Flags().StringArrayVar(&e.Keys, "key", nil, "`KEY`: public key that may sign, such as ed25519:…; repeatable (default: those of the folder)")
+	c.Flags().StringVar(&e.Newest, "newest", "", "`ID`: a receipt that must be there")
 	a.ui.JSONFlag(c)
 	return c
 }
@@ -74,8 +74,8 @@ func exportVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "export [FOLDER]",
 		Short: "Print all receipts for others to read or verify",
-		Long: `Prints the receipts of a data folder, oldest first: as lines of JSON that "history
-verify" can check, as CSV with a row for each step, or as a table in Markdown.`,
+		Long: `Prints those of a data folder, oldest first: as lines of JSON that "history verify" can
+check, as CSV with a row for each step, or as a table in Markdown.`,
 		Args: ui.TakesArgs(0, 1),
 		RunE: a.soon(func(_ context.Context, args []string) error {
 			return runExport(a, f, strings.Join(args, ""), format)

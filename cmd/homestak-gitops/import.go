@@ -51,23 +51,21 @@ func importVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "import",
 		Short: "Write the guests that a host has already as files of a site",
-		Long: `Reads the guests of a host and writes them as nodes with "adopt", which a plan then
-adopts as they are. It changes nothing on the host: a token with PVEAuditor on / is enough.
+		Long: `The guests become nodes with "adopt", which a plan then adopts as they are. It changes
+nothing on the host: a token with PVEAuditor on / is enough.
 
 With --out it makes a new site, and --host is the URL of the host; its token comes from
---token-file or the environment variable ` + tokenVar + `. With --site it adds what the site
-does not declare yet in new files, and edits none; --host is the name of a host block.
+--token-file or HOMESTAK_API_TOKEN. With --site it adds new files with what the site does
+not declare yet, and --host is the name of a host block. With --node it prints a patch
+with the values of the host, for "git apply" in the folder of the site, and on stderr what
+the patch lacks, such as secrets and values that other nodes share.
 
 Values of secrets are not written, nor what only root@pam may set: it stays as it is, and
-the files and the report say so. --check reads the host again and exits 2 if the plan of
-the site has more than adoptions, or 4 if it refuses one.
+the files and the report say so. Pools and IP sets are written as blocks that only watch
+them, files of images as comments, since the host does not keep their URLs.
 
-Pools and IP sets are written as blocks that only watch them, files of images as comments,
-since the host does not keep their URLs.
-
-With --node it prints a patch of the file that declares the node, for "git apply" in the
-folder of the site, with the values of the host. It says on stderr what is not in the patch,
-such as a value of a secret, or one that other nodes share.`,
+--check reads the host again and exits 2 if the plan of the site has more than adoptions,
+or 4 if it refuses one.`,
 		Args: cobra.NoArgs,
 		RunE: f.Within(func(ctx context.Context, _ []string) error {
 			if f.node != "" {
@@ -79,19 +77,19 @@ such as a value of a secret, or one that other nodes share.`,
 	f.Files(a.ui, c)
 	fs := c.Flags()
 	fs.Lookup("site").DefValue, f.Dir = "", ""
-	fs.StringVarP(&f.Host, "host", "H", "", "host `NAME` of the site, or URL of an API, such as https://192.0.2.10:8006")
-	fs.StringVar(&f.out, "out", "", "make a new site in `DIR`")
-	fs.StringVar(&f.node, "node", "", "print what the host has of the node `NAME`, as a patch of its file")
-	fs.StringSliceVar(&f.choice.Only, "only", nil, "only `TYPES`: "+strings.Join(importer.Types(), ", "))
-	fs.StringVar(&f.vmids, "vmid", "", "only guests with VMIDs in the `RANGE`, such as 100-399")
-	fs.StringVar(&f.choice.Pool, "pool", "", "only guests in the `POOL`")
-	fs.StringVar(&f.choice.Tag, "tag", "", "only guests with the `TAG`")
-	fs.StringVar(&f.choice.Name, "name", "", "only guests whose names match the `PATTERN`, such as 'web-*'")
-	fs.StringVar(&f.choice.By, "by", "pool", "arrange manifests by `KEY`: pool, tag or node")
-	fs.StringVar(&f.tokenFile, "token-file", "", "`FILE` with the API token, user@realm!name=secret")
-	fs.StringVar(&f.fingerprint, "fingerprint", "", "SHA-256 `FINGERPRINT` of the host's certificate, in hex")
-	fs.BoolVar(&f.check, "check", false, "plan the site afterwards, and fail if there is more than adoptions")
-	fs.DurationVar(&f.Timeout, "timeout", 0, "`TIME` limit for the whole run, such as 10m (default: none)")
+	fs.StringVarP(&f.Host, "host", "H", "", "`NAME`: host of the site, or URL such as https://192.0.2.10:8006")
+	fs.StringVar(&f.out, "out", "", "`DIR`: folder of the new site")
+	fs.StringVar(&f.node, "node", "", "`NAME`: print a patch of this node's file")
+	fs.StringSliceVar(&f.choice.Only, "only", nil, "`TYPES`: only these: "+strings.Join(importer.Types(), ", "))
+	fs.StringVar(&f.vmids, "vmid", "", "`RANGE`: only guests with these VMIDs, such as 100-399")
+	fs.StringVar(&f.choice.Pool, "pool", "", "`POOL`: only guests in this pool")
+	fs.StringVar(&f.choice.Tag, "tag", "", "`TAG`: only guests with this tag")
+	fs.StringVar(&f.choice.Name, "name", "", "`PATTERN`: only guests with such names, as 'web-*'")
+	fs.StringVar(&f.choice.By, "by", "pool", "`KEY`: pool, tag or node, by which manifests are arranged")
+	fs.StringVar(&f.tokenFile, "token-file", "", "`FILE`: API token, user@realm!name=secret")
+	fs.StringVar(&f.fingerprint, "fingerprint", "", "`FINGERPRINT`: SHA-256 of the host's certificate, in hex")
+	fs.BoolVar(&f.check, "check", false, "plan the site afterwards, and fail unless it only adopts")
+	fs.DurationVar(&f.Timeout, "timeout", 0, "`TIME`: time limit, such as 10m (default: none)")
 	c.MarkFlagsMutuallyExclusive("out", "site")
 	for _, other := range []string{"host", "out", "only", "vmid", "pool", "tag", "name", "by", "token-file", "fingerprint", "check"} {
 		c.MarkFlagsMutuallyExclusive("node", other)

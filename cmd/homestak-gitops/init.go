@@ -10,8 +10,8 @@ func initVerb(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "init [DIR]",
 		Short: "Create a small site to start with",
-		Long: `Creates a small, valid site in a folder (default: the current one), and secrets.yaml with
-a new auth.ownership_key. It never overwrites a file.`,
+		Long: `Writes into DIR (default: the current folder), with a new auth.ownership_key in
+secrets.yaml. It never overwrites a file.`,
 		Args: ui.TakesArgs(0, 1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveFilterDirs

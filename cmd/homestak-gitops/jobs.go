@@ -24,7 +24,7 @@ func jobsVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "jobs [NAME]",
 		Short: "Show the jobs of an agent, and what they did",
-		Long: `Lists the jobs that have nodes on the host of this machine's agent: when each runs next, and
+		Long: `Lists the jobs with nodes on the host of this machine's agent: when each runs next, and
 its last outcome. With NAME it shows the receipts of that job, newest first, with
 --history those of all commands, also of exec. --json has their output.`,
 		Args: ui.TakesArgs(0, 1),
@@ -36,9 +36,9 @@ its last outcome. With NAME it shows the receipts of that job, newest first, wit
 		}),
 	}
 	f.Find(a.ui, c)
-	c.Flags().IntVarP(&n, "number", "n", 20, "show at most `N` receipts; 0: all")
+	c.Flags().IntVarP(&n, "number", "n", 20, "`N`: most receipts to show; 0: all")
 	c.Flags().BoolVar(&history, "history", false, "show the receipts of all commands")
-	c.Flags().BoolVar(&a.ui.JSON, "json", false, "print JSON lines on stdout")
+	a.ui.JSONFlag(c)
 	return c
 }
 

@@ -22,22 +22,21 @@ func joinVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "join [URL]",
 		Short: "Make this machine a host below another one",
-		Long: `Run it as root on a Debian or Proxmox VE machine, with the values that "token mint NAME
---join" printed on the machine of the parent. It installs what a parent installs on a child:
-program, units, user, agent.hcl, token and SSH key, on a Proxmox VE node also the user
-homestak@pve with its token. From then on the agent gets everything from its parent.
+		Long: `Run it as root on Debian or Proxmox VE, with the values that "token mint NAME --join"
+printed on the parent. It installs program, units, user, agent.hcl, token and SSH key, on
+Proxmox VE also the user homestak@pve with its token. From then on the agent gets
+everything from its parent. It may be repeated, also to replace a lost parent.
 
-Without URL it reads url, pin and token from ` + wire.JoinFileName + `, a
-JSON object, which it removes when it is done: so a script of the first boot can run it.
-
-It may be repeated, and replaces a lost parent by another one.`,
+Without URL it reads url, pin and token from the JSON object in
+/etc/homestak-gitops/join.json, and removes it when it is done: so a script of the first
+boot can run it.`,
 		Args: ui.TakesArgs(0, 1),
 		RunE: a.soon(func(ctx context.Context, args []string) error { return runJoin(ctx, a, j, args, look) }),
 	}
 	fs := c.Flags()
-	fs.StringVar(&j.Pin, "pin", "", "`PIN` of the server's key, such as sha256:…; several are separated by commas")
-	fs.StringVar(&j.Token, "token", "", "`TOKEN` for joining")
-	fs.BoolVar(&j.Upgrades, "upgrades", false, "take later programs of the parent every hour, without being asked")
+	fs.StringVar(&j.Pin, "pin", "", "`PIN`: the server's key, such as sha256:…; comma-separated")
+	fs.StringVar(&j.Token, "token", "", "`TOKEN`: token for joining")
+	fs.BoolVar(&j.Upgrades, "upgrades", false, "take later programs of the parent every hour")
 	fs.BoolVar(&look, "print", false, "print what it would do, and change nothing")
 	return c
 }

@@ -89,6 +89,7 @@ a git repository. Start with "homestak-gitops demo" or "homestak-gitops init my-
 	}
 	root.Flags().BoolVar(&version, "version", false, "print the version of this program")
 	root.SetHelpCommand(helpVerb())
+	root.SetHelpFunc(showHelp)
 	root.SetFlagErrorFunc(ui.ExplainFlag)
 	a.ui.Flags(root.PersistentFlags())
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.ui.Check() }

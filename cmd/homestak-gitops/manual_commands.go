@@ -38,9 +38,9 @@ func commandsPage(root *cobra.Command) []byte {
 
 // flagGroups are shared flags that many verbs have together, each after the name of its group.
 var flagGroups = [][]string{
-	{"of the site", "host", "manifest", "mode", "secrets", "site", "timeout", "var"},
-	{"of the agent", "config", "data-dir", "socket"},
-	{"of a server", "key-file", "pin", "server"},
+	{"site", "host", "manifest", "mode", "secrets", "site", "timeout", "var"},
+	{"agent", "config", "data-dir", "socket"},
+	{"server", "key-file", "pin", "server"},
 }
 
 // sharedFlags returns the rows of the shared flags by their names. If a name has several
@@ -128,6 +128,7 @@ func flagRow(f *pflag.Flag) string {
 	}
 	name := "--" + f.Name
 	kind, usage := pflag.UnquoteUsage(f)
+	usage = strings.TrimPrefix(usage, kind+": ")
 	if kind != "" {
 		name += " " + kind
 	}

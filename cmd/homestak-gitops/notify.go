@@ -14,10 +14,9 @@ func notifyVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "notify",
 		Short: "Test the notifications of a site",
-		Long: `The agent without a parent reports failures, drift and refused commits as the notify
-blocks of the site configure. "status" shows notifiers that fail.`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+		Long:  `The notify blocks of a site configure them. "status" shows notifiers that fail.`,
+		Args:  cobra.NoArgs,
+		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(notifyTestVerb(a))
 	return c
@@ -28,8 +27,8 @@ func notifyTestVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "test NAME",
 		Short: "Send a test by a notify block of the site",
-		Long: `The agent of this machine sends a test message now, by the notify block NAME of the commit
-in force. Exits 0 if the receiver accepted it.`,
+		Long: `The agent of this machine sends it, by the notify block NAME of the commit in force. Exits
+0 if the receiver accepted it.`,
 		Args: ui.TakesArgs(1, 1),
 		RunE: a.soon(func(ctx context.Context, args []string) error { return runNotifyTest(ctx, a, f, args[0]) }),
 	}

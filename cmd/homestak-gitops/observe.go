@@ -19,16 +19,10 @@ func observeVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "observe",
 		Short: "Write the state of a host into a file, for plan --observed and sim --from",
-		Long: `Writes nodes, storages with their volumes, the configurations of all guests, pools, IP sets
-and the privileges of the token into a file.
-
-    homestak-gitops plan --observed FILE    plans against it, without access to the host
-    homestak-gitops sim --from FILE         serves a simulated host in that state
-
-The file has no secret that Proxmox VE knows. Passwords, the environment of containers
-and the arguments of QEMU are masked. Notes and names are in it as they are.
-
-It changes nothing, and works with the token of an auditor.`,
+		Long: `The file has nodes, storages with their volumes, the configurations of all guests, pools,
+IP sets and the privileges of the token. Secrets of Proxmox VE, passwords, the environment
+of containers and the arguments of QEMU are not in it, notes and names are. The token of
+an auditor is enough.`,
 		Args: cobra.NoArgs,
 		RunE: a.soon(func(ctx context.Context, _ []string) error {
 			ctx, cancel := ui.LimitTime(ctx, f.Timeout)
@@ -37,7 +31,7 @@ It changes nothing, and works with the token of an auditor.`,
 		}),
 	}
 	f.Reach(a.ui, c)
-	c.Flags().StringVar(&out, "out", "", "`FILE` to write; it is replaced if it exists")
+	c.Flags().StringVar(&out, "out", "", "`FILE`: file to write or replace")
 	ui.Must(c.MarkFlagRequired("out"))
 	return c
 }

@@ -35,17 +35,13 @@ func planVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "plan",
 		Short: "Compare a host with the site, and show what apply would do",
-		Long: `Reads a host, compares it with the site, and shows the changes that apply would make,
-why, and what each costs. It changes nothing.
+		Long: `Shows each change with its reason and cost. It changes nothing.
 
-With --observed it reads a file of "observe", and needs no access to the host and no token.
-Guests are not entered. Without the ownership key it believes the ownership tags.
+With --observed it needs no access to the host and no token, and enters no guests. Without
+the ownership key it believes the ownership tags.
 
-With --remote the agent of the host makes the plan: that of this machine, the one at --server
-with its read key, or one below it.
-
-"apply FILE" applies a plan saved with --out exactly as shown, or refuses it if the site
-or the host has changed since.`,
+With --remote the agent of the host makes the plan: that of this machine, the one at
+--server with its read key, or one below it.`,
 		Args: cobra.NoArgs,
 		RunE: f.Within(func(ctx context.Context, _ []string) error { return runPlan(ctx, a, f, o) }),
 	}
@@ -53,11 +49,11 @@ or the host has changed since.`,
 	f.Grant(c)
 	f.Target(c, &o.targets)
 	fs := c.Flags()
-	fs.StringVar(&o.out, "out", "", "save the plan to `FILE`, for apply")
-	fs.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 2 if there are steps, or drift that is only reported")
+	fs.StringVar(&o.out, "out", "", "`FILE`: saved plan, for apply")
+	fs.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 2 if there are steps or reported drift")
 	fs.BoolVar(&o.refreshOnly, "refresh-only", false, "report what is on the host, and plan nothing")
 	fs.BoolVar(&o.attributes, "attributes", false, "list every attribute of the targets, declared and observed")
-	fs.StringVar(&f.Observed, "observed", "", "plan against the observation in `FILE`, in place of the host")
+	fs.StringVar(&f.Observed, "observed", "", "`FILE`: observation to plan against, in place of the host")
 	c.MarkFlagsMutuallyExclusive("observed", "sim")
 	c.MarkFlagsMutuallyExclusive("observed", "out") // apply plans against the host
 	fs.BoolVar(&o.remote, "remote", false, "let the agent of the host make the plan")
@@ -65,7 +61,7 @@ or the host has changed since.`,
 	c.MarkFlagsMutuallyExclusive("remote", "sim")
 	c.MarkFlagsMutuallyExclusive("remote", "observed")
 	c.MarkFlagsMutuallyExclusive("remote", "out") // apply plans here
-	fs.StringVar(&o.format, "format", "text", "`FORM` of the plan: text or markdown")
+	fs.StringVar(&o.format, "format", "text", "`FORM`: text or markdown")
 	return c
 }
 

@@ -17,8 +17,8 @@ func policyVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "policy",
 		Short: "Test, evaluate and export the rules that a site must follow",
-		Long: `Policies are rules in Rego: the shipped ones, and those of the site in policy/*.rego.
-validate, plan, apply and test always evaluate them. These commands help to write rules.`,
+		Long: `The rules are written in Rego: the shipped ones, and those of the site in policy/*.rego.
+validate, plan, apply and test always evaluate them.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(policyTestVerb(a), policyEvalVerb(a), policyInputVerb(a), policyExportVerb(a))
@@ -52,8 +52,8 @@ func policyInputVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "input",
 		Short: "Print the input document of the rules",
-		Long: `Prints the input of the rules for this site as JSON: the site, the commit, the time, and
-with --plan the plan of a host. It contains no secrets.`,
+		Long: `Prints JSON: the site, the commit, the time, and with --plan the plan of a host. It
+contains no secrets.`,
 		Args: cobra.NoArgs,
 		RunE: f.Within(func(ctx context.Context, _ []string) error { return runPolicyInput(ctx, a, f) }),
 	}
@@ -80,14 +80,13 @@ func policyExportVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "export DIR",
 		Short: "Write the shipped rules and their tests to a folder",
-		Long: `Writes the shipped rules and their tests to a folder: to read, for editors, and to test
-the rules of a site with opa:
+		Long: `They are for reading, for editors, and to test the rules of a site with opa:
 
     homestak-gitops policy export shipped && opa test policy/ shipped/
 
-It does not overwrite edited files. In the policy folder of a site, an unchanged export
-is ignored. With --schema, also the JSON Schemas of the inputs, schema.pass and
-schema.auth: opa check --schema SCHEMAS policy/ shipped/`,
+Edited files are not overwritten. In the policy folder of a site, an unchanged export is
+ignored. --schema adds schema.pass and schema.auth, for: opa check --schema SCHEMAS
+policy/ shipped/`,
 		Args: ui.TakesArgs(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			err := policy.Export(args[0])
@@ -102,7 +101,7 @@ schema.auth: opa check --schema SCHEMAS policy/ shipped/`,
 		},
 		ValidArgsFunction: completeDirectory,
 	}
-	c.Flags().StringVar(&schema, "schema", "", "write the JSON Schemas of the inputs to `FOLDER`")
+	c.Flags().StringVar(&schema, "schema", "", "`FOLDER`: JSON Schemas of the inputs")
 	ui.Must(c.MarkFlagDirname("schema"))
 	return c
 }

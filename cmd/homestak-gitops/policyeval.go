@@ -17,8 +17,8 @@ func policyEvalVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "eval QUERY",
 		Short: "Evaluate a query over the rules of a site, with its real input",
-		Long: `Evaluates a Rego query over the shipped rules and those of the site, and prints its value
-as JSON. The input is what "policy input" prints, or the document of --input.
+		Long: `Prints the value of a Rego query as JSON. The input is what "policy input" prints, or the
+FILE of --input.
 
     homestak-gitops policy eval --plan data.homestak.guard.deny
     homestak-gitops policy eval 'some name; input.site.nodes[name].type == "pve"'`,
@@ -29,8 +29,8 @@ as JSON. The input is what "policy input" prints, or the document of --input.
 		}, cobra.ShellCompDirectiveNoFileComp),
 	}
 	f.document(a, c)
-	c.Flags().BoolVar(&f.explain, "explain", false, "print on stderr how each expression was evaluated")
-	c.Flags().StringVar(&f.file, "input", "", "take the input from `FILE`, in JSON; - is stdin")
+	c.Flags().BoolVar(&f.explain, "explain", false, "explain the evaluation on stderr")
+	c.Flags().StringVar(&f.file, "input", "", "`FILE`: input in JSON; - is stdin")
 	return c
 }
 

@@ -27,8 +27,8 @@ func policyTestVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "test [DIR]",
 		Short: "Run the tests of the rules, like opa test",
-		Long: `Runs the shipped tests and those in policy/*_test.rego of the site in DIR. It also fails for
-errors in the policies. Exits 0 if all tests passed, otherwise 1.`,
+		Long: `Runs the shipped tests and those in policy/*_test.rego of the site in DIR. It also fails
+for errors in the policies. Exits 0 if all tests passed, otherwise 1.`,
 		Args: ui.TakesArgs(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			dir := f.site
@@ -43,9 +43,9 @@ errors in the policies. Exits 0 if all tests passed, otherwise 1.`,
 		ValidArgsFunction: completeDirectory,
 	}
 	fs := c.Flags()
-	fs.StringVar(&f.site, "site", ".", "test the policies of the site in `DIR`")
-	fs.StringVar(&f.run, "run", "", "only tests whose full name, such as data.homestak.site_test.test_x, matches `REGEX`")
-	fs.BoolVar(&f.coverage, "coverage", false, "report which part of the rules the tests cover")
+	fs.StringVar(&f.site, "site", ".", "`DIR`: folder of the site")
+	fs.StringVar(&f.run, "run", "", "`REGEX`: only tests with such names, as data.homestak.site_test.test_x")
+	fs.BoolVar(&f.coverage, "coverage", false, "report how much of the rules the tests cover")
 	a.ui.JSONFlag(c)
 	ui.Must(c.MarkFlagDirname("site"))
 	return c

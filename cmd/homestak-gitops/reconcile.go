@@ -22,12 +22,11 @@ func reconcileVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "reconcile [NODE]",
 		Short: "Start a pass of the agent now, and wait for its result",
-		Long: `Asks the agent of this machine to check the repository and the host now, and waits until
-the pass ends. The exit code is that of the pass. Ctrl-C stops only the waiting.
+		Long: `The exit code is that of the pass. Ctrl-C stops only the waiting. With --server it needs
+the operator key of that agent.
 
 With NODE it asks a node in mode pull, or the child that manages it, to check itself, at
-the latest when it connects again; "tree" shows the result. With --server it needs the
-operator key of that agent.`,
+the latest when it connects again; "tree" shows the result.`,
 		Args: ui.TakesArgs(0, 1),
 		RunE: a.soon(func(ctx context.Context, args []string) error { return runReconcile(ctx, a, f, args, !noWait) }),
 	}

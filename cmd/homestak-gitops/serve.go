@@ -35,9 +35,8 @@ func serveVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the specs of a site to its nodes, over HTTPS",
-		Long: `Serves the resolved spec of each node until it is interrupted. The posture of a node
-defines who may fetch its spec. It serves new commits, keys, certificates and secrets
-without a restart; an invalid site changes nothing. SIGHUP checks the files now.
+		Long: `The posture of a node defines who may fetch its spec. New commits, keys, certificates and
+secrets need no restart; an invalid site changes nothing. SIGHUP checks the files now.
 
 If the folder is a git checkout, it also serves the repository, read-only, to nodes of
 type pve and to clients with the key in repository.key. New nodes can download this
@@ -53,12 +52,12 @@ certificate and a token: homestak-gitops token mint NODE. With --json the first 
 	f.Files(a.ui, c)
 	f.flag(c)
 	fs := c.Flags()
-	fs.StringVarP(&f.Host, "host", "H", "", "serve only the nodes of the host `NAME` (default: all)")
-	fs.StringVar(&f.listen, "listen", ":44443", "`ADDRESS` to listen on; port 0 chooses a free port; a systemd socket takes precedence")
-	fs.StringVar(&f.cert, "cert", "", "`FILE` with your own certificate (default: create one)")
-	fs.StringVar(&f.key, "key", "", "`FILE` with the key of --cert")
-	fs.StringVar(&f.logLevel, "log-level", "info", "log `LEVEL`: debug, info, warn, error")
-	fs.StringVar(&f.logFormat, "log-format", "text", "log `FORM`: text or json")
+	fs.StringVarP(&f.Host, "host", "H", "", "`NAME`: only the nodes of this host")
+	fs.StringVar(&f.listen, "listen", ":44443", "`ADDRESS`: server, unless systemd passes a socket; port 0 chooses a free one")
+	fs.StringVar(&f.cert, "cert", "", "`FILE`: certificate (default: create one)")
+	fs.StringVar(&f.key, "key", "", "`FILE`: key of --cert")
+	fs.StringVar(&f.logLevel, "log-level", "info", "`LEVEL`: debug, info, warn or error")
+	fs.StringVar(&f.logFormat, "log-format", "text", "`FORM`: text or json")
 	ui.CompleteHost(c, f.Peek)
 	return c
 }
@@ -94,7 +93,7 @@ func runServe(ctx context.Context, a *app, f *serveFlags) error {
 type serverFolder struct{ dataDir string }
 
 func (f *serverFolder) flag(c *cobra.Command) {
-	c.Flags().StringVar(&f.dataDir, "data-dir", "", "`FOLDER` with signing keys and certificate (default: the agent's data folder)")
+	c.Flags().StringVar(&f.dataDir, "data-dir", "", "`FOLDER`: folder of keys, receipts and the repository copy (default: the agent's)")
 	ui.Must(c.MarkFlagDirname("data-dir"))
 }
 

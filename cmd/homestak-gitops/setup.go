@@ -27,14 +27,13 @@ func setupVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "setup",
 		Short: "Prepare this Proxmox VE node for an agent, or undo that",
-		Long: `Run it on a Proxmox VE node, as root. It creates a PVE user with least roles and a token, a
-first site in a repository, secrets, and the service of the agent. It shows each command
-first, and asks once. The first site has no guests, so the agent changes nothing until you
-push.
+		Long: `As root, it creates a PVE user with least roles and a token, a first site in a repository,
+secrets, and the service of the agent. It shows each command first, and asks once. The
+first site has no guests, so the agent changes nothing until you push.
 
-Run again, it does only what is missing. It changes nothing that it did not make: it
-refuses, and says what to do. /etc/homestak-gitops/setup.json records what was there
-before; --undo goes back by it, and keeps what was changed since.`,
+Run again, it does only what is missing. It refuses to change what it did not make, and
+says what to do. /etc/homestak-gitops/setup.json records what was there before; --undo
+goes back by it, and keeps what was changed since.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return runSetup(c.Context(), a, f) },
 	}
@@ -42,11 +41,11 @@ before; --undo goes back by it, and keeps what was changed since.`,
 	fs.BoolVar(&f.print, "print", false, "print the commands as a script, and change nothing")
 	fs.BoolVar(&f.undo, "undo", false, "remove what setup made, and restore what it changed")
 	fs.BoolVarP(&f.yes, "yes", "y", false, "do not ask")
-	fs.StringVar(&f.API, "api", "", "`URL` of the API in the site; the address of the node unless set")
-	fs.StringVar(&f.Disks, "disks", "", "`STORAGE` for disks of guests; local-lvm, local-zfs or the one with most room unless set")
-	fs.StringVar(&f.Images, "images", "", "`STORAGE` for images; local unless set")
-	fs.StringVar(&f.Bridge, "bridge", "", "`BRIDGE` for guests; that of the default route unless set")
-	fs.StringVar(&f.Repository, "repo", "", "`URL` of an empty repository for the site; one on this host unless set")
+	fs.StringVar(&f.API, "api", "", "`URL`: API in the site (default: the address of the node)")
+	fs.StringVar(&f.Disks, "disks", "", "`STORAGE`: disks of guests (default: local-lvm, local-zfs or the one with most room)")
+	fs.StringVar(&f.Images, "images", "", "`STORAGE`: images (default: local)")
+	fs.StringVar(&f.Bridge, "bridge", "", "`BRIDGE`: bridge of guests (default: that of the default route)")
+	fs.StringVar(&f.Repository, "repo", "", "`URL`: empty repository (default: one on this host)")
 	c.MarkFlagsMutuallyExclusive("print", "undo")
 	c.MarkFlagsMutuallyExclusive("print", "repo") // the owner has to add the deploy key in between
 	return c

@@ -14,8 +14,7 @@ func simVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "sim",
 		Short: "Serve a simulated Proxmox VE host",
-		Long: `Serves a simulated Proxmox VE host over the real protocol until it is interrupted.
-It keeps everything in memory.
+		Long: `It speaks the real protocol until it is interrupted, and keeps everything in memory.
 
     --storage NAME:TYPE:CONTENT[:SIZE in GiB][:PATH][:shared]
     --fault 'METHOD PATH-PATTERN [nth=N] status=S [apply]'
@@ -24,53 +23,47 @@ It keeps everything in memory.
 TYPE is dir, zfspool, lvmthin, nfs or another of Proxmox VE, CONTENT is separated by
 commas. Without --storage there are local (dir) and local-lvm (lvmthin), as on a new host.
 
-METHOD may be *; nth counts matching requests; in the pattern * stands for one segment
-and ** for the rest. Status -1 drops the connection; with apply the request takes effect
-all the same. no-worker in place of status=S fails where PVE starts the process of a task.
+METHOD may be *; nth counts matching requests; in the pattern * stands for one segment and
+** for the rest. Status -1 drops the connection; with apply the request takes effect all
+the same. no-worker in place of status=S fails where PVE starts the process of a task.
 
-The first --download that matches decides what the host gets from an address; * stands
-for any characters. With file the content counts: a wrong checksum fails. Other
-addresses deliver a file with the right checksum.
+The first --download that matches decides what the host gets from an address; * stands for
+any characters. With file the content counts: a wrong checksum fails. Other addresses
+deliver a file with the right checksum.
 
-Guests made from an image of Debian 12 or 13 run a simulated Debian. Specs are applied
-over SSH through the host (--ssh), or with via = "agent". Agents of children and nodes
-in mode pull run only in agent --sim and test --sim.
-
---from serves the twin of a host that "observe" wrote into a file: with its nodes, storages,
-guests and privileges. Nothing runs inside of the guests that it had.
-
---speed 10 runs the clock of the host, and all times of the other flags, ten times as
-fast. Its date then runs ahead of yours.`,
+Guests made from an image of Debian 12 or 13 run a simulated Debian; nothing runs inside
+those of --from. Specs are applied over SSH through the host (--ssh), or with via =
+"agent". Agents of children and nodes in mode pull run only in agent --sim and test --sim.`,
 		Args: cobra.NoArgs,
 		// An interrupt is the normal end of this verb, even the first signal.
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runSim(ctx, a, o) }),
 	}
 	fs := c.Flags()
-	fs.StringVar(&o.Listen, "listen", "127.0.0.1:8006", "`ADDRESS` to listen on; port 0 chooses a free port")
-	fs.StringVar(&o.SSH, "ssh", "127.0.0.1:0", "`ADDRESS` to listen on for SSH, the jump host for its guests; port 0 chooses a free port")
-	fs.StringVar(&o.From, "from", "", "`FILE` with an observation: serve a host in that state")
-	fs.StringVar(&o.Node, "node", "father", "`NAME` of the node that answers")
-	fs.StringSliceVar(&o.Nodes, "nodes", nil, "`NAMES` of more nodes of the cluster, separated by commas, or the total number of nodes")
-	fs.StringSliceVar(&o.Offline, "offline", nil, "`NAMES` of nodes that are down, separated by commas")
-	fs.BoolVar(&o.NoQuorum, "no-quorum", false, "simulate a cluster without quorum: it is read-only")
-	fs.StringVar(&o.Version, "pve-version", "9.2", "`VERSION` of Proxmox VE that answers: 8.4, 9.1 or 9.2")
-	fs.DurationVar(&o.Latency, "latency", 0, "`TIME` that each request takes")
-	fs.DurationVar(&o.TaskTime, "task-time", time.Second, "`TIME` that a task takes")
-	fs.IntVar(&o.Speed, "speed", 1, "run the clock of the host `NUMBER` times as fast as yours")
-	fs.IntVar(&o.Workers, "workers", 3, "`NUMBER` of parallel requests that a node serves")
-	fs.IntVar(&o.Guests, "guests", 0, "`NUMBER` of unmanaged guests at the start")
-	fs.StringArrayVar(&o.Storages, "storage", nil, "`STORAGE` of every node; repeatable")
-	fs.StringSliceVar(&o.Bridges, "bridge", nil, "`NAMES` of the bridges of every node, separated by commas (default vmbr0)")
-	fs.StringVar(&o.Token, "token", "", "API `TOKEN`, user@realm!name=secret (default: made from the seed)")
-	fs.StringVar(&o.Password, "password", "", "`PASSWORD` of root@pam, for tickets (default: the secret of the token)")
-	fs.IntVar(&o.CPUs, "processors", 0, "`NUMBER` of processors of every node (default 64)")
-	fs.Int64Var(&o.Memory, "memory", 0, "`SIZE` in GiB of the memory of every node (default 1024)")
-	fs.Int64Var(&o.RootDisk, "root-disk", 0, "`SIZE` in GiB of the system disk of every node (default 96)")
-	fs.BoolVar(&o.NoKVM, "no-kvm", false, "simulate a machine without virtualisation, where VMs start only with kvm=0")
-	fs.Int64Var(&o.Seed, "seed", 0, "`NUMBER` that seeds all generated values")
-	fs.StringArrayVar(&o.Downloads, "download", nil, "`DOWNLOAD` that defines the content at some URLs; repeatable")
-	fs.StringVar(&o.Files, "pmxcfs", "", "`FOLDER` for the files that show changes of guests (etc/pve/.version and others)")
-	fs.StringArrayVar(&o.Faults, "fault", nil, "`FAULT` that makes requests fail; repeatable")
+	fs.StringVar(&o.Listen, "listen", "127.0.0.1:8006", "`ADDRESS`: where to listen; port 0 chooses a free one")
+	fs.StringVar(&o.SSH, "ssh", "127.0.0.1:0", "`ADDRESS`: where to listen for SSH, also to its guests")
+	fs.StringVar(&o.From, "from", "", "`FILE`: observation of a host, to serve its twin")
+	fs.StringVar(&o.Node, "node", "father", "`NAME`: node that answers")
+	fs.StringSliceVar(&o.Nodes, "nodes", nil, "`NAMES`: more nodes of the cluster, comma-separated, or the total number of nodes")
+	fs.StringSliceVar(&o.Offline, "offline", nil, "`NAMES`: nodes that are down, comma-separated")
+	fs.BoolVar(&o.NoQuorum, "no-quorum", false, "no quorum: the cluster is read-only")
+	fs.StringVar(&o.Version, "pve-version", "9.2", "`VERSION`: 8.4, 9.1 or 9.2")
+	fs.DurationVar(&o.Latency, "latency", 0, "`TIME`: duration of each request")
+	fs.DurationVar(&o.TaskTime, "task-time", time.Second, "`TIME`: duration of a task")
+	fs.IntVar(&o.Speed, "speed", 1, "`NUMBER`: speed of the host's clock and of the times of other flags; its date runs ahead")
+	fs.IntVar(&o.Workers, "workers", 3, "`NUMBER`: parallel requests that a node serves")
+	fs.IntVar(&o.Guests, "guests", 0, "`NUMBER`: unmanaged guests at the start")
+	fs.StringArrayVar(&o.Storages, "storage", nil, "`STORAGE`: storage of every node; repeatable")
+	fs.StringSliceVar(&o.Bridges, "bridge", nil, "`NAMES`: bridges of every node, comma-separated (default: vmbr0)")
+	fs.StringVar(&o.Token, "token", "", "`TOKEN`: API token, user@realm!name=secret (default: made from the seed)")
+	fs.StringVar(&o.Password, "password", "", "`PASSWORD`: for tickets of root@pam (default: the secret of the token)")
+	fs.IntVar(&o.CPUs, "processors", 0, "`NUMBER`: processors of a node (default: 64)")
+	fs.Int64Var(&o.Memory, "memory", 0, "`SIZE`: memory of a node in GiB (default: 1024)")
+	fs.Int64Var(&o.RootDisk, "root-disk", 0, "`SIZE`: system disk of a node in GiB (default: 96)")
+	fs.BoolVar(&o.NoKVM, "no-kvm", false, "no virtualisation: VMs start only with kvm=0")
+	fs.Int64Var(&o.Seed, "seed", 0, "`NUMBER`: seed of all generated values")
+	fs.StringArrayVar(&o.Downloads, "download", nil, "`DOWNLOAD`: content of some URLs; repeatable")
+	fs.StringVar(&o.Files, "pmxcfs", "", "`FOLDER`: files that show changes of guests (etc/pve/.version and others)")
+	fs.StringArrayVar(&o.Faults, "fault", nil, "`FAULT`: requests that fail; repeatable")
 	for _, name := range []string{"node", "nodes", "offline", "no-quorum", "pve-version", "guests", "storage", "bridge", "processors", "memory", "root-disk"} {
 		c.MarkFlagsMutuallyExclusive("from", name) // the observation says it
 	}

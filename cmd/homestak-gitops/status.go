@@ -23,11 +23,11 @@ func statusVerb(a *app) *cobra.Command {
 		Use:   "status",
 		Short: "Show the state of the agent on this machine and its nodes",
 		Long: `Shows which commit the agent converges to, what it is doing, what it refused and why, and
-the state of each node. If no agent runs, it shows the state that the last one stored.
+the state of each node; if no agent runs, what the last one stored.
 
 Exits 0 if the agent is healthy: its last pass completed (or the first one runs), nothing
-is refused, and the repository answered one of the last three polls and still has the
-branch; and no check of a node is failing. Otherwise, and if no agent runs, it exits 1.`,
+is refused, the repository answered one of the last three polls and still has the branch,
+and no check of a node fails. Otherwise, and if no agent runs, it exits 1.`,
 		Args: cobra.NoArgs,
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runStatus(ctx, a, f, watch) }),
 	}

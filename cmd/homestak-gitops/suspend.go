@@ -29,15 +29,15 @@ func suspendVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "suspend --reason TEXT",
 		Short: "Stop the agent from making changes",
-		Long: `The agent continues to check and to report differences, but changes nothing until the
-time is over or you run "resume", also after a restart. To suspend a manifest
-permanently, set suspend = true in the site.`,
+		Long: `The agent still checks and reports differences, but changes nothing until the time is over
+or you run "resume", also after a restart. To suspend a manifest permanently, set suspend
+= true in the site.`,
 		Args: cobra.NoArgs,
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runSuspend(ctx, a, f) }),
 	}
 	f.flags(a, c)
-	c.Flags().StringVar(&f.reason, "reason", "", "`TEXT` with the reason")
-	c.Flags().DurationVar(&f.span, "for", 0, "`TIME` until it ends, such as 2h (default: until resume)")
+	c.Flags().StringVar(&f.reason, "reason", "", "`TEXT`: reason, which status shows")
+	c.Flags().DurationVar(&f.span, "for", 0, "`TIME`: duration, such as 2h (default: until resume)")
 	return c
 }
 
@@ -46,7 +46,7 @@ func resumeVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "resume",
 		Short: "End a suspension of the agent",
-		Long:  `Ends the suspension of the whole host or of one manifest. The agent starts a pass immediately.`,
+		Long:  `The agent starts a pass immediately.`,
 		Args:  cobra.NoArgs,
 		RunE:  a.soon(func(ctx context.Context, _ []string) error { return runResume(ctx, a, f) }),
 	}
@@ -56,7 +56,7 @@ func resumeVerb(a *app) *cobra.Command {
 
 func (f *suspendFlags) flags(a *app, c *cobra.Command) {
 	f.Find(a.ui, c)
-	c.Flags().StringVarP(&f.manifest, "manifest", "M", "", "only the manifest `NAME` (default: everything)")
+	c.Flags().StringVarP(&f.manifest, "manifest", "M", "", "`NAME`: only this manifest")
 	a.ui.JSONFlag(c)
 	ui.Must(c.RegisterFlagCompletionFunc("manifest", f.CompleteManifest))
 }

@@ -24,23 +24,23 @@ func testVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "test -M MANIFEST",
 		Short: "Test a manifest on a host: create, verify, destroy",
-		Long: `Creates the nodes of a manifest, usually a recipe, verifies that they run and pass their
-checks, and destroys them. It touches only guests that it created; they belong to the user
-who runs the test, not to an agent. The site needs an ownership key.
+		Long: `The nodes of the manifest, usually a recipe, must run and pass their checks. It touches
+only guests that it created; they belong to the user who runs the test, not to an agent.
+The site needs an ownership key.
 
-With --sim, a manifest with nested nodes is tested as a tree: the host and each pve node
-get their own agent, one commit deploys the manifest, and another one removes it. --mode
-then does not apply to pve nodes.
+With --sim, nested nodes are tested as a tree: the host and each pve node get their own
+agent, one commit deploys the manifest, and another one removes it. --mode then does not
+apply to pve nodes.
 
-With --keep the nodes stay; "destroy -M MANIFEST" on the same machine removes them. Press
-Ctrl-C once to end the test early and clean up, twice to exit immediately.`,
+"destroy -M MANIFEST" on the same machine removes what --keep left. Press Ctrl-C once to
+end the test early and clean up, twice to exit immediately.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return runTest(c.Context(), a, f, keep, dir) },
 	}
 	f.Change(a.ui, c)
 	c.Flags().Lookup("yes").Usage = "no effect: test does not ask"
 	c.Flags().BoolVar(&keep, "keep", false, "do not destroy the nodes")
-	c.Flags().StringVar(&dir, "report-dir", "", "write the report to `DIR`, as JSON and Markdown")
+	c.Flags().StringVar(&dir, "report-dir", "", "`DIR`: report in JSON and Markdown")
 	ui.Must(c.MarkFlagDirname("report-dir"))
 	return c
 }

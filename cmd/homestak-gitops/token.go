@@ -16,8 +16,8 @@ func tokenVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "token",
 		Short: "Manage tokens of nodes and keys of hosts",
-		Long: `A provisioning token identifies a node to the server. The server signs it with a key that
-never leaves the machine.`,
+		Long: `A token identifies a node to the server, which signs it with a key that never leaves the
+machine.`,
 		Args: cobra.NoArgs,
 	}
 	c.AddCommand(tokenMintVerb(a), tokenInspectVerb(a), tokenRevokeVerb(a), tokenRotateVerb(a), tokenOwnershipVerb(a))
@@ -29,11 +29,11 @@ func tokenInspectVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "inspect [--verify]",
 		Short: "Show the content of a token",
-		Long:  `Reads a token from standard input. With --verify it exits 6 if the token is not valid.`,
+		Long:  `Reads it from standard input. With --verify it exits 6 if the token is not valid.`,
 		Args:  cobra.NoArgs,
 		RunE:  func(*cobra.Command, []string) error { return runTokenInspect(a, folder, verify) },
 	}
-	c.Flags().BoolVar(&verify, "verify", false, "check it with the keys of the server on this machine")
+	c.Flags().BoolVar(&verify, "verify", false, "check it with the keys of this machine's server")
 	folder.flag(c)
 	a.ui.JSONFlag(c)
 	return c
@@ -72,8 +72,8 @@ func tokenRevokeVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "revoke NODE",
 		Short: "Revoke all tokens of one node",
-		Long: `Revokes all tokens that a node has now. Run it on the machine of the node's parent. A
-running server refuses them from the next request on.
+		Long: `Run it on the machine of the node's parent. A running server refuses the tokens from the
+next request on.
 
 The next pass of the parent's agent gives a new token to the agent of a pve node, and to a
 container in mode pull that it can enter by pct. Other nodes need one from token mint.
@@ -104,10 +104,9 @@ func tokenRotateVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rotate [--drop-old]",
 		Short: "Replace the key that signs tokens",
-		Long: `Creates a new signing key, which a running server uses immediately. Tokens of the current
-key stay valid, those of older keys become invalid, and each node gets a new one when it
-fetches its spec. When all nodes have fetched, or if the current key was stolen, run it
-again with --drop-old.`,
+		Long: `A running server uses the new key immediately. Tokens of the key before stay valid, older
+ones do not, and each node gets a new one when it fetches its spec. When all have, or if
+the key before was stolen, run it again with --drop-old.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			dir, err := folder.path(a.ui.Env)

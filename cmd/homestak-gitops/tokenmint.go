@@ -23,15 +23,13 @@ func tokenMintVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "mint NODE",
 		Short: "Print a new token for a node",
-		Long: `Prints a token for a node of the site. It is a secret: write it to
-/etc/homestak-gitops/node.json on that node, mode 0600. It ends when the node uses the next
-one, which it gets with its spec.
+		Long: `It is a secret: write it to /etc/homestak-gitops/node.json on that node, mode 0600. It
+ends when the node uses the next one, which it gets with its spec.
 
 With --join a machine joins with it as a host below this one, within an hour and once. The
 command to run there is printed, too. The site need not have the host yet.
 
-Use --out for config fetch and for token_file of an agent, which require mode 0600: others
-may be able to read a file that a shell redirects the output to.`,
+Use --out for config fetch and for token_file of an agent, which require mode 0600.`,
 		Args: ui.TakesArgs(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if o.join {
@@ -45,10 +43,10 @@ may be able to read a file that a shell redirects the output to.`,
 	}
 	f.Read(a.ui, c)
 	folder.flag(c)
-	c.Flags().DurationVar(&o.life, "expires", keys.Lifetime, "lifetime `TIME`; 0 = never expires")
-	c.Flags().BoolVar(&o.join, "join", false, "print a token by which one machine joins as host NODE, and the command for it")
-	c.Flags().StringVar(&o.url, "url", "", "with --join: `URL` where that machine reaches the server of this one (default: as the agent says)")
-	c.Flags().StringVar(&o.out, "out", "", "write the token to `FILE`, mode 0600, and do not print it")
+	c.Flags().DurationVar(&o.life, "expires", keys.Lifetime, "`TIME`: lifetime; 0 = never expires")
+	c.Flags().BoolVar(&o.join, "join", false, "print a token by which one machine joins as host NODE")
+	c.Flags().StringVar(&o.url, "url", "", "`URL`: with --join, where that machine reaches this one's server (default: as the agent says)")
+	c.Flags().StringVar(&o.out, "out", "", "`FILE`: gets the token with mode 0600, in place of stdout")
 	return c
 }
 

@@ -27,9 +27,9 @@ func tokenOwnershipVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ownership HOST",
 		Short: "Print the derived ownership keys of a host",
-		Long: `Prints the keys that are derived from auth.ownership_key for a host and the hosts nested in
-it. Put them into the secrets file of that host's agent in place of ownership_key. The host
-can then prove its own guests, and cannot forge those of another host. The keys are secret.
+		Long: `They are derived from auth.ownership_key, for HOST and the hosts nested in it. Put them
+into the secrets file of that host's agent in place of ownership_key: the host can then
+prove its own guests, and cannot forge those of another host. The keys are secret.
 
 Print them again after the key of the site is replaced, or a node of type pve is added
 below this host.`,

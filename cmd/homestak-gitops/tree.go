@@ -16,9 +16,8 @@ func treeVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tree",
 		Short: "Show the nodes of an agent and everything nested in them",
-		Long: `Asks the agent of this machine, or the one at --server with its read key, for its nodes and
-for what they reported about their own. A node that has not reported for three periods is
-stale.`,
+		Long: `Asks the agent of this machine, or the one at --server with its read key. A node that has
+not reported for three periods is stale.`,
 		Args: cobra.NoArgs,
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runTree(ctx, a, f) }),
 	}

@@ -24,10 +24,10 @@ func upgradeVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "upgrade",
 		Short: "Take the program of the parent on this host",
-		Long: `Run it as root on a host with a parent. If the parent has a later version of the program,
-it fetches that, verifies it by its checksum, and starts the agent with it. If the agent has
-not reported to the parent within five minutes, the program from before comes back, and this
-one is tried again after an hour. An older version is never taken.
+		Long: `Run it as root on a host with a parent. It fetches a later version, verifies its checksum,
+and starts the agent with it; an older version is never taken. If the agent has not
+reported to the parent within five minutes, the program from before comes back, and this
+one is tried again after an hour.
 
 homestak-gitops-upgrade.timer runs it every hour, if it is enabled.`,
 		Args: cobra.NoArgs,

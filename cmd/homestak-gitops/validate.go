@@ -24,8 +24,8 @@ func validateVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "validate",
 		Short: "Check a site, and report all errors",
-		Long: `Loads the site, resolves it for every host, evaluates the policies, and reports all errors
-with file, line and column. It contacts no host and needs no secrets.`,
+		Long: `Resolves the site for every host, evaluates the policies, and reports file, line and
+column of all errors. It contacts no host and needs no secrets.`,
 		Args: cobra.NoArgs,
 		RunE: f.Within(func(ctx context.Context, _ []string) error { return runValidate(ctx, a, f) }),
 	}

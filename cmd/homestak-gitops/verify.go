@@ -23,13 +23,12 @@ func verifyNodesVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify [NODE…]",
 		Short: "Run the checks of deployed nodes now",
-		Long: `Runs each check block of the nodes of a host once, and shows the results. It changes
-nothing. The agent of this machine, or the one at --server with its operator key, runs them
-and keeps a receipt. Without an agent, or with a flag of the site or --sim, this program runs
-them itself.
+		Long: `Runs each check block once. It changes nothing. The agent of this machine, or the one at
+--server with its operator key, runs them and keeps a receipt. Without an agent, or with a
+flag of the site or --sim, this program runs them itself.
 
-Checks of a guest that is switched off, suspended, or being changed are skipped.
-Exits 0 if no check failed, otherwise 1.`,
+Checks of a guest that is switched off, suspended, or being changed are skipped. Exits 0
+if no check failed, otherwise 1.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			own := slices.ContainsFunc(ofSite, c.Flags().Changed)
 			return f.Within(func(ctx context.Context, args []string) error { return runVerifyNodes(ctx, a, f, of, args, own) })(c, args)

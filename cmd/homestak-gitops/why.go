@@ -17,10 +17,9 @@ func whyVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "why ADDRESS",
 		Short: "Show where an object is declared, and its last changes",
-		Long: `Shows the file and line that declare an object, its state, and the passes that changed it,
-with reasons. ADDRESS is an address such as vm.web-1, the name of a node, or a VMID. For a
-removed object it shows the commit that removed it; for an unmanaged guest, why it is
-ignored.`,
+		Long: `Shows file and line, state, and the passes that changed it, with reasons; for a removed
+object the commit that removed it, for an unmanaged guest why it is ignored. ADDRESS is an
+address such as vm.web-1, the name of a node, or a VMID.`,
 		Args: ui.TakesArgs(1, 1),
 		RunE: a.soon(func(ctx context.Context, args []string) error { return runWhy(ctx, a, f, args[0]) }),
 	}

@@ -35,20 +35,20 @@ type Attribute struct{ Flag, Path, Usage string }
 // Attributes are those that the verb agent has flags for.
 func Attributes() []Attribute {
 	return []Attribute{
-		{"identity", "identity", "`NAME` of the host to converge (default: the name of this machine)"},
-		{"repository", "repository.url", "`URL` of the repository with the site"},
-		{"branch", "repository.branch", "`NAME` of the branch to follow (default: main)"},
-		{"path", "repository.path", "`FOLDER` of the site in the repository (default: its root)"},
-		{"poll", "repository.poll", "`TIME` between two polls of the repository (default: 1m)"},
-		{"secrets", "secrets_file", "secrets `FILE`, re-read on each pass"},
-		{"drift-every", "drift_every", "`TIME` between two full checks of the host (default: 5m)"},
-		{"concurrency", "concurrency", "`NUMBER` of parallel steps (default: 8)"},
-		{"listen", "listen", "`ADDRESS` to serve nodes and children on, or none (default: :44443)"},
-		{"parent", "parent.url", "`URL` of the parent's server, for the agent of a child"},
-		{"parent-pins", "parent.pins", "`PINS` of the parent's server, separated by commas"},
-		{"parent-token-file", "parent.token_file", "`FILE` with the token for the parent's server"},
-		{"log-level", "log.level", "log `LEVEL`: debug, info, warn, error (default: info)"},
-		{"log-format", "log.format", "log `FORM`: text or json (default: text)"},
+		{"identity", "identity", "`NAME`: host to converge (default: the name of this machine)"},
+		{"repository", "repository.url", "`URL`: repository of the site"},
+		{"branch", "repository.branch", "`NAME`: branch to follow (default: main)"},
+		{"path", "repository.path", "`FOLDER`: site in the repository (default: its root)"},
+		{"poll", "repository.poll", "`TIME`: interval between polls of the repository (default: 1m)"},
+		{"secrets", "secrets_file", "`FILE`: secrets, re-read on each pass"},
+		{"drift-every", "drift_every", "`TIME`: interval between full checks of the host (default: 5m)"},
+		{"concurrency", "concurrency", "`NUMBER`: parallel steps (default: 8)"},
+		{"listen", "listen", "`ADDRESS`: server for nodes and children, or none (default: :44443)"},
+		{"parent", "parent.url", "`URL`: the parent's server"},
+		{"parent-pins", "parent.pins", "`PINS`: the parent's server, comma-separated"},
+		{"parent-token-file", "parent.token_file", "`FILE`: token for the parent's server"},
+		{"log-level", "log.level", "`LEVEL`: debug, info, warn or error (default: info)"},
+		{"log-format", "log.format", "`FORM`: text or json (default: text)"},
 	}
 }
 

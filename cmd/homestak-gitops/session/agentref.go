@@ -32,9 +32,9 @@ type AgentFlags struct {
 // Find adds the flags of any verb about the agent.
 func (f *AgentFlags) Find(u *ui.UI, c *cobra.Command) {
 	fs := c.Flags()
-	fs.StringVar(&f.File, "config", "", "configuration `FILE` of the agent (default: "+service.Etc+"/agent.hcl, if it exists)")
-	fs.StringVar(&f.dataDir, "data-dir", "", "`FOLDER` for the repository copy, receipts and locks")
-	fs.StringVar(&f.Socket, "socket", "", "control socket `FILE` of the agent")
+	fs.StringVar(&f.File, "config", "", "`FILE`: configuration of the agent (default: "+service.Etc+"/agent.hcl, if it exists)")
+	fs.StringVar(&f.dataDir, "data-dir", "", "`FOLDER`: folder of keys, receipts and the repository copy (default: the agent's)")
+	fs.StringVar(&f.Socket, "socket", "", "`FILE`: control socket of the agent")
 	f.changed, f.ui = fs.Changed, u
 	ui.Must(c.MarkFlagDirname("data-dir"))
 }
@@ -43,9 +43,9 @@ func (f *AgentFlags) Find(u *ui.UI, c *cobra.Command) {
 func (f *AgentFlags) Anywhere(u *ui.UI, c *cobra.Command) {
 	f.Find(u, c)
 	fs := c.Flags()
-	fs.StringVar(&f.elsewhere.Server, "server", "", "ask the agent that serves at `URL`, such as https://192.0.2.10:44443")
-	fs.StringArrayVar(&f.elsewhere.Pins, "pin", nil, "`PIN` of the server's key, such as sha256:…; repeatable")
-	fs.StringVar(&f.elsewhere.KeyFile, "key-file", "", "`FILE` with the key to authenticate with")
+	fs.StringVar(&f.elsewhere.Server, "server", "", "`URL`: agent to ask, such as https://192.0.2.10:44443")
+	fs.StringArrayVar(&f.elsewhere.Pins, "pin", nil, "`PIN`: the server's key, such as sha256:…; repeatable")
+	fs.StringVar(&f.elsewhere.KeyFile, "key-file", "", "`FILE`: key to authenticate with")
 	c.MarkFlagsMutuallyExclusive("server", "socket")
 }
 

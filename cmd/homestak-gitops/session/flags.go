@@ -36,9 +36,9 @@ type Flags struct {
 // Files adds the flags that say where a site is.
 func (f *Flags) Files(u *ui.UI, c *cobra.Command) {
 	fs := c.Flags()
-	fs.StringVar(&f.Dir, "site", ".", "read the site from `DIR`")
-	fs.StringVar(&f.Secrets, "secrets", "", "secrets `FILE` (default: secrets.sops.yaml in the site, or secrets.yaml if git does not track it)")
-	fs.StringArrayVar(&f.Vars, "var", nil, "set a variable of the site: `NAME=VALUE`; repeatable")
+	fs.StringVar(&f.Dir, "site", ".", "`DIR`: folder of the site")
+	fs.StringVar(&f.Secrets, "secrets", "", "`FILE`: secrets (default: secrets.sops.yaml in the site, or secrets.yaml if git does not track it)")
+	fs.StringArrayVar(&f.Vars, "var", nil, "`NAME=VALUE`: set this variable of the site; repeatable")
 	u.JSONFlag(c)
 }
 
@@ -46,17 +46,17 @@ func (f *Flags) Files(u *ui.UI, c *cobra.Command) {
 func (f *Flags) Read(u *ui.UI, c *cobra.Command) {
 	f.Files(u, c)
 	fs := c.Flags()
-	fs.StringVarP(&f.Host, "host", "H", "", "host `NAME` (default: that of the manifest, or the only one)")
-	fs.StringVarP(&f.Manifest, "manifest", "M", "", "only the manifest `NAME`")
-	fs.StringVar(&f.Mode, "mode", "", "execution `MODE` for this run: push or pull")
-	fs.DurationVar(&f.Timeout, "timeout", 0, "`TIME` limit for the whole run, such as 10m (default: none)")
+	fs.StringVarP(&f.Host, "host", "H", "", "`NAME`: host (default: that of the manifest, or the only one)")
+	fs.StringVarP(&f.Manifest, "manifest", "M", "", "`NAME`: only this manifest")
+	fs.StringVar(&f.Mode, "mode", "", "`MODE`: push or pull, in this run")
+	fs.DurationVar(&f.Timeout, "timeout", 0, "`TIME`: time limit, such as 10m (default: none)")
 	ui.CompleteSite(c, f.Peek)
 }
 
 // Reach adds the flags of a verb that observes a host.
 func (f *Flags) Reach(u *ui.UI, c *cobra.Command) {
 	f.Read(u, c)
-	c.Flags().BoolVar(&f.Sim, "sim", false, "use a fresh embedded simulator for every host of the site")
+	c.Flags().BoolVar(&f.Sim, "sim", false, "use a fresh simulator for every host of the site")
 }
 
 // Change adds the flags of a verb that changes a host.
@@ -74,12 +74,12 @@ func (f *Flags) Grant(c *cobra.Command) {
 
 // GrantOrphans adds the flag of verbs whose plans may remove a guest that holds nodes.
 func (f *Flags) GrantOrphans(c *cobra.Command) {
-	c.Flags().StringSliceVar(&f.AllowOrphans, "allow-orphans", nil, "remove the pve node `NAME` with all nodes in it; repeatable")
+	c.Flags().StringSliceVar(&f.AllowOrphans, "allow-orphans", nil, "`NAME`: remove this pve node with all nodes in it; repeatable")
 }
 
 // Target adds the flag that narrows a plan, into targets.
 func (f *Flags) Target(c *cobra.Command, targets *[]string) {
-	c.Flags().StringArrayVar(targets, "target", nil, "only the resource at `ADDRESS`, such as vm.web-1, and what it needs; repeatable")
+	c.Flags().StringArrayVar(targets, "target", nil, "`ADDRESS`: only this resource, such as vm.web-1, and what it needs; repeatable")
 	ui.CompleteTargets(c, f.Peek, &f.Host)
 }
 

@@ -52,13 +52,13 @@ func New(p Process) *UI {
 
 // Flags adds the flags that every verb has.
 func (u *UI) Flags(f *pflag.FlagSet) {
-	f.StringVar(&u.colorFlag, "color", "auto", "colour the output: `WHEN` is auto, always or never")
+	f.StringVar(&u.colorFlag, "color", "auto", "`WHEN`: colour the output auto, always or never")
 	f.BoolVarP(&u.Verbose, "verbose", "v", false, "show more detail")
 }
 
 // JSONFlag gives a verb the flag --json; its document goes through Emit.
 func (u *UI) JSONFlag(c *cobra.Command) {
-	c.Flags().BoolVar(&u.JSON, "json", false, "print one JSON document on stdout")
+	c.Flags().BoolVar(&u.JSON, "json", false, "print JSON: one document, or a line for each event, job or receipt")
 }
 
 // Check checks the flags of output, once they are known.

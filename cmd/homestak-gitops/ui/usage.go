@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
@@ -20,6 +21,28 @@ func VerbNames(root *cobra.Command) []string {
 	}
 	return names
 }
+
+// NameValues gives the values of flags the names that begin their usages, as in "`FILE`: secrets", for help: pflag would
+// repeat the name in the text.
+func NameValues(flags *pflag.FlagSet) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		name, usage := pflag.UnquoteUsage(f)
+		if rest, found := strings.CutPrefix(usage, name+": "); found {
+			f.Value, f.Usage = named{f.Value, name}, rest
+		}
+		if f.DefValue == "0s" || f.DefValue == "[]" {
+			f.DefValue = ""
+		}
+	})
+}
+
+// named is the value of a flag, with a name that help shows as its type.
+type named struct {
+	pflag.Value
+	name string
+}
+
+func (n named) Type() string { return n.name }
 
 // TakesArgs bounds how many arguments a verb has; its usage line names them.
 func TakesArgs(low, high int) cobra.PositionalArgs {
