@@ -20,17 +20,19 @@ import (
 // site. If it passes, this process loads it again, at the same cost, and takes the result of the policies. Later
 // evaluations of the site's own rules are made by a child, too, since their input differs from pass to pass.
 //
-// A child that found nothing wrong waits for the next tree or question, and keeps what it parsed and compiled; it exits
-// when it is idle for a while. What it keeps takes memory, so a limit of memory counts only in a child without a past.
+// A child that accepted a tree, or answered, waits for the next tree or question, and keeps what it parsed and compiled; it
+// exits when it is idle for a while. What it keeps takes memory and time, and the kernel may have ended it while it waited.
+// So if it fails, a new child decides.
 //
 // A Sandbox is safe for concurrent use by any number of loaders.
 type Sandbox struct {
 	Command []string // the child: a file, its name, and arguments that make it call RunSandbox
 	Limits  limits
 
-	once    sync.Once
-	slots   chan struct{} // one for each child that works
-	waiting struct {
+	once      sync.Once
+	loads     chan struct{} // one for each child that loads
+	questions chan struct{} // of the only one that answers
+	waiting   struct {
 		mutex sync.Mutex
 		child *child // nil: none
 		idle  *time.Timer
@@ -80,7 +82,7 @@ const (
 
 	patience   = 60               // times the processor time, by the clock on the wall: other processes may need the processors
 	leastWall  = time.Minute      // by that clock, however short the processor time is
-	mostAtWork = 2                // children that work at once
+	mostLoads  = 2                // children that load at once
 	idleFor    = 10 * time.Minute // that a child waits: longer than between two full checks
 	checkEvery = 10 * time.Millisecond
 )
@@ -102,7 +104,6 @@ type harmError struct {
 	Why     string
 	At      diag.Range // where it was; zero if that is unknown
 	Lasting bool       // it would be the same another time, on any machine
-	Memory  bool       // it is about memory
 }
 
 // Error says it in one line, without the position.
@@ -117,7 +118,7 @@ func (e *harmError) finding() diag.Finding {
 }
 
 func (s *Sandbox) init() {
-	s.once.Do(func() { s.slots = make(chan struct{}, mostAtWork) })
+	s.once.Do(func() { s.loads, s.questions = make(chan struct{}, mostLoads), make(chan struct{}, 1) })
 }
 
 // trial is the result of a tree in a child.
@@ -142,12 +143,17 @@ func (s *Sandbox) Ask(ctx context.Context, q policy.Question) (policy.Answer, er
 	return a.Answer, err
 }
 
-// do has a child reply to a request about a tree, and reports whether all of the tree could be read.
+// do has a child reply to a request about a tree, or to a question, and reports whether all of the tree could be read.
+// Questions come one after another, so that one child has the rules, and loads do not delay them.
 func (s *Sandbox) do(ctx context.Context, tree fs.FS, r request) (a reply, whole bool, err error) {
 	s.init()
+	slots := s.loads
+	if tree == nil {
+		slots = s.questions
+	}
 	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
 	case <-ctx.Done():
 		return reply{}, false, context.Cause(ctx)
 	}
@@ -155,7 +161,10 @@ func (s *Sandbox) do(ctx context.Context, tree fs.FS, r request) (a reply, whole
 	if c != nil {
 		a, whole, err = c.call(ctx, s.Limits, tree, r)
 	}
-	if harm, ok := errors.AsType[*harmError](err); c == nil || ok && harm.Memory {
+	if c == nil || err != nil && ctx.Err() == nil {
+		if c != nil {
+			c.end()
+		}
 		if c, err = s.start(); err != nil {
 			return reply{}, false, err
 		}

@@ -133,7 +133,7 @@ func (c *child) crashed(err error) error {
 	case strings.Contains(text, "stack overflow"), strings.Contains(text, "stack exceeds"):
 		return &harmError{Why: "it is nested too deeply", Lasting: true}
 	case strings.Contains(text, "out of memory"), strings.Contains(text, "cannot allocate memory"):
-		return &harmError{Why: "it takes too much memory", Lasting: true, Memory: true}
+		return &harmError{Why: "it takes too much memory", Lasting: true}
 	case c.cmd.ProcessState != nil && c.cmd.ProcessState.ExitCode() == 2:
 		first, _, _ := strings.Cut(text, "\n")
 		return &harmError{Why: "its evaluation crashes: " + first, Lasting: true}
@@ -248,7 +248,7 @@ func overCPU(limit time.Duration) *harmError {
 }
 
 func overMemory(limit int64) *harmError {
-	return &harmError{Why: fmt.Sprintf("it took more than %d MiB of memory", limit>>20), Lasting: true, Memory: true}
+	return &harmError{Why: fmt.Sprintf("it took more than %d MiB of memory", limit>>20), Lasting: true}
 }
 
 // cpuOf is the processor time that a process has used; 0 if that is not known.

@@ -200,6 +200,50 @@ func TestS2AChildWithAPastIsNotTheJudgeOfMemory(t *testing.T) {
 	}
 }
 
+// The kernel takes a child that waits before the agent. Then another one tries the next tree, and answers the next question.
+// Questions that come at once have one child, since another one would have to compile the rules.
+func TestS2AChildThatEndedWhileItWaitedIsReplaced(t *testing.T) {
+	s := sandboxed(t)
+	starts := filepath.Join(t.TempDir(), "starts")
+	s.Command = []string{s.Command[0], s.Command[1], starts, inChild}
+	l := loaderIn(s)
+	kill := func() {
+		s.waiting.mutex.Lock()
+		defer s.waiting.mutex.Unlock()
+		killGroup(s.waiting.child.cmd.Process.Pid)
+	}
+	own := "package homestak.guard\nwarn contains \"own\" if input.plan\n"
+	require.False(t, load(t, l, soundTree("policy/own.rego", own), "a").Findings.HasErrors())
+	kill()
+	d := load(t, l, soundTree("policy/own.rego", own, "more.hcl", "locals {\n}\n"), "b")
+	require.False(t, d.Findings.HasErrors(), "%v", d.Findings)
+	kill()
+	found := make(chan diag.List)
+	for range 4 {
+		go func() { found <- d.PolicyCheck(t.Context(), engine.Question{Site: d.Site, Plan: &plan.Plan{}}) }()
+	}
+	for range 4 {
+		list := <-found
+		require.False(t, list.HasErrors(), "%v", list)
+		require.Len(t, list, 1)
+	}
+	got, err := os.ReadFile(starts)
+	require.NoError(t, err)
+	require.Equal(t, "...", string(got), "a byte for each process")
+}
+
+// A question does not wait for the trees of other loaders.
+func TestS2LoadsDoNotDelayQuestions(t *testing.T) {
+	s := sandboxed(t)
+	s.init()
+	for range mostLoads {
+		s.loads <- struct{}{}
+	}
+	got, err := s.render(t.Context(), renderRequest{map[string]string{"a": "b"}, map[string]any{}})
+	require.NoError(t, err)
+	require.Equal(t, "b", got["a"].Text)
+}
+
 // Findings and sites are the same with a sandbox and without, links and files that expressions read included.
 func TestS2TheSandboxChangesNoResult(t *testing.T) {
 	tree := soundTree("data/key.pub", "ssh-ed25519 AAAA\n", "more.hcl", "locals {\n  k = file(\"data/key.pub\")\n}\n",
