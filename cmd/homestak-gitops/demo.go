@@ -19,11 +19,11 @@ func demoVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "Run a demonstration on a simulated host",
-		Long: `Starts an agent for a simulated Proxmox VE host, and pushes commits to its repository.
-Guests are created, changed, removed, adopted and given up, drift is reverted, and bad
-commits are refused. Then VMs become hosts with their own agents, down to three levels,
-and another machine joins as a host. Each chapter ends with a check of the simulated
-hosts. It needs no privileges, no network and no git program, and leaves nothing behind.`,
+		Long: `Starts an agent for a simulated Proxmox VE host, and pushes commits to its repository:
+guests are created, changed, removed and adopted, drift is reverted, bad commits are
+refused, and VMs become hosts with their own agents, down to three levels. Each chapter
+ends with a check of the simulated hosts. It needs no privileges, no network and no git
+program, and leaves nothing behind.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return runDemo(c.Context(), a, serve, nil) },
 	}

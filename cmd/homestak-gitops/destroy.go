@@ -17,9 +17,8 @@ func destroyVerb(a *app) *cobra.Command {
 		Long: `Shows a plan, asks for confirmation, and applies it. It removes only managed guests, each
 after an identity check; of a recipe, what "test --keep" left behind.
 
-To remove a deployed manifest for good, remove it from the site: otherwise the next apply,
-or the agent, creates its guests again. With --suspend the agent leaves it alone until
-"resume -M MANIFEST".`,
+The next apply, or the agent, creates the guests again, unless the manifest leaves the
+site. With --suspend the agent leaves it alone until "resume -M MANIFEST".`,
 		Args: cobra.NoArgs,
 		RunE: f.Within(func(ctx context.Context, _ []string) error { return runDestroy(ctx, a, f, suspend) }),
 	}

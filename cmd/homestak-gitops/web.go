@@ -23,13 +23,11 @@ func webVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "web",
 		Short: "Show an agent and its fleet in a browser",
-		Long: `Serves a page on this machine, for you alone, until Ctrl-C: the fleet, its hosts and
-nodes, plans, events and commits. It opens the browser where there is a display, and
-prints the address, which is good for one use.
+		Long: `Serves a page on this machine, for you alone, until Ctrl-C. It opens the browser where
+there is a display, and prints the address, which is good for one use.
 
 The page is about the agent of this machine, or the one at --server, whose pin the program
-verifies. With the operator key it has buttons to reconcile, suspend and resume. With
---demo it shows the fleet of "demo --serve", whose story runs beside it.`,
+verifies. With the operator key it has buttons to reconcile, suspend and resume.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if demo {
@@ -40,7 +38,7 @@ verifies. With the operator key it has buttons to reconcile, suspend and resume.
 		},
 	}
 	f.Anywhere(a.ui, c)
-	c.Flags().BoolVar(&demo, "demo", false, "show a fleet on simulated hosts")
+	c.Flags().BoolVar(&demo, "demo", false, "show the fleet of \"demo --serve\", whose story runs beside it")
 	c.Flags().IntVar(&port, "port", 0, "`NUMBER`: local port; 0 chooses a free one")
 	return c
 }
