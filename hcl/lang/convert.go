@@ -9,9 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
+
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // DurationType is that of attributes which hold a duration.
