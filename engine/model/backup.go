@@ -71,7 +71,8 @@ type BackupJob struct {
 	Node     string   `plan:"node"`          // the only PVE node where it runs; "" wanted
 	Signed   bool     `plan:"signed"`        // its ownership tag is signed by the current key of the site
 
-	Guests []Address // wanted: whose backups these are
+	Guests []Address            // wanted: whose backups these are
+	Proofs map[string][]Address // wanted: how the backups of which guests are proved, in words
 }
 
 // Number writes the VMIDs of the guests; vmid returns 0 for one that has none.
@@ -115,7 +116,7 @@ func addBackups(s *Site, w *Want) diag.List {
 			}
 			job := &BackupJob{
 				Schedule: strings.TrimSpace(b.Schedule), Storage: cmp.Or(b.Storage, w.Host.BackupStorage()), Mode: cmp.Or(b.Mode, "snapshot"), Keep: b.keep(),
-				Enabled: true, Repeats: true, Signed: true,
+				Enabled: true, Repeats: true, Signed: true, Proofs: map[string][]Address{},
 			}
 			if w.Nodes[n.Resource.Addr] != nil {
 				own := *b
@@ -132,6 +133,9 @@ func addBackups(s *Site, w *Want) diag.List {
 				g.name, g.of = name, b
 			}
 			g.job.Guests = append(g.job.Guests, n.Resource.Addr)
+			if proof := b.proof(); proof != "" {
+				g.job.Proofs[proof] = append(g.job.Proofs[proof], n.Resource.Addr)
+			}
 		}
 	}
 	var found diag.List
@@ -155,6 +159,18 @@ func (b *Backup) keep() string {
 		parts = append(parts, fmt.Sprintf("keep-%s=%s", key, b.Keep[key]))
 	}
 	return strings.Join(parts, ",")
+}
+
+// proof says in words how the backups are proved: max_age 26h, verify restore every 720h in 03:00-05:00; "" if they are not.
+func (b *Backup) proof() string {
+	var parts []string
+	if b.MaxAge != 0 {
+		parts = append(parts, "max_age "+ShortDuration(b.MaxAge))
+	}
+	if b.Verify != "" {
+		parts = append(parts, fmt.Sprintf("verify %s every %s in %s", b.Verify, ShortDuration(cmp.Or(b.VerifyEvery, verifyEvery)), b.Window))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // BackupManifest is the manifest whose block a job is named after; "" for none.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -379,6 +380,18 @@ func (s Step) details() []string {
 			text += "    " + diag.Escape(string(c.Class))
 		}
 		out = append(out, text)
+	}
+	if s.Want == nil {
+		return out
+	}
+	if job, ok := s.Want.Spec.(*model.BackupJob); ok {
+		for _, proof := range slices.Sorted(maps.Keys(job.Proofs)) {
+			var names []string
+			for _, a := range job.Proofs[proof] {
+				names = append(names, a.String())
+			}
+			out = append(out, limited(diag.Escape(proof+": "+strings.Join(names, ", ")), maxWide))
+		}
 	}
 	return out
 }

@@ -4,6 +4,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -45,7 +46,12 @@ func TestBackupJobLife(t *testing.T) {
 		w.Converged()
 
 		db.Backup.Mode = "stop" // other values: a job of its own
-		w.Apply()
+		db.Backup.MaxAge, db.Backup.Verify, db.Backup.Window = 26*time.Hour, "restore", "03:00-05:00"
+		p = w.Apply()
+		var text strings.Builder
+		p.Text(&text, plan.TextOptions{All: true})
+		require.Contains(t, text.String(), "\n          max_age 26h, verify restore every 720h in 03:00-05:00: vm.db\n", "how they are proved")
+		db.Backup.Verify = ""
 		require.Equal(t, "10001", backupJobs(t, w)[siteJob]["vmid"])
 		require.Equal(t, "10000", backupJobs(t, w)["homestak-home-father-vm-db"]["vmid"])
 		w.Converged()
