@@ -75,7 +75,7 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 	}
 	a.ui.Findings(found)
 	if found.HasErrors() {
-		return ui.WithExitCode(ui.ExitFailed, fmt.Errorf("the agent cannot start: %s", diag.Count(found.Errors(), "configuration error")))
+		return ui.ExitFailed.With(fmt.Errorf("the agent cannot start: %s", diag.Count(found.Errors(), "configuration error")))
 	}
 	verb, socket := "agent", cfg.Socket()
 	if f.once {
@@ -151,7 +151,7 @@ func runOnce(ctx context.Context, a *app, s *service.Service) error {
 	}
 	err := a.ui.Report(r)
 	if errors.Is(r.Err, agent.ErrUnknownIdentity) {
-		return &ui.ExitError{Code: ui.ExitFailed} // the configuration of the agent is wrong, not the site; a finding says so
+		return ui.ExitFailed.With(nil) // the configuration of the agent is wrong, not the site; a finding says so
 	}
 	return err
 }

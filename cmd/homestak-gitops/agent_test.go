@@ -71,7 +71,7 @@ func (s *agentStage) commit(t *testing.T, message string) {
 // begin starts the agent.
 func (s *agentStage) begin(t *testing.T) {
 	t.Helper()
-	e := &execution{t: t, signals: make(chan os.Signal, 2), out: &stream{}, err: &stream{}, ended: make(chan int, 1)}
+	e := &execution{t: t, signals: make(chan os.Signal, 2), out: &stream{}, err: &stream{}, ended: make(chan ui.Exit, 1)}
 	p := ui.Process{
 		Stdin: strings.NewReader(""), Stdout: e.out, Stderr: e.err, Signals: e.signals,
 		Env:       func(key string) string { return s.env[key] },
@@ -214,7 +214,7 @@ func TestANewTokenIsUsedByTheNextPass(t *testing.T) {
 }
 
 // runIn runs the program with an environment, to its end.
-func runIn(t *testing.T, env map[string]string, args ...string) (code int, out, stderr string) {
+func runIn(t *testing.T, env map[string]string, args ...string) (code ui.Exit, out, stderr string) {
 	t.Helper()
 	var o, e stream
 	p := ui.Process{Stdin: strings.NewReader(""), Stdout: &o, Stderr: &e, Env: func(key string) string { return env[key] }}

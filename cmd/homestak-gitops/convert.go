@@ -93,7 +93,7 @@ func concludeConversion(a *app, doc conversionReport) error {
 		err = a.ui.Emit(doc)
 	}
 	if !doc.Success {
-		err = errors.Join(err, &ui.ExitError{Code: ui.ExitInvalid})
+		err = errors.Join(err, ui.ExitInvalid.With(nil))
 	}
 	return err
 }

@@ -91,7 +91,7 @@ func runDoctor(ctx context.Context, a *app, f *session.Flags) error {
 	if doc.Denied() {
 		code = ui.ExitDenied
 	}
-	return ui.WithExitCode(code, errors.New("some checks failed: fix what is marked FAIL, and run doctor again"))
+	return code.With(errors.New("some checks failed: fix what is marked FAIL, and run doctor again"))
 }
 
 // agentFindings reports the notifiers and outputs of a site that fail for the agent of this machine, if it is one of the site.

@@ -103,7 +103,7 @@ func showRuns(a *app, run func(each func(wire.TaskResult) error) error) error {
 	if done > 0 {
 		code = ui.ExitPartly
 	}
-	return ui.WithExitCode(code, fmt.Errorf("the command did not succeed on %s of %d", diag.Count(all-done, "node"), all))
+	return code.With(fmt.Errorf("the command did not succeed on %s of %d", diag.Count(all-done, "node"), all))
 }
 
 // execHere runs a command on push nodes of a host by the access of this program.

@@ -25,7 +25,7 @@ func TestExecWithoutAnAgent(t *testing.T) {
 	require.NoError(t, err)
 	site := strings.NewReplacer(`image "debian"`, `image "debian-12"`, "image.debian", "image.debian-12\n    spec = spec.base").Replace(string(text)) + "spec \"base\" {\n  access {\n    via = \"agent\"\n  }\n}\n"
 	require.NoError(t, os.WriteFile(file, []byte(site), 0o600))
-	exec := func(args ...string) (int, string, string) {
+	exec := func(args ...string) (ui.Exit, string, string) {
 		e := st.start(t, append([]string{"exec", "--site", st.site}, args...)...)
 		code := e.end()
 		return code, e.out.String(), e.err.String()

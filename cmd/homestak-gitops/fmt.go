@@ -49,9 +49,9 @@ func runFmt(a *app, dir string, check bool) error {
 	case err != nil:
 		return err
 	case found.HasErrors():
-		return &ui.ExitError{Code: ui.ExitInvalid}
+		return ui.ExitInvalid.With(nil)
 	case check && len(changed) > 0:
-		return &ui.ExitError{Code: ui.ExitPending}
+		return ui.ExitPending.With(nil)
 	default:
 		return nil
 	}

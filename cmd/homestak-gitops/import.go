@@ -331,7 +331,7 @@ func (f *importFlags) plan(ctx context.Context, a *app, dir, host, token string)
 	}
 	if out.Others > 0 {
 		a.ui.Sketch(r.Plan)
-		return out, ui.WithExitCode(ui.ExitPending, fmt.Errorf("the plan has %d steps that are not adoptions", out.Others))
+		return out, ui.ExitPending.With(fmt.Errorf("the plan has %d steps that are not adoptions", out.Others))
 	}
 	return out, ui.ExitOfPlan(r, false)
 }

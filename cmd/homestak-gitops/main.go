@@ -22,7 +22,7 @@ import (
 
 func main() {
 	boundMemory()
-	os.Exit(run(context.Background(), os.Args[1:], ui.ThisProcess()))
+	os.Exit(int(run(context.Background(), os.Args[1:], ui.ThisProcess())))
 }
 
 // boundMemory lets the garbage collector run as often as needed for a very large site. Below that it keeps Go's
@@ -35,7 +35,7 @@ func boundMemory() {
 }
 
 // run is the program: it returns the exit code.
-func run(ctx context.Context, args []string, p ui.Process) int {
+func run(ctx context.Context, args []string, p ui.Process) ui.Exit {
 	ctx, stopping := p.Watch(ctx)
 	defer stopping.Close()
 	out := ui.New(p)

@@ -30,8 +30,9 @@ func commandsPage(root *cobra.Command) []byte {
 		b.WriteString(shared[name])
 	}
 	fmt.Fprint(&b, "\n## Exit codes\n\n| code | means |\n|---|---|\n")
-	for _, c := range ui.ExitMeanings() {
-		fmt.Fprintf(&b, "| %d | %s |\n", c.Code, c.Meaning)
+	meanings := ui.ExitMeanings()
+	for _, code := range slices.Sorted(maps.Keys(meanings)) {
+		fmt.Fprintf(&b, "| %d | %s |\n", code, meanings[code])
 	}
 	return b.Bytes()
 }

@@ -22,7 +22,7 @@ func TestARemovalOnATwin(t *testing.T) {
 	do := func(args ...string) string {
 		t.Helper()
 		e := st.start(t, append(args, "--site", st.site)...)
-		require.Equal(t, 0, e.end(), "%v: %s%s", args, e.out, e.err)
+		require.Zero(t, e.end(), "%v: %s%s", args, e.out, e.err)
 		return e.out.String()
 	}
 	plan := func(args ...string) (id string, removals int) {
@@ -72,5 +72,5 @@ func TestARemovalOnATwin(t *testing.T) {
 	require.Equal(t, before.Writes, h.Snapshot().Writes)
 
 	e.signals <- syscall.SIGTERM
-	require.Equal(t, 0, e.end())
+	require.Zero(t, e.end())
 }

@@ -70,7 +70,7 @@ func runPolicyTest(ctx context.Context, a *app, f *policyTestFlags, dir string) 
 				return err
 			}
 		}
-		return ui.WithExitCode(ui.ExitFailed, errors.New("the policies have errors, so no test was run: see the findings above"))
+		return ui.ExitFailed.With(errors.New("the policies have errors, so no test was run: see the findings above"))
 	}
 	w, _ := a.ui.Text()
 	if a.ui.JSON {
@@ -95,7 +95,7 @@ func runPolicyTest(ctx context.Context, a *app, f *policyTestFlags, dir string) 
 		t.Text(w, f.coverage)
 	}
 	if !t.OK() {
-		return &ui.ExitError{Code: ui.ExitFailed}
+		return ui.ExitFailed.With(nil)
 	}
 	return nil
 }

@@ -93,9 +93,9 @@ func showPass(a *app, l agent.PassStatus, after agent.Status) error {
 func exitOfAgent(l agent.PassStatus, after agent.Status) error {
 	switch r := after.Refused; {
 	case r != nil && r.Outcome == engine.Refused:
-		return ui.WithExitCode(ui.ExitRefused, fmt.Errorf("commit %.8s is refused by a guard: see the findings above", r.Commit))
+		return ui.ExitRefused.With(fmt.Errorf("commit %.8s is refused by a guard: see the findings above", r.Commit))
 	case r != nil:
-		return ui.WithExitCode(ui.ExitInvalid, fmt.Errorf("commit %.8s is refused: see the findings above", r.Commit))
+		return ui.ExitInvalid.With(fmt.Errorf("commit %.8s is refused: see the findings above", r.Commit))
 	case after.Repository.Error != "":
 		return fmt.Errorf("the repository does not answer: %s", after.Repository.Error)
 	}

@@ -51,7 +51,7 @@ type execution struct {
 	t        *testing.T
 	signals  chan os.Signal
 	out, err *stream
-	ended    chan int
+	ended    chan ui.Exit
 }
 
 // stage is where programs run: a site, and a place for locks.
@@ -63,7 +63,7 @@ type stage struct {
 // start runs the program; stop it with end.
 func (st stage) start(t *testing.T, args ...string) *execution {
 	t.Helper()
-	e := &execution{t: t, signals: make(chan os.Signal, 2), out: &stream{}, err: &stream{}, ended: make(chan int, 1)}
+	e := &execution{t: t, signals: make(chan os.Signal, 2), out: &stream{}, err: &stream{}, ended: make(chan ui.Exit, 1)}
 	env := map[string]string{"HOMESTAK_DATA_DIR": st.data, "TERM": "xterm"}
 	p := ui.Process{
 		Stdin: strings.NewReader(""), Stdout: e.out, Stderr: e.err, Signals: e.signals,
@@ -81,7 +81,7 @@ func (e *execution) says(s *stream, text string) {
 }
 
 // end waits for the exit code.
-func (e *execution) end() int {
+func (e *execution) end() ui.Exit {
 	e.t.Helper()
 	select {
 	case code := <-e.ended:
@@ -159,7 +159,7 @@ func TestSimServesUntilItIsInterrupted(t *testing.T) {
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 
 	e.signals <- syscall.SIGTERM
-	require.Equal(t, 0, e.end())
+	require.Equal(t, ui.ExitDone, e.end())
 	require.Equal(t, 1, strings.Count(e.out.String(), "\n"), "one line and nothing else")
 	require.Empty(t, e.err.String())
 }
@@ -303,7 +303,7 @@ func TestArgumentsAreCounted(t *testing.T) {
 // startWith runs the program as stage.start does, with more in its environment.
 func (st stage) startWith(t *testing.T, env map[string]string, args ...string) *execution {
 	t.Helper()
-	e := &execution{t: t, signals: make(chan os.Signal, 2), out: &stream{}, err: &stream{}, ended: make(chan int, 1)}
+	e := &execution{t: t, signals: make(chan os.Signal, 2), out: &stream{}, err: &stream{}, ended: make(chan ui.Exit, 1)}
 	env["HOMESTAK_DATA_DIR"] = st.data
 	p := ui.Process{
 		Stdin: strings.NewReader(""), Stdout: e.out, Stderr: e.err, Signals: e.signals,

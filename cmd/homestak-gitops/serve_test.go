@@ -41,7 +41,7 @@ func TestServe(t *testing.T) {
 	require.Regexp(t, `^sha256:[0-9a-f]{64}$`, at["pin"])
 	require.Contains(t, at, "commit")
 
-	verb := func(code int, args ...string) string {
+	verb := func(code ui.Exit, args ...string) string {
 		t.Helper()
 		var out, stderr bytes.Buffer
 		got := run(t.Context(), args, ui.Process{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &stderr, Env: func(string) string { return "" }})
@@ -66,7 +66,7 @@ func TestServe(t *testing.T) {
 	require.Contains(t, verb(1, append(fetch[:5:5], append([]string{"sha256:" + strings.Repeat("0", 64)}, fetch[6:]...)...)...), "E501")
 
 	e.signals <- syscall.SIGTERM
-	require.Equal(t, 0, e.end())
+	require.Equal(t, ui.ExitDone, e.end())
 	require.Equal(t, 1, strings.Count(e.out.String(), "\n"), "one line and nothing else")
 }
 
@@ -116,7 +116,7 @@ func TestConfigFetchFromAParent(t *testing.T) {
 	file, state, token := filepath.Join(dir, "node.json"), filepath.Join(dir, "state"), filepath.Join(dir, "token")
 	require.NoError(t, wire.Parent{Identity: "web-1", Server: server.URL, Pins: []wire.Pin{own}, Token: canary}.Save(file))
 	require.NoError(t, os.WriteFile(token, []byte(canary), 0o600))
-	do := func(args ...string) (int, string) {
+	do := func(args ...string) (ui.Exit, string) {
 		e := stage{}.start(t, append([]string{"config", "fetch", "--state", state, "-v"}, args...)...)
 		code := e.end()
 		text := e.out.String() + e.err.String()
@@ -132,11 +132,11 @@ func TestConfigFetchFromAParent(t *testing.T) {
 	require.Contains(t, text, "is unchanged")
 
 	code, text = do("--server", server.URL, "--pin", wire.Pin{1}.String(), "--token-file", token, "web-1")
-	require.Equal(t, 1, code)
+	require.Equal(t, ui.ExitFailed, code)
 	require.Contains(t, text, "error: E501: fetching the spec of web-1 from "+server.URL+": the server has the key "+own.String())
 	status = http.StatusForbidden
 	code, text = do("--parent", file)
-	require.Equal(t, 6, code)
+	require.Equal(t, ui.ExitDenied, code)
 	require.Contains(t, text, "E302")
 	require.FileExists(t, filepath.Join(state, "config-failed.json"))
 }

@@ -119,7 +119,7 @@ func runUndo(ctx, soon context.Context, a *app, f *setupRun) error {
 		}
 	}
 	if err := f.Undo(ctx); err != nil {
-		return ui.WithExitCode(ui.ExitFailed, fmt.Errorf("%w\nrun setup --undo again to go on", err))
+		return ui.ExitFailed.With(fmt.Errorf("%w\nrun setup --undo again to go on", err))
 	}
 	return nil
 }

@@ -84,7 +84,7 @@ func showStatus(a *app, s agent.Status) error {
 		return err
 	}
 	if !s.Healthy && !view.Beginning(s) || len(s.FailingChecks()) > 0 {
-		return &ui.ExitError{Code: ui.ExitFailed}
+		return ui.ExitFailed.With(nil)
 	}
 	return nil
 }

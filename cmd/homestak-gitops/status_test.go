@@ -115,7 +115,7 @@ func TestStatusWatches(t *testing.T) {
 
 func TestReconcileEndsAsThePassDid(t *testing.T) {
 	t.Parallel()
-	for outcome, want := range map[engine.Outcome]int{
+	for outcome, want := range map[engine.Outcome]ui.Exit{
 		engine.Done: ui.ExitDone, engine.Planned: ui.ExitDone, engine.Invalid: ui.ExitInvalid, engine.Refused: ui.ExitRefused, engine.Partly: ui.ExitPartly, engine.Failed: ui.ExitFailed,
 	} {
 		f := controltest.New()
@@ -293,7 +293,7 @@ func (s *serverStage) elsewhere(key string) []string {
 func TestReconcileElsewhere(t *testing.T) {
 	t.Parallel()
 	s := newServerStage(t)
-	reconcile := func(args ...string) (int, string, string) {
+	reconcile := func(args ...string) (ui.Exit, string, string) {
 		return runIn(t, nil, append(append([]string{"reconcile"}, args...), s.elsewhere("operator.key")...)...)
 	}
 	site := filepath.Join(s.site, "site.hcl")
@@ -312,7 +312,7 @@ func TestReconcileElsewhere(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(out), &pass))
 	require.NotEmpty(t, pass.Commit)
 
-	verify := func(args ...string) (int, string, string) {
+	verify := func(args ...string) (ui.Exit, string, string) {
 		return runIn(t, nil, append([]string{"verify"}, args...)...)
 	}
 	code, out, stderr = verify(s.elsewhere("operator.key")...)

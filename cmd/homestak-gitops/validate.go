@@ -73,7 +73,7 @@ func runValidate(ctx context.Context, a *app, f *session.Flags) error {
 		}
 	}
 	if !valid {
-		return &ui.ExitError{Code: ui.ExitFailed}
+		return ui.ExitFailed.With(nil)
 	}
 	return nil
 }

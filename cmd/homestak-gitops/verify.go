@@ -115,7 +115,7 @@ func showVerified(a *app, v engine.Verified) error {
 		return err
 	}
 	if v.Failed() > 0 {
-		return &ui.ExitError{Code: ui.ExitFailed}
+		return ui.ExitFailed.With(nil)
 	}
 	return nil
 }

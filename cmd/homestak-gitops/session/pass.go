@@ -114,7 +114,7 @@ func (s *Session) CarryOut(ctx context.Context, h *model.Host, p *engine.Pass, c
 func (s *Session) agree(ctx context.Context, p *engine.Pass, made *plan.Plan, c Change) error {
 	if c.Kept != nil { // it was reviewed when it was saved
 		if moved := c.Kept.Moved(made); len(moved) > 0 {
-			return ui.WithExitCode(ui.ExitRefused, fmt.Errorf("the plan is out of date, so nothing was done:\n%s\nmake a new one: homestak-gitops plan --out FILE", strings.Join(moved, "\n")))
+			return ui.ExitRefused.With(fmt.Errorf("the plan is out of date, so nothing was done:\n%s\nmake a new one: homestak-gitops plan --out FILE", strings.Join(moved, "\n")))
 		}
 		return nil
 	}

@@ -379,7 +379,7 @@ func (g *growing) until(ctx context.Context, is func(wire.Report) bool) error {
 		switch {
 		case st.Refused != nil && st.Refused.Commit == g.commit:
 			g.Report.Findings = append(g.Report.Findings, st.Refused.Findings...).Sorted()
-			return &ui.ExitError{Code: ui.ExitFailed}
+			return ui.ExitFailed.With(nil)
 		case stands:
 			node, why := stuck(g, tree, st)
 			return g.failed(node, "nothing has changed for "+still.limit.String()+": "+why)
@@ -387,7 +387,7 @@ func (g *growing) until(ctx context.Context, is func(wire.Report) bool) error {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return ui.WithExitCode(ui.ExitCode(context.Cause(ctx)), context.Cause(ctx))
+			return ui.ExitCode(context.Cause(ctx)).With(context.Cause(ctx))
 		}
 	}
 }
@@ -507,5 +507,5 @@ func (g *growing) failed(node, why string) error {
 		}
 	}
 	g.Report.Findings = append(g.Report.Findings, f)
-	return &ui.ExitError{Code: ui.ExitFailed}
+	return ui.ExitFailed.With(nil)
 }

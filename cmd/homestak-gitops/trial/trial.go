@@ -70,7 +70,7 @@ func RequireKey(site *model.Site, owner string) error {
 	if site.Secrets.HasOwnershipKey() {
 		why, fix = "the ownership key of the site is not known here", "run it where the secrets have auth."+model.OwnershipKey
 	}
-	return ui.WithExitCode(ui.ExitRefused, fmt.Errorf("a test removes the guests that it made, and nothing would prove that they are its own: %s; nothing was done\n%s", why, fix))
+	return ui.ExitRefused.With(fmt.Errorf("a test removes the guests that it made, and nothing would prove that they are its own: %s; nothing was done\n%s", why, fix))
 }
 
 func (t *Trial) run(ctx context.Context) error {
@@ -137,7 +137,7 @@ func (t *Trial) create(ctx context.Context) error {
 			return true, nil
 		}
 		if t.Report = p.Run(ctx); t.Report.Outcome == engine.Partly {
-			return ui.WithExitCode(ui.ExitFailed, ui.Unreported(t.Report)) // all of it is cleaned up, so nothing stays in part
+			return ui.ExitFailed.With(ui.Unreported(t.Report)) // all of it is cleaned up, so nothing stays in part
 		}
 		return ui.Because(ctx, ui.ExitOfPass(t.Report))
 	})
@@ -148,7 +148,7 @@ func (t *Trial) create(ctx context.Context) error {
 func (t *Trial) untouched() error {
 	for _, addr := range t.Report.Have.State.Addresses() {
 		if t.Report.Have.State[addr].Manifest == t.o.Manifest.Name {
-			return ui.WithExitCode(ui.ExitRefused, fmt.Errorf("%s is there already, and a test destroys only what it made itself\nremove it first: homestak-gitops destroy -M %s --host %s", addr, t.o.Manifest.Name, t.o.Host.Name))
+			return ui.ExitRefused.With(fmt.Errorf("%s is there already, and a test destroys only what it made itself\nremove it first: homestak-gitops destroy -M %s --host %s", addr, t.o.Manifest.Name, t.o.Host.Name))
 		}
 	}
 	return nil

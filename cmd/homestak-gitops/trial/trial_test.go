@@ -223,7 +223,7 @@ func TestATreeThatFailsIsRemoved(t *testing.T) {
 	for name, c := range map[string]struct {
 		site    string
 		change  func(w *sim.World, o *trial.Options, tree *trial.Tree)
-		code    int
+		code    ui.Exit
 		nodes   map[string]string // nil: what is there depends on how fast it was
 		address string
 		says    string

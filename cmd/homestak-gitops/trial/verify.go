@@ -74,11 +74,11 @@ func (t *Trial) verify(ctx context.Context) error {
 				continue
 			case <-ctx.Done():
 				pause.Stop()
-				return ui.WithExitCode(ui.ExitCode(context.Cause(ctx)), context.Cause(ctx))
+				return ui.ExitCode(context.Cause(ctx)).With(context.Cause(ctx))
 			case <-limit.C:
 				pause.Stop()
 				t.Report.Findings = append(t.Report.Findings, lacking...)
-				return &ui.ExitError{Code: ui.ExitFailed}
+				return ui.ExitFailed.With(nil)
 			}
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -19,71 +20,69 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
+// Exit is an exit code.
+type Exit int
+
 // The exit codes. Scripts rely on them: a new meaning gets a new code.
 const (
-	ExitDone        = 0
-	ExitFailed      = 1
-	ExitPending     = 2
-	ExitInvalid     = 3
-	ExitRefused     = 4
-	ExitPartly      = 5
-	ExitDenied      = 6
-	ExitInterrupted = 130
+	ExitDone        Exit = 0
+	ExitFailed      Exit = 1
+	ExitPending     Exit = 2
+	ExitInvalid     Exit = 3
+	ExitRefused     Exit = 4
+	ExitPartly      Exit = 5
+	ExitDenied      Exit = 6
+	ExitInterrupted Exit = 130
 )
 
-// ExitMeaning is a row of the table of exit codes.
-type ExitMeaning struct {
-	Code    int
-	Meaning string
-}
-
-// ExitMeanings is the table of the codes, as help and manual print it.
-func ExitMeanings() []ExitMeaning {
-	return []ExitMeaning{
-		{ExitDone, "done, nothing to do, or nothing to do now"},
-		{ExitFailed, "error; validate: the site is invalid, or a policy denies it"},
-		{ExitPending, "changes pending (plan --detailed-exitcode, fmt --check), or drift"},
-		{ExitInvalid, "the site is invalid, or a policy denies"},
-		{ExitRefused, "a guard refused (deletions, protection, ownership, a moved plan, another writer)"},
-		{ExitPartly, "partly applied: some steps are done, others are not"},
-		{ExitDenied, "not permitted, or not authenticated"},
-		{ExitInterrupted, "interrupted"},
+// ExitMeanings are the meanings of the codes, as help and manual print them.
+func ExitMeanings() map[Exit]string {
+	return map[Exit]string{
+		ExitDone:        "done, nothing to do, or nothing to do now",
+		ExitFailed:      "error; validate: the site is invalid, or a policy denies it",
+		ExitPending:     "changes pending (plan --detailed-exitcode, fmt --check), or drift",
+		ExitInvalid:     "the site is invalid, or a policy denies",
+		ExitRefused:     "a guard refused (deletions, protection, ownership, a moved plan, another writer)",
+		ExitPartly:      "partly applied: some steps are done, others are not",
+		ExitDenied:      "not permitted, or not authenticated",
+		ExitInterrupted: "interrupted",
 	}
 }
 
-// WriteExitCodes prints the table.
+// WriteExitCodes prints them as a table.
 func WriteExitCodes(w io.Writer) {
-	for _, c := range ExitMeanings() {
-		fmt.Fprintf(w, "%5d  %s\n", c.Code, c.Meaning)
+	meanings := ExitMeanings()
+	for _, code := range slices.Sorted(maps.Keys(meanings)) {
+		fmt.Fprintf(w, "%5d  %s\n", code, meanings[code])
 	}
 }
 
 // ErrTimeout is the cause of a context that ends after --timeout.
 var ErrTimeout = errors.New("the --timeout expired")
 
-// ExitError is an error that has its exit code. With Err nil everything was reported before.
-type ExitError struct {
-	Code int
-	Err  error
+// With gives an error this exit code. With nil everything was reported before.
+func (e Exit) With(err error) error { return &exitError{e, err} }
+
+// exitError is an error that has its exit code.
+type exitError struct {
+	code Exit
+	err  error // nil: there is nothing to report
 }
 
-// WithExitCode gives an error its exit code.
-func WithExitCode(code int, err error) error { return &ExitError{code, err} }
-
 // Error returns what there is to report, "" if nothing.
-func (e *ExitError) Error() string {
-	if e.Err == nil {
+func (e *exitError) Error() string {
+	if e.err == nil {
 		return ""
 	}
-	return e.Err.Error()
+	return e.err.Error()
 }
 
 // Unwrap returns the cause.
-func (e *ExitError) Unwrap() error { return e.Err }
+func (e *exitError) Unwrap() error { return e.err }
 
 // ExitCode is the exit code of an error that ends the program.
-func ExitCode(err error) int {
-	var end *ExitError
+func ExitCode(err error) Exit {
+	var end *exitError
 	var invalid *site.InvalidError
 	var refused *control.RefusedError
 	var denied *control.DeniedError
@@ -91,7 +90,7 @@ func ExitCode(err error) int {
 	case err == nil:
 		return ExitDone
 	case errors.As(err, &end):
-		return end.Code
+		return end.code
 	case errors.As(err, &invalid):
 		if engine.OutcomeOf(invalid.Found) == engine.Refused {
 			return ExitRefused
@@ -134,20 +133,20 @@ func ExitOfPass(r engine.Report) error {
 		return nil
 	case engine.Invalid:
 		if r.Denied && r.Plan != nil {
-			return &ExitError{ExitInvalid, errors.New("a policy denies the plan, so nothing was done: see the findings above")}
+			return ExitInvalid.With(errors.New("a policy denies the plan, so nothing was done: see the findings above"))
 		}
-		return &ExitError{ExitInvalid, errors.New("the site has errors: see the findings above")}
+		return ExitInvalid.With(errors.New("the site has errors: see the findings above"))
 	case engine.Refused:
 		if r.Denied {
-			return &ExitError{ExitRefused, errors.New("a guard refuses the plan, so nothing was done: see the findings above")}
+			return ExitRefused.With(errors.New("a guard refuses the plan, so nothing was done: see the findings above"))
 		}
-		return &ExitError{ExitRefused, errors.New("a guard refused something: see the findings above")}
+		return ExitRefused.With(errors.New("a guard refused something: see the findings above"))
 	case engine.Partly:
-		return &ExitError{ExitPartly, Unreported(r)}
+		return ExitPartly.With(Unreported(r))
 	case engine.Interrupted:
-		return &ExitError{ExitInterrupted, Unreported(r)}
+		return ExitInterrupted.With(Unreported(r))
 	default:
-		return &ExitError{max(ExitCode(r.Err), ExitFailed), Unreported(r)}
+		return max(ExitCode(r.Err), ExitFailed).With(Unreported(r))
 	}
 }
 
@@ -182,13 +181,13 @@ func ExitOfPlan(r engine.Report, detailed bool) error {
 	case slices.ContainsFunc(r.Plan.Unknown, func(u model.Unknown) bool { return u.All }):
 		return partly(r, "the host could not be seen, so there is nothing to plan")
 	case detailed && len(r.Plan.Steps)+r.Omitted > 0:
-		return &ExitError{Code: ExitPending}
+		return ExitPending.With(nil)
 	case len(r.Plan.Unknown) > 0 && len(r.Plan.Steps) > 0: // 0 would say that this is all there is to do, and apply does not end so either
 		return partly(r, "part of the host could not be inspected, so there may be more to do")
 	case len(r.Plan.Unknown) > 0:
 		return partly(r, "nothing to do in what could be inspected, but part of the host could not be")
 	case detailed && len(r.Plan.Drift) > 0:
-		return &ExitError{Code: ExitPending}
+		return ExitPending.With(nil)
 	default: // apply changes nothing that is withheld, postponed or pending
 		return nil
 	}
@@ -196,7 +195,7 @@ func ExitOfPlan(r engine.Report, detailed bool) error {
 
 // partly ends the plan of a host that was seen in part as apply would end on it.
 func partly(r engine.Report, text string) error {
-	return &ExitError{ExitCode(&engine.NotObservedError{Parts: r.Plan.Unknown}), errors.New(text)}
+	return ExitCode(&engine.NotObservedError{Parts: r.Plan.Unknown}).With(errors.New(text))
 }
 
 // Because prefers the reason why a context ended over the fact that it did.

@@ -68,7 +68,7 @@ func (u *UI) Confirm(ctx context.Context, p *engine.Pass, made *plan.Plan) error
 // It returns the cause of ctx if that ends first.
 func (u *UI) Agree(ctx context.Context, question, wayOn string) error {
 	if !u.InTerminal {
-		return WithExitCode(ExitFailed, errors.New("cannot ask for confirmation without a terminal, so nothing was done\n"+wayOn))
+		return ExitFailed.With(errors.New("cannot ask for confirmation without a terminal, so nothing was done\n" + wayOn))
 	}
 	fmt.Fprintf(u.Stderr, "%s\nType \"yes\" to continue: ", question)
 	answer := make(chan string, 1)
@@ -82,7 +82,7 @@ func (u *UI) Agree(ctx context.Context, question, wayOn string) error {
 		if text == "yes" {
 			return nil
 		}
-		return WithExitCode(ExitFailed, errors.New("not confirmed, so nothing was done"))
+		return ExitFailed.With(errors.New("not confirmed, so nothing was done"))
 	case <-ctx.Done():
 		u.Notef("") // ends the line of the question
 		return context.Cause(ctx)

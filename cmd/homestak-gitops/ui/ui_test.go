@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -75,7 +77,7 @@ func TestTextForPeople(t *testing.T) {
 	s.Document = func(error) any { return "no document was asked for" }
 	require.NoError(t, s.Show(map[string]int{"steps": 2}, "2 steps\n"))
 	s.Failure(errors.New("a \x1b[2J b"))
-	s.Failure(&ui.ExitError{Code: ui.ExitFailed}) // everything was reported before
+	s.Failure(ui.ExitFailed.With(nil)) // everything was reported before
 	require.Equal(t, "2 steps\n", s.out.String())
 	require.Equal(t, "error: a ?[2J b\n", s.err.String())
 }
@@ -245,17 +247,16 @@ func TestS7Outputs(t *testing.T) {
 }
 
 func TestExitCodesAreOneTable(t *testing.T) {
-	var codes []int
-	for _, c := range ui.ExitMeanings() {
-		codes = append(codes, c.Code)
-		require.NotEmpty(t, c.Meaning)
+	meanings := ui.ExitMeanings()
+	for _, meaning := range meanings {
+		require.NotEmpty(t, meaning)
 	}
-	require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 130}, codes)
+	require.Equal(t, []ui.Exit{0, 1, 2, 3, 4, 5, 6, 130}, slices.Sorted(maps.Keys(meanings)))
 
 	for _, c := range []struct {
 		outcome engine.Outcome
 		err     error
-		want    int
+		want    ui.Exit
 	}{
 		{engine.Done, nil, 0},
 		{engine.Planned, nil, 0},
@@ -263,7 +264,7 @@ func TestExitCodesAreOneTable(t *testing.T) {
 		{engine.Refused, nil, 4},
 		{engine.Partly, nil, 5},
 		{engine.Failed, nil, 1},
-		{engine.Failed, fmt.Errorf("apply: %w", &ui.ExitError{Code: ui.ExitRefused}), 4},
+		{engine.Failed, fmt.Errorf("apply: %w", ui.ExitRefused.With(nil)), 4},
 		{engine.Failed, ui.ErrTimeout, 1},
 		{engine.Interrupted, engine.ErrInterrupted, 130},
 		{"", nil, 1},
@@ -274,9 +275,9 @@ func TestExitCodesAreOneTable(t *testing.T) {
 		Outcome: engine.Partly, Results: []apply.Result{{Status: apply.Done}},
 		Err: &engine.NotObservedError{Parts: []model.Unknown{{Scope: "node b", Why: "offline"}, {Scope: "1"}, {Scope: "2"}, {Scope: "3"}}},
 	}), "node b: offline; 1: ; 2: ; and 1 more", "all steps are done, so nothing else says why it is not all")
-	require.Equal(t, 130, ui.ExitCode(fmt.Errorf("plan: %w", engine.ErrInterrupted)))
-	require.Equal(t, 3, ui.ExitCode(&site.InvalidError{}))
-	for code, want := range map[wire.Code]int{wire.CodeNoCredential: 6, wire.CodeRefused: 6, wire.CodeNotYours: 6, wire.CodeExpired: 6, wire.CodeNotFound: 1, wire.CodeConnection: 1} {
+	require.Equal(t, ui.ExitInterrupted, ui.ExitCode(fmt.Errorf("plan: %w", engine.ErrInterrupted)))
+	require.Equal(t, ui.ExitInvalid, ui.ExitCode(&site.InvalidError{}))
+	for code, want := range map[wire.Code]ui.Exit{wire.CodeNoCredential: 6, wire.CodeRefused: 6, wire.CodeNotYours: 6, wire.CodeExpired: 6, wire.CodeNotFound: 1, wire.CodeConnection: 1} {
 		require.Equal(t, want, ui.ExitCode(fmt.Errorf("fetching: %w", &wire.Error{Code: code})), code)
 	}
 }
@@ -291,7 +292,7 @@ func TestAPartlySeenHostIsNotInSync(t *testing.T) {
 	for name, c := range map[string]struct {
 		unknown        []model.Unknown
 		steps          []plan.Step
-		code, detailed int
+		code, detailed ui.Exit
 	}{
 		"all seen, in sync":       {nil, nil, ui.ExitDone, ui.ExitDone},
 		"all seen, changes":       {nil, step, ui.ExitDone, ui.ExitPending},
@@ -315,7 +316,7 @@ func TestN6WithheldWorkIsNotAChange(t *testing.T) {
 	left := diag.Finding{Severity: diag.Warning, Source: diag.FromGuard, Address: "vm.web-1", Summary: "vm.web-1 is not created: no server runs"}
 	for name, c := range map[string]struct {
 		plan plan.Plan
-		code int
+		code ui.Exit
 	}{
 		"a step that is withheld": {plan.Plan{Findings: diag.List{left}}, ui.ExitDone},
 		"a removal that waits":    {plan.Plan{Deferred: []model.Deferred{{Address: "pve.hv", Why: "not deleted", Differs: true}}}, ui.ExitDone},
