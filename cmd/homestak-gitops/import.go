@@ -94,7 +94,7 @@ or 4 if it refuses one.`,
 	for _, other := range []string{"host", "out", "only", "vmid", "pool", "tag", "name", "by", "token-file", "fingerprint", "check"} {
 		c.MarkFlagsMutuallyExclusive("node", other)
 	}
-	ui.CompleteHost(c, f.Peek)
+	f.CompleteHost(c)
 	ui.Must(c.MarkFlagDirname("out"))
 	for flag, words := range map[string][]string{"by": importer.Ways(), "only": importer.Types()} {
 		ui.Must(c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)))

@@ -58,7 +58,7 @@ certificate and a token: homestak-gitops token mint NODE. With --json the first 
 	fs.StringVar(&f.key, "key", "", "`FILE`: key of --cert")
 	fs.StringVar(&f.logLevel, "log-level", "info", "`LEVEL`: debug, info, warn or error")
 	fs.StringVar(&f.logFormat, "log-format", "text", "`FORM`: text or json")
-	ui.CompleteHost(c, f.Peek)
+	f.CompleteHost(c)
 	return c
 }
 

@@ -50,7 +50,7 @@ func (f *Flags) Read(u *ui.UI, c *cobra.Command) {
 	fs.StringVarP(&f.Manifest, "manifest", "M", "", "`NAME`: only this manifest")
 	fs.StringVar(&f.Mode, "mode", "", "`MODE`: push or pull, in this run")
 	fs.DurationVar(&f.Timeout, "timeout", 0, "`TIME`: time limit, such as 10m (default: none)")
-	ui.CompleteSite(c, f.Peek)
+	f.completeSite(c)
 }
 
 // Reach adds the flags of a verb that observes a host.
@@ -80,7 +80,7 @@ func (f *Flags) GrantOrphans(c *cobra.Command) {
 // Target adds the flag that narrows a plan, into targets.
 func (f *Flags) Target(c *cobra.Command, targets *[]string) {
 	c.Flags().StringArrayVar(targets, "target", nil, "`ADDRESS`: only this resource, such as vm.web-1, and what it needs; repeatable")
-	ui.CompleteTargets(c, f.Peek, &f.Host)
+	f.completeTargets(c)
 }
 
 // Check finds values that cannot be right before any work is done.

@@ -208,3 +208,11 @@ func (u *UI) Failure(err error) {
 func (u *UI) Terminal() view.Terminal {
 	return view.Terminal{W: u.Stderr, Live: u.ErrTerminal, Width: u.Width, Verbose: u.Verbose}
 }
+
+// Must is for registrations that can only fail by a mistake in this program, which every
+// test would show.
+func Must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
