@@ -667,9 +667,9 @@ func TestReportContent(t *testing.T) {
 		"from the future":   {strings.NewReader(s.document("own", func(r *wire.Report) { r.At = r.At.Add(time.Hour) })), "E400", 422},
 		"too many findings": {strings.NewReader(s.document("own", tooMany)), "E101", 413},
 		"too long":          {strings.NewReader(strings.Repeat(" ", wire.MaxReport+1)), "E101", 413},
-		"too long, a leaf":  {strings.NewReader(good + strings.Repeat(" ", wire.MaxLeafReport+1-len(good))), "E101", 413},
-		"too long, unknown": {io.MultiReader(strings.NewReader(good+strings.Repeat(" ", wire.MaxLeafReport-len(good))), strings.NewReader(" ")), "E101", 413},
-		"as long as may be": {strings.NewReader(good + strings.Repeat(" ", wire.MaxLeafReport-len(good))), "", 202},
+		"too long, a leaf":  {strings.NewReader(good + strings.Repeat(" ", maxLeafReport+1-len(good))), "E101", 413},
+		"too long, unknown": {io.MultiReader(strings.NewReader(good+strings.Repeat(" ", maxLeafReport-len(good))), strings.NewReader(" ")), "E101", 413},
+		"as long as may be": {strings.NewReader(good + strings.Repeat(" ", maxLeafReport-len(good))), "", 202},
 		"nodes of a leaf": {strings.NewReader(s.document("own", func(r *wire.Report) {
 			r.Nodes = []wire.ReportNode{{Name: "net", Type: "vm", Parent: "own", Phase: wire.PhaseRun}}
 		})), "E400", 422},
@@ -701,7 +701,7 @@ func TestReportOfAChild(t *testing.T) {
 	send := func(length int) int {
 		return s.send("POST", "/report/inner", strings.NewReader(document+strings.Repeat(" ", length-len(document))), bearer(s.mint(s.keys[0], "inner"))...).status
 	}
-	require.Equal(t, 202, send(wire.MaxLeafReport+1))
+	require.Equal(t, 202, send(maxLeafReport+1))
 	require.Equal(t, 202, send(wire.MaxReport))
 	require.Equal(t, 413, send(wire.MaxReport+1))
 	// It says itself how often it reports.

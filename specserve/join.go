@@ -16,6 +16,9 @@ import (
 // joinEndpoint is the only one, beside that of the program, that a token for joining opens.
 const joinEndpoint = "/join/" + identity
 
+// maxJoin is the most that a request to join may have, in bytes.
+const maxJoin = 4 << 10
+
 // join lets a machine join as a host, once for each token. What a machine of that name had before ends.
 func join(x *request) error {
 	var asked wire.Join
@@ -78,7 +81,7 @@ func handOver(x *request, asked wire.Join) error {
 	for _, key := range known {
 		for _, text := range x.view.Pins {
 			pin, err := wire.ParsePin(text)
-			if err != nil || !hmac.Equal([]byte(wire.HandoverProof(key, wire.HandoverChild, x.identity, pin, asked.Key)), []byte(asked.Proof)) {
+			if err != nil || !hmac.Equal([]byte(wire.HandoverChild.Proof(key, x.identity, pin, asked.Key)), []byte(asked.Proof)) {
 				continue
 			}
 			x.verified()
@@ -88,7 +91,7 @@ func handOver(x *request, asked wire.Join) error {
 			}
 			x.o.Log.Info("a host turns to this parent", "identity", x.identity, "remote", x.RemoteAddr)
 			answer := wire.NewJoined(x.identity, token, x.view.Pins, false, x.agentSums())
-			answer.Proof = wire.HandoverProof(key, wire.HandoverParent, x.identity, pin, asked.Key)
+			answer.Proof = wire.HandoverParent.Proof(key, x.identity, pin, asked.Key)
 			return x.json(http.StatusOK, answer)
 		}
 	}

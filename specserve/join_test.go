@@ -81,7 +81,7 @@ func TestHandOverIsRefused(t *testing.T) {
 	s := New(Options{Now: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler)})
 	ask := func() *httptest.ResponseRecorder {
 		join := wire.NewJoin(strings.Repeat("0", 64))
-		join.Proof = wire.HandoverProof(site.Secrets.HandoverKeys("lab", "branch-7")[0], wire.HandoverChild, "branch-7", pin, join.Key)
+		join.Proof = wire.HandoverChild.Proof(site.Secrets.HandoverKeys("lab", "branch-7")[0], "branch-7", pin, join.Key)
 		body, err := json.Marshal(join)
 		require.NoError(t, err)
 		w := httptest.NewRecorder()

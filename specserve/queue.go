@@ -23,7 +23,7 @@ func serveQueue(x *request) error {
 		return err
 	}
 	for _, t := range tasks {
-		signed, err := wire.SignTask(x.view.Signer, t)
+		signed, err := t.Sign(x.view.Signer)
 		if err != nil {
 			return err
 		}
@@ -31,6 +31,12 @@ func serveQueue(x *request) error {
 	}
 	return x.json(http.StatusOK, list)
 }
+
+// The most that a result may have as JSON, in which a byte may take six.
+const (
+	maxLeafResult = 6*wire.MaxTaskOutput + 16<<10 // without a plan
+	maxResult     = wire.MaxTaskPlan + maxLeafResult
+)
 
 // takeResult takes the result of a task. A result that was taken before changes nothing, and one of a task that is
 // forgotten is dropped.
@@ -40,11 +46,11 @@ func takeResult(x *request) error {
 		return err
 	}
 	if !n.Child {
-		if x.ContentLength > wire.MaxLeafResult {
+		if x.ContentLength > maxLeafResult {
 			x.unread()
-			return tooLarge(wire.MaxLeafResult)
+			return tooLarge(maxLeafResult)
 		}
-		x.Body = http.MaxBytesReader(x.w, x.Body, wire.MaxLeafResult)
+		x.Body = http.MaxBytesReader(x.w, x.Body, maxLeafResult)
 	}
 	document, err := io.ReadAll(x.Body)
 	if err != nil {

@@ -92,7 +92,7 @@ func TestQueueOfANode(t *testing.T) {
 	require.Equal(t, 422, s.send("POST", "/queue/own", strings.NewReader(`{"id":"x",`), own...).status, "no JSON")
 	result.Output = strings.Repeat("x", wire.MaxTaskOutput+1)
 	require.Equal(t, 422, s.send("POST", "/queue/own", document(t, result), own...).status)
-	result.Output = strings.Repeat("x", wire.MaxLeafResult)
+	result.Output = strings.Repeat("x", maxLeafResult)
 	require.Equal(t, 413, s.send("POST", "/queue/own", document(t, result), own...).status)
 	require.Equal(t, "GET, HEAD, POST", s.ask("PUT", "/queue/own", own...).header.Get("Allow"))
 }
@@ -129,7 +129,7 @@ func TestSignedTasks(t *testing.T) {
 	_, ed, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
 	for _, key := range []crypto.Signer{ec, rs, ed} {
-		signed, err := wire.SignTask(key, asked)
+		signed, err := asked.Sign(key)
 		require.NoError(t, err)
 		pins := []wire.Pin{{1}, sha256.Sum256(signed.Key)}
 		got, err := signed.Open(pins, "web-1")

@@ -1,6 +1,8 @@
 package specserve
 
 import (
+	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 
@@ -23,7 +25,12 @@ func takeReceipts(x *request) error {
 	if err != nil {
 		return unreadable(err)
 	}
-	r, err := wire.ReadReceipts(body)
+	var r wire.Receipts
+	if err = json.Unmarshal(body, &r); err != nil {
+		err = errors.New("it is not the JSON document of receipts")
+	} else {
+		err = r.Check()
+	}
 	if err != nil {
 		return &wire.Error{Code: wire.CodeSchema, Message: err.Error()}
 	}

@@ -76,6 +76,9 @@ func (x *request) node() (*Node, error) {
 	return nil, &wire.Error{Code: wire.CodeNotFound, Message: "the site does not deploy this node"}
 }
 
+// maxLeafReport is the most that the report of a node may have that has none below it, in bytes.
+const maxLeafReport = 64 << 10
+
 // takeReport keeps the report of a node.
 func takeReport(x *request) error {
 	n, err := x.own()
@@ -86,22 +89,21 @@ func takeReport(x *request) error {
 		return x.later(wait, "the node reports too often")
 	}
 	if !n.Child {
-		if x.ContentLength > wire.MaxLeafReport {
+		if x.ContentLength > maxLeafReport {
 			x.unread()
-			return tooLarge(wire.MaxLeafReport)
+			return tooLarge(maxLeafReport)
 		}
-		x.Body = http.MaxBytesReader(x.w, x.Body, wire.MaxLeafReport)
+		x.Body = http.MaxBytesReader(x.w, x.Body, maxLeafReport)
 	}
 	r, err := wire.ReadReport(x.Body, x.identity, x.now)
-	if _, is := errors.AsType[*wire.InvalidReportError](err); is {
-		x.reason = "the report is not valid" // its text may have what the node wrote
-		return &wire.Error{Code: wire.CodeSchema, Message: err.Error()}
-	}
-	if _, is := errors.AsType[*wire.ReportTooLargeError](err); is {
+	switch wrong, is := errors.AsType[*wire.ReportError](err); {
+	case is && wrong.TooLarge:
 		x.reason = "the report is too large"
 		return refusal{&wire.Error{Code: wire.CodeBadRequest, Message: err.Error()}, http.StatusRequestEntityTooLarge}
-	}
-	if err != nil {
+	case is:
+		x.reason = "the report is not valid" // its text may have what the node wrote
+		return &wire.Error{Code: wire.CodeSchema, Message: err.Error()}
+	case err != nil:
 		return unreadable(err)
 	}
 	if !n.Child && (len(r.Nodes) > 0 || r.Cut > 0 || r.Empty) {

@@ -133,7 +133,7 @@ func New(o Options) *Server {
 		o.Reported = func(_, _ wire.Report, _ bool) {}
 	}
 	if o.Reports == nil {
-		o.Reports = wire.NewReportStore()
+		o.Reports = &wire.ReportStore{}
 	}
 	l := o.Limits
 	s := &Server{

@@ -131,7 +131,7 @@ func serveOptions(t *testing.T, limits Limits, p *Program, change func(*Options)
 	set, found := policy.Compile(t.Context(), policy.Options{})
 	require.Empty(t, found)
 	s.set = set
-	s.reports = wire.NewReportStore()
+	s.reports = &wire.ReportStore{}
 	o := Options{
 		Reports: s.reports,
 		Version: "1.2.3", Program: p, Spool: t.TempDir(), TLS: certificate.TLS(), Limits: limits, Now: func() time.Time { return time.Unix(s.now.Load(), 0) },

@@ -50,7 +50,7 @@ func (c *Client) Config(ctx context.Context, tag string) (FetchedConfig, error) 
 // waitLimits are those of a long poll: the server answers within a minute.
 func waitLimits() clientLimits {
 	l := usual()
-	l.Header, l.Total, l.Body = 75*time.Second, 90*time.Second, wire.MaxError
+	l.Header, l.Total, l.Body = 75*time.Second, 90*time.Second, maxError
 	return l
 }
 

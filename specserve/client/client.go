@@ -29,6 +29,13 @@ type clientLimits struct {
 	Body    int64         // bytes
 }
 
+// The most that a child reads beside wire.MaxSpec, in bytes.
+const (
+	maxError   = 64 << 10
+	maxHeader  = 64 << 10
+	maxProgram = 256 << 20
+)
+
 // usual are the limits of a child.
 func usual() clientLimits {
 	return clientLimits{Connect: 10 * time.Second, Header: 15 * time.Second, Idle: 15 * time.Second, Total: time.Minute, Body: wire.MaxSpec}
@@ -107,7 +114,7 @@ var (
 // reportLimits are the default limits of a report, which delays nothing.
 func reportLimits() clientLimits {
 	l := usual()
-	l.Total, l.Body = 15*time.Second, wire.MaxError
+	l.Total, l.Body = 15*time.Second, maxError
 	return l
 }
 
@@ -195,7 +202,7 @@ func (c *Client) exchange(ctx context.Context, limits clientLimits, method, path
 	defer answer.Body.Close()
 	most := limits.Body
 	if answer.StatusCode != http.StatusOK {
-		most = wire.MaxError
+		most = maxError
 	}
 	watchdog := time.AfterFunc(limits.Idle, func() { cancel(errStalled) })
 	defer watchdog.Stop()
@@ -248,7 +255,7 @@ func (c *Client) transport(limits clientLimits) *http.Transport {
 		TLSClientConfig:        wire.PinnedTLS(c.Parent.Pins),
 		TLSHandshakeTimeout:    limits.Connect,
 		ResponseHeaderTimeout:  limits.Header,
-		MaxResponseHeaderBytes: wire.MaxHeader,
+		MaxResponseHeaderBytes: maxHeader,
 		DisableKeepAlives:      true,
 		DisableCompression:     true, // so that the limit of the body is the one of what is unpacked
 	}

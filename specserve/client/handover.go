@@ -37,7 +37,7 @@ func (c *Client) handOver(ctx context.Context, keys [][]byte) (wire.Parent, erro
 	request := wire.NewJoin(hex.EncodeToString(fresh))
 	err = wire.Errorf(wire.CodeRefused, "there is no handover key")
 	for _, key := range keys {
-		request.Proof = wire.HandoverProof(key, wire.HandoverChild, c.Parent.Identity, pin, request.Key)
+		request.Proof = wire.HandoverChild.Proof(key, c.Parent.Identity, pin, request.Key)
 		document, encoding := json.Marshal(request)
 		if encoding != nil {
 			return wire.Parent{}, encoding
@@ -57,7 +57,7 @@ func (c *Client) handOver(ctx context.Context, keys [][]byte) (wire.Parent, erro
 		switch {
 		case invalid != nil:
 			err = wire.Errorf(wire.CodeSchema, "%w", invalid)
-		case !hmac.Equal([]byte(got.Proof), []byte(wire.HandoverProof(key, wire.HandoverParent, c.Parent.Identity, pin, request.Key))):
+		case !hmac.Equal([]byte(got.Proof), []byte(wire.HandoverParent.Proof(key, c.Parent.Identity, pin, request.Key))):
 			err = wire.Errorf(wire.CodeSchema, "the server did not prove that it is a parent of this site")
 		default:
 			known := ask.Parent

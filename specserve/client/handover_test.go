@@ -24,7 +24,7 @@ func TestHandOver(t *testing.T) {
 		}
 		answer := wire.NewJoined("branch-7", "a-token", []string{pin.String()}, false, nil)
 		if proves != nil {
-			answer.Proof = wire.HandoverProof(proves, wire.HandoverParent, "branch-7", pin, asked.Key)
+			answer.Proof = wire.HandoverParent.Proof(proves, "branch-7", pin, asked.Key)
 		}
 		_ = json.NewEncoder(w).Encode(answer)
 	}))
@@ -37,8 +37,8 @@ func TestHandOver(t *testing.T) {
 		_, err := c.handOver(t.Context(), [][]byte{key})
 		require.ErrorContains(t, err, "did not prove that it is a parent of this site")
 	}
-	require.NotEqual(t, asked.Proof, wire.HandoverProof(key, wire.HandoverChild, "branch-7", wire.Pin{1}, asked.Key), "it is worth nothing to a server in between")
-	require.NotEqual(t, asked.Proof, wire.HandoverProof(key, wire.HandoverParent, "branch-7", pin, asked.Key), "nor as an answer")
+	require.NotEqual(t, asked.Proof, wire.HandoverChild.Proof(key, "branch-7", wire.Pin{1}, asked.Key), "it is worth nothing to a server in between")
+	require.NotEqual(t, asked.Proof, wire.HandoverParent.Proof(key, "branch-7", pin, asked.Key), "nor as an answer")
 	proves = key
 	p, err := c.handOver(t.Context(), [][]byte{other, key})
 	require.NoError(t, err)

@@ -68,7 +68,7 @@ func (c *Client) Announced(ctx context.Context, os, arch string) (Announced, err
 // SHA-256, in hex.
 func (c *Client) Program(ctx context.Context, os, arch, sum string) ([]byte, error) {
 	limits := usual()
-	limits.Total, limits.Body = 15*time.Minute, wire.MaxAgent
+	limits.Total, limits.Body = 15*time.Minute, maxProgram
 	status, header, body, err := c.exchange(ctx, limits, http.MethodGet, wire.AgentPath.Of(os+"-"+arch), nil, http.Header{})
 	switch {
 	case err != nil:

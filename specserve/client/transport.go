@@ -77,7 +77,7 @@ func (t *Transport) to(pins []wire.Pin) *http.Transport {
 		TLSClientConfig:        wire.PinnedTLS(pins),
 		TLSHandshakeTimeout:    l.Connect,
 		ResponseHeaderTimeout:  longestPoll,
-		MaxResponseHeaderBytes: wire.MaxHeader,
+		MaxResponseHeaderBytes: maxHeader,
 		IdleConnTimeout:        time.Minute,
 		MaxIdleConns:           2,
 		DisableCompression:     true,

@@ -69,7 +69,7 @@ func NewServer(o ServerOptions) *Server {
 	} else { // a simulated network has a simulated clock, which stands still while a file is waited for
 		notice = func(context.Context, ...string) <-chan struct{} { return nil }
 	}
-	o.Reports = wire.NewReportStore()
+	o.Reports = &wire.ReportStore{}
 	return &Server{o: o, notice: notice, way: way{dial: new(net.Dialer).DialContext}, retry: retryAfter, state: State{Address: o.Listen}}
 }
 

@@ -3,7 +3,6 @@ package wire
 import (
 	"crypto/hmac"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -14,9 +13,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/durable"
 )
 
-// MaxJoin is the most that a request to join may have, in bytes.
-const MaxJoin = 4 << 10
-
 // joinVersion is the version of both documents.
 const joinVersion = 1
 
@@ -26,19 +22,22 @@ type Join struct {
 	// Key is a random secret of the machine, 64 hexadecimal digits: an answer that got lost is repeated for the same
 	// one, and for no other.
 	Key string `json:"key"`
-	// Proof replaces a token if a host of the site asks another parent; see HandoverProof.
+	// Proof replaces a token if a host of the site asks another parent; see HandoverSide.Proof.
 	Proof string `json:"proof,omitempty"`
 }
 
-// Sides of a handover.
+// HandoverSide is a side of a handover.
+type HandoverSide string
+
+// The sides of a handover.
 const (
-	HandoverChild  = "child"
-	HandoverParent = "parent"
+	HandoverChild  HandoverSide = "child"
+	HandoverParent HandoverSide = "parent"
 )
 
-// HandoverProof is what one side of a handover shows to prove that it knows the handover key of the host. It is bound to the key of
-// the server, so that it is worth nothing to a machine in between, and to that of the request.
-func HandoverProof(handover []byte, side, host string, server Pin, key string) string {
+// Proof is what a side shows to prove that it knows the handover key of the host. It is bound to the key of the server, so that it
+// is worth nothing to a machine in between, and to that of the request.
+func (side HandoverSide) Proof(handover []byte, host string, server Pin, key string) string {
 	mac := hmac.New(sha256.New, handover)
 	fmt.Fprintf(mac, "%s\n%s\n%s\n%s\n", side, host, server, key)
 	return hex.EncodeToString(mac.Sum(nil))
@@ -133,19 +132,6 @@ func (j JoinFile) Save(name string) error {
 		return err
 	}
 	return durable.Replace(name, append(text, '\n'))
-}
-
-// IdentityOf is the name in a provisioning token, which is not verified; "" for what is none.
-func IdentityOf(token string) string {
-	payload, _, _ := strings.Cut(token, ".")
-	text, err := base64.RawURLEncoding.DecodeString(payload)
-	var claims struct {
-		Node string `json:"n"`
-	}
-	if err != nil || json.Unmarshal(text, &claims) != nil || !IsIdentity(claims.Node) {
-		return ""
-	}
-	return claims.Node
 }
 
 // IsIdentity reports whether a text can be the name of a host or node.

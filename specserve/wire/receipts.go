@@ -2,7 +2,6 @@ package wire
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 )
 
@@ -37,21 +36,17 @@ const (
 	maxDepth  = 8
 )
 
-// ReadReceipts reads a request, and checks what is a name of a folder in it.
-func ReadReceipts(body []byte) (Receipts, error) {
-	var r Receipts
-	if json.Unmarshal(body, &r) != nil {
-		return Receipts{}, errors.New("it is not the JSON document of receipts")
-	}
+// Check validates it, and what is a name of a folder in it.
+func (r Receipts) Check() error {
 	if r.Version != 1 || len(r.Chains) > maxChains {
-		return Receipts{}, fmt.Errorf("it has version %d with %d chains, this server reads 1 with at most %d", r.Version, len(r.Chains), maxChains)
+		return fmt.Errorf("it has version %d with %d chains, this server reads 1 with at most %d", r.Version, len(r.Chains), maxChains)
 	}
 	for _, c := range r.Chains {
 		for _, name := range c.Path {
 			if !IsIdentity(name) || len(c.Path) > maxDepth {
-				return Receipts{}, fmt.Errorf("%.80q is not the way to a host", c.Path)
+				return fmt.Errorf("%.80q is not the way to a host", c.Path)
 			}
 		}
 	}
-	return r, nil
+	return nil
 }

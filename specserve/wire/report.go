@@ -26,7 +26,6 @@ const ReportVersion = 1
 // Limits of a report. Fold cuts what exceeds them, and Read refuses it.
 const (
 	MaxReport         = 4 << 20
-	MaxLeafReport     = 64 << 10 // bytes of the report of a node that has none below it
 	maxNodes          = 20_000
 	maxReportFindings = 1_000
 	maxText           = 2_000 // bytes of one text
@@ -114,29 +113,37 @@ var (
 	commit      = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})?$`) })
 )
 
-// InvalidReportError is a document that breaks a rule.
-type InvalidReportError struct{ Why string }
+// ReportError is a document that breaks a rule, or is beyond a limit.
+type ReportError struct {
+	TooLarge bool // it is beyond a limit
+	Why      string
+}
 
-// ReportTooLargeError is a document that is beyond a limit.
-type ReportTooLargeError struct{ Why string }
-
-func (e *InvalidReportError) Error() string  { return "the report is not valid: " + e.Why }
-func (e *ReportTooLargeError) Error() string { return "the report is too large: " + e.Why }
+func (e *ReportError) Error() string {
+	if e.TooLarge {
+		return "the report is too large: " + e.Why
+	}
+	return "the report is not valid: " + e.Why
+}
 
 func invalid(format string, args ...any) error {
-	return &InvalidReportError{fmt.Sprintf(format, args...)}
+	return &ReportError{Why: fmt.Sprintf(format, args...)}
+}
+
+func tooLarge(format string, args ...any) error {
+	return &ReportError{TooLarge: true, Why: fmt.Sprintf(format, args...)}
 }
 
 // ReadReport reads and checks the report of a child with this identity, which has proved that it is the
-// child. Members that a newer child adds are left out; a newer version is refused. The error is an
-// InvalidReportError, a ReportTooLargeError, or that of the reader.
+// child. Members that a newer child adds are left out; a newer version is refused. The error is a
+// ReportError, or that of the reader.
 func ReadReport(from io.Reader, identity string, now time.Time) (Report, error) {
 	data, err := io.ReadAll(io.LimitReader(from, MaxReport+1))
 	switch {
 	case err != nil:
 		return Report{}, err
 	case len(data) > MaxReport:
-		return Report{}, &ReportTooLargeError{fmt.Sprintf("more than %d bytes", MaxReport)}
+		return Report{}, tooLarge("more than %d bytes", MaxReport)
 	case !utf8.Valid(data):
 		return Report{}, invalid("it is not UTF-8")
 	}
@@ -183,18 +190,18 @@ func (r *Report) check(identity string, now time.Time) error {
 	case r.Empty && r.Commit == "":
 		return invalid("it is empty, and names no commit at which it is")
 	case len(r.Nodes) > maxNodes:
-		return &ReportTooLargeError{fmt.Sprintf("%d nodes of at most %d", len(r.Nodes), maxNodes)}
+		return tooLarge("%d nodes of at most %d", len(r.Nodes), maxNodes)
 	case len(r.Findings) > maxReportFindings:
-		return &ReportTooLargeError{fmt.Sprintf("%d findings of at most %d", len(r.Findings), maxReportFindings)}
+		return tooLarge("%d findings of at most %d", len(r.Findings), maxReportFindings)
 	case len(r.Agent) > 100:
-		return &ReportTooLargeError{"its version of the program is longer than 100 bytes"}
+		return tooLarge("its version of the program is longer than 100 bytes")
 	}
 	for i, f := range r.Findings {
 		switch {
 		case f.Severity != diag.Error && f.Severity != diag.Warning:
 			return invalid("finding %d has the severity %.80q", i+1, f.Severity)
 		case max(len(f.Summary), len(f.Detail), len(f.Address), len(f.Code), len(f.At.File), len(f.Source), len(f.Rule), len(f.Waiver)) > maxText:
-			return &ReportTooLargeError{fmt.Sprintf("finding %d has a text of more than %d bytes", i+1, maxText)}
+			return tooLarge("finding %d has a text of more than %d bytes", i+1, maxText)
 		}
 	}
 	return r.checkNodes()
@@ -222,9 +229,9 @@ func (r *Report) checkNodes() error {
 		case len(n.Life) > maxWord || len(n.IP) > maxWord || n.VMID < 0:
 			return invalid("node %s has a phase, a VMID or an address that is not valid", n.Name)
 		case len(n.Error) > maxText:
-			return &ReportTooLargeError{fmt.Sprintf("the error of node %s has more than %d bytes", n.Name, maxText)}
+			return tooLarge("the error of node %s has more than %d bytes", n.Name, maxText)
 		case len(n.Failing) > maxFailing:
-			return &ReportTooLargeError{fmt.Sprintf("the failing checks of node %s have more than %d bytes", n.Name, maxFailing)}
+			return tooLarge("the failing checks of node %s have more than %d bytes", n.Name, maxFailing)
 		}
 		above[n.Name] = true
 	}

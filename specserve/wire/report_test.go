@@ -73,11 +73,11 @@ func TestReportsThatAreRefused(t *testing.T) {
 		change(&r)
 		_, err := read(t, r)
 		require.ErrorContains(t, err, want)
-		require.ErrorAs(t, err, new(*InvalidReportError), want)
+		requireInvalid(t, err, false, want)
 	}
 	for _, text := range []string{"", "null", "[]", "{", `{"version": "1"}`, `{"version": 1} {}`, "\xff", `"x"`} {
 		_, err := ReadReport(strings.NewReader(text), "inner", noon)
-		require.ErrorAs(t, err, new(*InvalidReportError), "%q", text)
+		requireInvalid(t, err, false, "%q", text)
 	}
 	_, err := ReadReport(io.MultiReader(strings.NewReader("{"), failing{}), "inner", noon)
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
@@ -98,10 +98,18 @@ func (e *endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// requireInvalid wants a ReportError.
+func requireInvalid(t *testing.T, err error, tooLarge bool, about ...any) {
+	t.Helper()
+	var wrong *ReportError
+	require.ErrorAs(t, err, &wrong, about...)
+	require.Equal(t, tooLarge, wrong.TooLarge, about...)
+}
+
 func TestReportsThatAreTooLarge(t *testing.T) {
 	body := &endless{}
 	_, err := ReadReport(body, "inner", noon)
-	require.ErrorAs(t, err, new(*ReportTooLargeError))
+	requireInvalid(t, err, true)
 	require.LessOrEqual(t, body.read, 2*MaxReport, "no more than that was read")
 	long := strings.Repeat("x", maxText+1)
 	for want, change := range map[string]func(*Report){
@@ -115,7 +123,7 @@ func TestReportsThatAreTooLarge(t *testing.T) {
 		change(&r)
 		_, err := read(t, r)
 		require.ErrorContains(t, err, want)
-		require.ErrorAs(t, err, new(*ReportTooLargeError))
+		requireInvalid(t, err, true)
 	}
 }
 
@@ -129,7 +137,7 @@ func TestMembersOfANewerChild(t *testing.T) {
 }
 
 func TestTheStoreKeepsTheNewest(t *testing.T) {
-	s := NewReportStore()
+	s := &ReportStore{}
 	_, there := s.Get("inner")
 	require.False(t, there)
 	newer, older := good(), good()
@@ -202,7 +210,7 @@ func TestTheNearestAgentCounts(t *testing.T) {
 	require.Equal(t, 3, folded.Cut, "app, inner and what annex says to be below app")
 	require.False(t, folded.Ready)
 
-	s := NewReportStore()
+	s := &ReportStore{}
 	s.Put(first.Report, noon)
 	s.Put(second.Report, noon)
 	for node, through := range map[string]string{"store": "annex", "app": "inner", "leaf": "inner", "deep": "annex", "annex": "", "nobody": ""} {

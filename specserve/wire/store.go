@@ -52,16 +52,11 @@ func (r Report) timeless() Report {
 }
 
 // ReportStore holds the last report of each child. It may be used from several goroutines; what it
-// returns is not changed afterwards.
+// returns is not changed afterwards. The zero value has no reports.
 type ReportStore struct {
 	mu      sync.Mutex // for a moment only: children report side by side
 	last    map[string]ReceivedReport
 	awaited map[string]time.Time // since when the first report of a child is waited for
-}
-
-// NewReportStore makes a Store without reports.
-func NewReportStore() *ReportStore {
-	return &ReportStore{last: map[string]ReceivedReport{}, awaited: map[string]time.Time{}}
 }
 
 // Put keeps a report. An older one than the store has, by the clock of the child, is not kept:
@@ -73,6 +68,9 @@ func (s *ReportStore) Put(r Report, now time.Time) bool {
 	// A clock that was set back must not silence the child: what is stale is replaced by anything.
 	if there && r.At.Before(old.At) && now.Sub(old.ReceivedAt) < maxAhead {
 		return false
+	}
+	if s.last == nil {
+		s.last = map[string]ReceivedReport{}
 	}
 	s.last[r.Identity] = ReceivedReport{r, now}
 	return true
@@ -91,6 +89,13 @@ func (s *ReportStore) Await(identity string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.last, identity)
+	s.await(identity, now)
+}
+
+func (s *ReportStore) await(identity string, now time.Time) {
+	if s.awaited == nil {
+		s.awaited = map[string]time.Time{}
+	}
 	s.awaited[identity] = now
 }
 
@@ -99,7 +104,7 @@ func (s *ReportStore) AwaitedSince(identity string, now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, there := s.awaited[identity]; !there {
-		s.awaited[identity] = now
+		s.await(identity, now)
 	}
 	return s.awaited[identity]
 }

@@ -23,13 +23,11 @@ import (
 
 // Limits of tasks.
 const (
-	maxTask       = 32 << 10                               // bytes of one, as JSON
-	MaxTasks      = 64                                     // that wait for one child
-	MaxTaskOutput = 64 << 10                               // bytes of the output that are kept: the last ones
-	MaxTaskPlan   = 4 << 20                                // bytes of the document of a plan
-	MaxTaskResult = MaxTaskPlan + 6*MaxTaskOutput + 16<<10 // of a result as JSON, in which a byte may take six
-	MaxLeafResult = MaxTaskResult - MaxTaskPlan            // of one without a plan
-	MaxTaskList   = MaxTasks * (2*maxTask + 4<<10)         // of the answer with all of them
+	maxTask       = 32 << 10                       // bytes of one, as JSON
+	MaxTasks      = 64                             // that wait for one child
+	MaxTaskOutput = 64 << 10                       // bytes of the output that are kept: the last ones
+	MaxTaskPlan   = 4 << 20                        // bytes of the document of a plan
+	MaxTaskList   = MaxTasks * (2*maxTask + 4<<10) // of the answer with all of them
 )
 
 // TaskKind is what a task asks for.
@@ -165,8 +163,8 @@ type SignedTask struct {
 // taskDomain comes before what is signed, so that no other signature of the key passes as one of a task.
 const taskDomain = "homestak-gitops task\n"
 
-// SignTask signs a task.
-func SignTask(key crypto.Signer, t Task) (SignedTask, error) {
+// Sign signs the task.
+func (t *Task) Sign(key crypto.Signer) (SignedTask, error) {
 	document, err := json.Marshal(t)
 	if err != nil {
 		return SignedTask{}, err

@@ -16,13 +16,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
-// The most that a child reads, in bytes.
-const (
-	MaxSpec   = 8 << 20
-	MaxError  = 64 << 10
-	MaxHeader = 64 << 10
-	MaxAgent  = 256 << 20
-)
+// MaxSpec is the most that a child reads of a spec or a configuration, in bytes.
+const MaxSpec = 8 << 20
 
 // Path is the path of an endpoint, or what is before the name of which it is.
 type Path string
