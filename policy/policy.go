@@ -169,10 +169,13 @@ func (s *Set) complete() *Set {
 func (s *Set) compile(o Options, found diag.List) diag.List {
 	if !found.HasErrors() && !slices.ContainsFunc(s.sources, func(f file) bool { return !f.shipped }) {
 		s.take(shippedCore())
+		o.Site, o.Last = nil, nil // the set may outlive them by far
 		s.withPacks = sync.OnceValue(func() *Set {
 			all := newSet(o)
 			all.sources = s.sources
-			all.take(shippedRules())
+			if all.take(shippedRules()); all.found.HasErrors() {
+				all.broken = all.found
+			}
 			return all
 		})
 		return slices.Concat(found, s.found)

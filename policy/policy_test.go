@@ -12,12 +12,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/topdown"
@@ -1155,4 +1157,20 @@ func opaTest(t *testing.T, opa string, folders []string) (map[string]string, pol
 		}
 	}
 	return out, tally
+}
+
+// A set does not keep the tree that it was compiled from: it is taken for many more commits.
+func TestASetKeepsNoTree(t *testing.T) {
+	compile := func() (*policy.Set, weak.Pointer[fstest.MapFS]) {
+		tree := &fstest.MapFS{}
+		s, found := policy.Compile(t.Context(), policy.Options{Site: tree})
+		require.Empty(t, found)
+		return s, weak.Make(tree)
+	}
+	s, tree := compile()
+	for range 100 {
+		runtime.GC()
+	}
+	require.Nil(t, tree.Value())
+	runtime.KeepAlive(s)
 }
