@@ -71,9 +71,7 @@ func Open(ctx context.Context, o FolderOptions) (*Folder, error) {
 	}
 	secrets, found := folderSecrets(root, tree, o.Secrets, o.Keys)
 	f.input.Commit, f.input.Secrets, f.input.Found = f.Commit, secrets, append(f.input.Found, found...)
-	if os.Getenv("GOGC") == "" {
-		defer debug.SetGCPercent(debug.SetGCPercent(folderGarbage))
-	}
+	defer collectLess()()
 	f.Desired, err = f.loader.loadWithin(ctx, root.FS(), f.input)
 	if err != nil {
 		f.Close()
@@ -85,6 +83,18 @@ func Open(ctx context.Context, o FolderOptions) (*Folder, error) {
 		return nil, fmt.Errorf("evaluate the policies of the site: %w", context.Cause(ctx)) // they had no time to answer, and deny nothing
 	}
 	return f, nil
+}
+
+// collectLess sets folderGarbage; restore sets what was there before. If another load set it, that one restores it.
+func collectLess() (restore func()) {
+	if os.Getenv("GOGC") != "" {
+		return func() {}
+	}
+	was := debug.SetGCPercent(folderGarbage)
+	if was == folderGarbage {
+		return func() {}
+	}
+	return func() { debug.SetGCPercent(was) }
 }
 
 // Peek loads the site in a folder without its secrets and policies, and without findings:

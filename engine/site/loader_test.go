@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -648,4 +649,15 @@ func TestOpenPolicies(t *testing.T) {
 	}
 	_, _, err := OpenPolicies(filepath.Join(dir, "gone"))
 	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+// Loads at once leave the percentage as it was.
+func TestLoadsAtOnceRestoreTheGarbage(t *testing.T) {
+	t.Setenv("GOGC", "")
+	before := debug.SetGCPercent(77)
+	defer debug.SetGCPercent(before)
+	first, second := collectLess(), collectLess()
+	first()
+	second()
+	require.Equal(t, 77, debug.SetGCPercent(before))
 }
