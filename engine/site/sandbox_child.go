@@ -113,23 +113,34 @@ type childWork struct {
 	loader    *Loader
 	rules     policy.Responder
 	mutex     sync.Mutex
-	positions []func() diag.Range // of the request under way
+	positions []func() diag.Range // of the request under way; nil: there is none
+	said      map[int]diag.Range  // of these
 }
 
 // say reports to the parent where the work is, so that the parent can name the place if it has to end this process.
 func (c *childWork) say() {
-	said := map[int]diag.Range{}
 	for range time.Tick(sayEvery) {
-		c.mutex.Lock()
-		positions := c.positions
-		c.mutex.Unlock()
-		for i, position := range positions {
-			if at := position(); !at.IsZero() && at != said[i] {
-				said[i] = at
-				_ = c.write(message{At: &at})
-			}
+		c.sayNow()
+	}
+}
+
+// sayNow holds the mutex while it writes: behind the reply, the parent would take a position for one of the next request.
+func (c *childWork) sayNow() {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	for i, position := range c.positions {
+		if at := position(); !at.IsZero() && at != c.said[i] {
+			c.said[i] = at
+			_ = c.write(message{At: &at})
 		}
 	}
+}
+
+// at sets the positions of the request that begins; without any it ends.
+func (c *childWork) at(positions ...func() diag.Range) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.positions, c.said = positions, map[int]diag.Range{}
 }
 
 // work replies to requests. If it cannot write, the parent is gone and the input ends too.
@@ -146,9 +157,8 @@ func (c *childWork) work() {
 
 func (c *childWork) serve(r request) reply {
 	inRules, inSite := &policy.Position{}, &hcl.Position{}
-	c.mutex.Lock()
-	c.positions = []func() diag.Range{inSite.At, inRules.At}
-	c.mutex.Unlock()
+	c.at(inSite.At, inRules.At)
+	defer c.at()
 	ctx := policy.WithPosition(context.Background(), inRules)
 	switch {
 	case r.Load != nil:
@@ -174,6 +184,8 @@ func (c *childWork) serve(r request) reply {
 func (c *childWork) load(ctx context.Context, asked request, position *hcl.Position, inRules *policy.Position) (diag.List, policy.Answer) {
 	tree, r := &parentFiles{ask: c.file}, asked.Load
 	l := c.loader
+	// A name of a tree is one only to the loader of the parent, and it may be that not all of a tree could be read.
+	defer func() { l.was = &loaded{set: l.set()} }()
 	l.position, l.rules = position, asked.Rules
 	l.asks = func() { _ = c.write(message{Rules: true}) }
 	in := Input{Commit: r.Commit, Tree: r.Tree, Secrets: r.Secrets, Local: r.Local, Vars: r.Vars, Mode: r.Mode, Unattended: r.Unattended, Now: func() time.Time { return r.Now }}

@@ -232,6 +232,37 @@ func TestS2AChildThatEndedWhileItWaitedIsReplaced(t *testing.T) {
 	require.Equal(t, "...", string(got), "a byte for each process")
 }
 
+// The names of trees belong to a loader: another one may mean another folder of the same commit.
+func TestS2AChildGoesByContentsNotByNames(t *testing.T) {
+	s := sandboxed(t)
+	in := Input{Tree: "a", Commit: model.Commit{ID: "a"}}
+	for range 2 {
+		good, err := s.try(t.Context(), soundTree(), in)
+		require.NoError(t, err)
+		require.False(t, good.refused.HasErrors(), "%v", good.refused)
+		bad, err := s.try(t.Context(), soundTree("more.hcl", "nonsense {\n}\n"), in)
+		require.NoError(t, err)
+		require.True(t, bad.refused.HasErrors())
+	}
+}
+
+// A position is said once a request, and none after its end.
+func TestS2APositionIsOfTheRequestUnderWay(t *testing.T) {
+	var out bytes.Buffer
+	c := &childWork{border: &border{out: &out}}
+	at := diag.Range{File: "a.hcl", Start: diag.Pos{Line: 3}}
+	for range 2 {
+		c.at(func() diag.Range { return at })
+		c.sayNow()
+		require.NotZero(t, out.Len())
+		out.Reset()
+		c.sayNow()
+		c.at()
+		c.sayNow()
+		require.Zero(t, out.Len())
+	}
+}
+
 // A question does not wait for the trees of other loaders.
 func TestS2LoadsDoNotDelayQuestions(t *testing.T) {
 	s := sandboxed(t)
