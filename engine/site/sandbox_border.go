@@ -24,7 +24,8 @@ import (
 const mostFromChild = 8 << 20
 
 type request struct {
-	Memory int64            // the limit, so that the child collects its garbage in time
+	Memory int64            // the limit at first, so that the child collects its garbage in time
+	Most   int64            // the limit once rules are evaluated
 	Rules  limits           // of one evaluation of rules
 	Load   *loadRequest     `json:",omitempty"`
 	Ask    *policy.Question `json:",omitempty"`
@@ -87,6 +88,7 @@ type fileAnswer struct {
 	Link    string
 	Error   string // "": there is the entry
 	Missing bool   // the error is fs.ErrNotExist
+	Memory  int64  // the limit of the child's memory from now on; 0: as before
 
 	failed bool // the tree could not be read
 }

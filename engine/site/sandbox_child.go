@@ -52,13 +52,15 @@ func RunSandbox(kinds model.Kinds, in io.Reader, out io.Writer) error {
 
 // boundChild makes the process collect its garbage before the parent ends it, and limits what it
 // can map: one call may take gigabytes at once.
-func boundChild(memory int64) {
-	if memory <= 0 {
-		return
+func boundChild(memory, most int64) {
+	collectWithin(memory)
+	_ = syscall.Setrlimit(syscall.RLIMIT_DATA, &syscall.Rlimit{Cur: uint64(most)*2 + 512<<20, Max: math.MaxUint64})
+}
+
+func collectWithin(memory int64) {
+	if memory > 0 {
+		debug.SetMemoryLimit(memory - memory/4)
 	}
-	debug.SetMemoryLimit(memory - memory/4)
-	most := uint64(memory)*2 + 512<<20
-	_ = syscall.Setrlimit(syscall.RLIMIT_DATA, &syscall.Rlimit{Cur: most, Max: math.MaxUint64})
 }
 
 // border is the side of the child.
@@ -104,7 +106,9 @@ func (b *border) file(q fileRequest) (fileAnswer, error) {
 	if err := b.write(message{File: &q}); err != nil {
 		return fileAnswer{}, err
 	}
-	return <-b.files, nil
+	a := <-b.files
+	collectWithin(a.Memory)
+	return a, nil
 }
 
 // childWork is the work of a child.
@@ -148,7 +152,7 @@ func (c *childWork) work() {
 	idle := time.AfterFunc(idleAfter, debug.FreeOSMemory)
 	for r := range c.requests {
 		idle.Stop()
-		boundChild(r.Memory)
+		boundChild(r.Memory, r.Most)
 		a := c.serve(r)
 		_ = c.write(message{Reply: &a})
 		idle.Reset(idleAfter)
@@ -187,7 +191,10 @@ func (c *childWork) load(ctx context.Context, asked request, position *hcl.Posit
 	// A name of a tree is one only to the loader of the parent, and it may be that not all of a tree could be read.
 	defer func() { l.was = &loaded{set: l.set()} }()
 	l.position, l.rules = position, asked.Rules
-	l.asks = func() { _ = c.write(message{Rules: true}) }
+	l.asks = func() {
+		_ = c.write(message{Rules: true})
+		collectWithin(asked.Most)
+	}
 	in := Input{Commit: r.Commit, Tree: r.Tree, Secrets: r.Secrets, Local: r.Local, Vars: r.Vars, Mode: r.Mode, Unattended: r.Unattended, Now: func() time.Time { return r.Now }}
 	got := l.load(ctx, tree, in)
 	if found := slices.Concat(got.found, got.denied); found.HasErrors() || got.site == nil {

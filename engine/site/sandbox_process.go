@@ -72,7 +72,11 @@ func (c *child) call(ctx context.Context, l limits, tree fs.FS, r request) (answ
 	if r.Ask != nil {
 		w.read = int64(len(r.Ask.Input))
 	}
-	_, r.Memory = l.aroundRules(w.read)
+	_, r.Most = l.aroundRules(w.read)
+	if r.Memory = r.Most; r.Load != nil {
+		_, r.Memory = l.of(0)
+		w.told = r.Memory
+	}
 	go w.run(ctx)
 	answer, err = c.converse(w, tree, r)
 	close(w.quit)
@@ -115,7 +119,7 @@ func (c *child) converse(w *watch, tree fs.FS, r request) (reply, error) {
 			w.unread = w.unread || a.failed
 			if !known[m.File.Name] && a.Data != nil && !strings.HasSuffix(m.File.Name, ".rego") {
 				known[m.File.Name] = true
-				w.add(int64(len(a.Data)))
+				a.Memory = w.add(int64(len(a.Data)))
 			}
 			if err := writeDocument(c.in, fromParent{File: &a}); err != nil {
 				return reply{}, err
@@ -173,6 +177,7 @@ type watch struct {
 
 	mutex sync.Mutex
 	read  int64 // bytes of files that it was given
+	told  int64 // the limit of memory that it knows
 	rules bool  // it evaluates rules
 
 	began time.Time     // this part of the work
@@ -186,10 +191,18 @@ type watch struct {
 	done chan struct{}
 }
 
-func (w *watch) add(bytes int64) {
+// add counts bytes, and returns the limit of memory if that is much more than the child knows: telling it stops it for a moment.
+func (w *watch) add(bytes int64) int64 {
 	w.mutex.Lock()
+	defer w.mutex.Unlock()
 	w.read += bytes
-	w.mutex.Unlock()
+	const much = 8 << 20
+	_, memory := w.limits.of(w.read)
+	if memory < w.told+much {
+		return 0
+	}
+	w.told = memory
+	return memory
 }
 
 // ask begins the part of the work in which rules are evaluated.

@@ -246,6 +246,14 @@ func TestS2AChildGoesByContentsNotByNames(t *testing.T) {
 	}
 }
 
+// A child knows its limit of memory as it grows with the text, and collects its garbage within it.
+func TestS2AChildKnowsItsLimitOfMemory(t *testing.T) {
+	w := &watch{told: sandboxMemory}
+	require.Zero(t, w.add(60<<10))
+	require.EqualValues(t, sandboxMemory+8<<20, w.add(4<<10))
+	require.Zero(t, w.add(0))
+}
+
 // A position is said once a request, and none after its end.
 func TestS2APositionIsOfTheRequestUnderWay(t *testing.T) {
 	var out bytes.Buffer
