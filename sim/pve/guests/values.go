@@ -100,33 +100,5 @@ func UniqueTags(w *core.World, value string) string {
 	return strings.Join(unique, ";")
 }
 
-// The values of a container's configuration: its mount points and its network
-// devices (PVE/LXC/Config.pm).
-
-// ctNet brings a network device of a container into the form in which it is
-// stored: with a hardware address, its name first.
-func ctNet(w *core.World, value string) string {
-	n := perl.CTProperty("net0", value)
-	if n["hwaddr"] == "" {
-		n["hwaddr"] = w.MAC()
-	}
-	n["type"] = "veth"
-	return perl.PrintCTNet(n)
-}
-
-// CTCanonical is a value as it is stored.
-func CTCanonical(w *core.World, key, value string) string {
-	switch family := perl.FamilyOf(key); {
-	case family == "net" && key != family:
-		return ctNet(w, value)
-	case key == "tags":
-		return UniqueTags(w, value)
-	case key == "nameserver", key == "searchdomain":
-		return strings.Join(perl.SplitList(value), " ")
-	default:
-		return perl.Canonical("lxc", key, value)
-	}
-}
-
 // ceil divides and rounds up.
 func ceil(n, by int64) int64 { return (n + by - 1) / by }

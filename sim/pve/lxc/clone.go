@@ -84,7 +84,7 @@ func clonedConfig(c *core.Call, source perl.Config, cl guests.Cloning, full bool
 		case family == "net" && key != family:
 			n := perl.CTProperty(key, value)
 			n["hwaddr"] = c.W.MAC()
-			conf[key] = perl.PrintCTNet(n)
+			conf[key] = printCTNet(n)
 			if err := mayUseCTBridge(c, value); err != nil {
 				return nil, err
 			}

@@ -109,7 +109,7 @@ func changeCT(w *core.World, g *core.Guest, ch guests.Change) error {
 			return err
 		}
 		modified[key] = true
-		pend[key] = guests.CTCanonical(w, key, ch.Set[key])
+		pend[key] = ctCanonical(w, key, ch.Set[key])
 		delete(going, key)
 	}
 	written := ctFile{maps.Clone(g.Conf), maps.Clone(g.Pend)}
@@ -323,4 +323,40 @@ func mtuOfCT(w *core.World, node, key, value string) error {
 	default:
 		return nil
 	}
+}
+
+// ctNet brings a network device of a container into the form in which it is
+// stored: with a hardware address, its name first.
+func ctNet(w *core.World, value string) string {
+	n := perl.CTProperty("net0", value)
+	if n["hwaddr"] == "" {
+		n["hwaddr"] = w.MAC()
+	}
+	n["type"] = "veth"
+	return printCTNet(n)
+}
+
+// ctCanonical is a value as it is stored.
+func ctCanonical(w *core.World, key, value string) string {
+	switch family := perl.FamilyOf(key); {
+	case family == "net" && key != family:
+		return ctNet(w, value)
+	case key == "tags":
+		return guests.UniqueTags(w, value)
+	case key == "nameserver", key == "searchdomain":
+		return strings.Join(perl.SplitList(value), " ")
+	default:
+		return perl.Canonical("lxc", key, value)
+	}
+}
+
+// printCTNet prints a network device of a container, its name first.
+func printCTNet(n map[string]string) string {
+	parts := []string{"name=" + n["name"]}
+	for _, key := range slices.Sorted(maps.Keys(n)) {
+		if key != "name" {
+			parts = append(parts, key+"="+n[key])
+		}
+	}
+	return strings.Join(parts, ",")
 }

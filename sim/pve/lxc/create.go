@@ -94,7 +94,7 @@ func apiCreateLXC(w *core.World, c *core.Call) (any, error) {
 		if err := mtuOfCT(w, node, key, order.set[key]); err != nil && !order.restore {
 			return nil, err
 		}
-		order.set[key] = guests.CTCanonical(w, key, order.set[key])
+		order.set[key] = ctCanonical(w, key, order.set[key])
 	}
 	switch { // a privileged container has no word of it (PVE/API2/LXC.pm, create_vm)
 	case unprivileged:

@@ -53,7 +53,7 @@ func mergeCT(w *core.World, b *core.Backup, conf perl.Config, order ctOrder, log
 		case family == "net" && key != family && order.unique:
 			n := perl.CTProperty(key, b.Conf[key])
 			n["hwaddr"] = w.MAC()
-			conf[key] = perl.PrintCTNet(n)
+			conf[key] = printCTNet(n)
 		default:
 			if _, given := conf[key]; !given {
 				conf[key] = b.Conf[key]

@@ -267,14 +267,3 @@ func (m Mount) Order() (storage, gib string, ok bool) {
 	}
 	return "", "", false
 }
-
-// PrintCTNet prints a network device of a container, its name first.
-func PrintCTNet(n map[string]string) string {
-	parts := []string{"name=" + n["name"]}
-	for _, key := range slices.Sorted(maps.Keys(n)) {
-		if key != "name" {
-			parts = append(parts, key+"="+n[key])
-		}
-	}
-	return strings.Join(parts, ",")
-}

@@ -33,7 +33,7 @@ func apiBackupJobs(w *core.World, _ *core.Call) (any, error) {
 	list := []map[string]any{}
 	for _, id := range slices.Sorted(maps.Keys(w.Sections["jobs"])) {
 		entry := showJob(w, id)
-		if next, ok := perl.NextRun(w.Sections["jobs"][id]["schedule"], w.Now); ok { // Also of a job that is switched off.
+		if next, ok := nextRun(w.Sections["jobs"][id]["schedule"], w.Now); ok { // Also of a job that is switched off.
 			entry["next-run"] = next.Unix()
 		}
 		list = append(list, entry)

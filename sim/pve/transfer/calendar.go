@@ -1,6 +1,4 @@
-package perl
-
-// The schedules of jobs are calendar events of systemd.
+package transfer
 
 import (
 	"slices"
@@ -16,9 +14,9 @@ var calendarWords = map[string]string{
 
 var weekdays = []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}
 
-// NextRun is when a calendar event comes next: [DAYS ]HOURS[:MINUTES], each a list of
+// nextRun is when a calendar event comes next: [DAYS ]HOURS[:MINUTES], each a list of
 // numbers, ranges (8..17), steps (*/15) or *. Events with dates are not understood.
-func NextRun(schedule string, now time.Time) (at time.Time, ok bool) {
+func nextRun(schedule string, now time.Time) (at time.Time, ok bool) {
 	text := strings.ToLower(strings.TrimSpace(schedule))
 	if plain := calendarWords[text]; plain != "" {
 		text = plain
