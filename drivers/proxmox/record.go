@@ -278,10 +278,10 @@ func (r *recorder) guest(g *observation.Guest) {
 			continue
 		}
 		if e["value"] != nil {
-			g.Config[key] = observation.Masked(key, api.Text(e["value"]))
+			g.Config[key] = masked(key, api.Text(e["value"]))
 		}
 		if e["pending"] != nil {
-			g.Pending[key] = observation.Masked(key, api.Text(e["pending"]))
+			g.Pending[key] = masked(key, api.Text(e["pending"]))
 		}
 		switch api.Text(e["delete"]) {
 		case "1":
@@ -300,7 +300,7 @@ func (r *recorder) guest(g *observation.Guest) {
 		s := observation.Snapshot{Name: name, Config: map[string]string{}}
 		for key, value := range conf {
 			if key != "digest" {
-				s.Config[key] = observation.Masked(key, api.Text(value))
+				s.Config[key] = masked(key, api.Text(value))
 			}
 		}
 		g.Snapshots = append(g.Snapshots, s)
@@ -349,4 +349,20 @@ func sorted(list []object, by ...string) []object {
 		}
 		return 0
 	})
+}
+
+// mask stands for a secret, as in Proxmox VE.
+const mask = "**********"
+
+// secretKeys are the keys of guests that may hold secrets. Proxmox VE masks a password, and hides the environment of a
+// container from who may not change it (PVE/LXC.pm, delete_read_restricted_options). The arguments of QEMU can have
+// the passwords and the first configuration of a machine.
+var secretKeys = []string{"cipassword", "env", "args"}
+
+// masked is a value of a guest's configuration without secrets.
+func masked(key, value string) string {
+	if value != "" && slices.Contains(secretKeys, key) {
+		return mask
+	}
+	return value
 }

@@ -173,7 +173,7 @@ const minMTU, maxMTU = 576, 65520
 
 // hardware checks the model of a card and what depends on it.
 func (r *vmResolver) hardware(path string, n *guest.NIC) {
-	n.Model = cmp.Or(n.Model, guest.DefaultModel)
+	n.Model = cmp.Or(n.Model, defaultModel)
 	if !slices.Contains(api.CardModels, n.Model) {
 		r.errorf(path+".model", fmt.Sprintf("model = %q is not valid", n.Model), "%s", diag.DidYouMean(n.Model, api.CardModels))
 		return
@@ -184,7 +184,7 @@ func (r *vmResolver) hardware(path string, n *guest.NIC) {
 	if n.Queues < 0 || n.Queues > 64 {
 		r.errorf(path+".queues", "queues out of range", "%d is not between 1 and 64", n.Queues)
 	}
-	if n.Model == guest.DefaultModel {
+	if n.Model == defaultModel {
 		return
 	}
 	for _, only := range []struct {
@@ -192,7 +192,7 @@ func (r *vmResolver) hardware(path string, n *guest.NIC) {
 		set  bool
 	}{{"mtu", n.MTU != 0}, {"queues", n.Queues != 0}} {
 		if only.set {
-			r.errorf(path+"."+only.attr, fmt.Sprintf("%s of a card of model %s", only.attr, n.Model), "PVE ignores it for all models but %s: remove it, or take that model", guest.DefaultModel)
+			r.errorf(path+"."+only.attr, fmt.Sprintf("%s of a card of model %s", only.attr, n.Model), "PVE ignores it for all models but %s: remove it, or take that model", defaultModel)
 		}
 	}
 }
@@ -216,7 +216,7 @@ func (r *vmResolver) terms() {
 	case r.Template != "":
 		from = "template." + r.Template
 	case r.Blank():
-		from = guest.FromBlank
+		from = fromBlank
 	}
 	r.Terms = r.tagTerms(r.VMTarget, from, owner.Tag{UUID: strings.Repeat("0", 36), Seed: r.longestSeed()})
 }
@@ -247,3 +247,9 @@ func (r *vmResolver) longestSeed() *owner.NocloudISO {
 	name := lifecycle.SeedName{Site: r.in.Site.Name, Node: r.in.Name, Owner: strings.Repeat("0", 12), UUID: strings.Repeat("0", 36)}
 	return &owner.NocloudISO{Volume: name.Volume(r.SeedStorage), Data: strings.Repeat("0", 12), Net: strings.Repeat("0", 12), Pull: r.Pulls != ""}
 }
+
+// defaultModel is the model of a VM's card if the files name none.
+const defaultModel = "virtio"
+
+// fromBlank is the origin in the ownership tag of a VM whose root disk was created empty.
+const fromBlank = "blank"

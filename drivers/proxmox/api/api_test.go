@@ -56,18 +56,6 @@ func TestMembersAreReplaced(t *testing.T) {
 	require.Equal(t, "2048", ParseProperty("").With(map[string]string{"current": "2048"}, "current"))
 }
 
-func TestFlags(t *testing.T) {
-	require.Equal(t, []string{"mount=nfs", "nesting"}, PropertyFlags("nesting=1,fuse=0,mount=nfs"))
-	require.Equal(t, "fuse=1,nesting=1", EncodeFlags([]string{"fuse", "nesting"}))
-}
-
-func TestTrunksHaveOneForm(t *testing.T) {
-	require.Equal(t, []string{"10", "20-31"}, ParseTrunks("30-31;10;20-25;24-29;10"), "ranges that touch are one")
-	require.Equal(t, []string{"2", "3"}, ParseTrunks("3;2;3"), "a container has no ranges")
-	require.Equal(t, []string{"2", "all"}, ParseTrunks("2;all"), "what cannot be read stays")
-	require.Empty(t, ParseTrunks(""))
-}
-
 // byLibrary reads a list as encoding/json does.
 func byLibrary(doc []byte) (list []map[string]json.RawMessage, there bool, err error) {
 	var top map[string]json.RawMessage

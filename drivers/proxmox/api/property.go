@@ -169,32 +169,3 @@ func DecodeSSHKeys(s string) []string {
 	}
 	return out
 }
-
-// PropertyFlags are the members of a property string that are on, such as the features of a container:
-// by name, sorted, with the value of one that is not 1.
-func PropertyFlags(s string) []string {
-	out := []string{}
-	for k, v := range ParseProperty(s).Values {
-		switch v {
-		case "0":
-		case "1":
-			out = append(out, k)
-		default:
-			out = append(out, k+"="+v)
-		}
-	}
-	slices.Sort(out)
-	return out
-}
-
-// EncodeFlags writes what PropertyFlags reads.
-func EncodeFlags(flags []string) string {
-	var parts []string
-	for _, f := range flags {
-		if !strings.Contains(f, "=") {
-			f += "=1"
-		}
-		parts = append(parts, f)
-	}
-	return strings.Join(parts, ",")
-}

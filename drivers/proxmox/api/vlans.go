@@ -49,22 +49,3 @@ func SortVLANs(list []VLANs, ranges bool) []string {
 	}
 	return out
 }
-
-// ParseTrunks converts the trunk of a network card, separated by semicolons, into the form of SortVLANs. Invalid
-// parts are kept unchanged.
-func ParseTrunks(s string) []string {
-	if s == "" {
-		return nil
-	}
-	parts := strings.Split(s, ";")
-	var list []VLANs
-	ranges := strings.Contains(s, "-")
-	for _, part := range parts {
-		v, ok := ParseVLANs(part)
-		if !ok {
-			return parts
-		}
-		list = append(list, v)
-	}
-	return SortVLANs(list, ranges)
-}

@@ -87,7 +87,7 @@ func formatFor(t reflect.Type, as, unset string, further map[string]format) form
 	case "keys":
 		return formatOf(readKeys, func(list []string) any { return api.EncodeSSHKeys(list) })
 	case "flags":
-		return formatOf(api.PropertyFlags, func(list []string) any { return api.EncodeFlags(list) })
+		return formatOf(propertyFlags, func(list []string) any { return encodeFlags(list) })
 	default:
 		f, known := further[as]
 		if !known {

@@ -49,7 +49,7 @@ func ReadCTNIC(name, value string) CTNIC {
 	return CTNIC{
 		Name: name, Bridge: p["bridge"], VLAN: readCount(p["tag"]), MAC: strings.ToUpper(p["hwaddr"]), IP: p["ip"], Gateway: p["gw"],
 		IP6: shortIP6(p["ip6"]), Gateway6: shortIP6(p["gw6"]), Firewall: isOn(p["firewall"]), MTU: readCount(p["mtu"]), Rate: readRate(p["rate"]),
-		LinkDown: isOn(p["link_down"]), Trunks: api.ParseTrunks(p["trunks"]), Options: furtherMembers(p, CTNICMembers...),
+		LinkDown: isOn(p["link_down"]), Trunks: parseTrunks(p["trunks"]), Options: furtherMembers(p, CTNICMembers...),
 	}
 }
 

@@ -2,6 +2,7 @@ package guest
 
 import (
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
@@ -37,4 +38,33 @@ func (c *CT) Declared() map[string]string {
 		}
 	}
 	return out
+}
+
+// propertyFlags are the members of a property string that are on, such as the features of a container:
+// by name, sorted, with the value of one that is not 1.
+func propertyFlags(s string) []string {
+	out := []string{}
+	for k, v := range api.ParseProperty(s).Values {
+		switch v {
+		case "0":
+		case "1":
+			out = append(out, k)
+		default:
+			out = append(out, k+"="+v)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// encodeFlags writes what propertyFlags reads.
+func encodeFlags(flags []string) string {
+	var parts []string
+	for _, f := range flags {
+		if !strings.Contains(f, "=") {
+			f += "=1"
+		}
+		parts = append(parts, f)
+	}
+	return strings.Join(parts, ",")
 }

@@ -31,7 +31,7 @@ func (c CTState) Revertible(key string) bool {
 	case strings.TrimRight(key, "0123456789") == "dev" || key == "hookscript":
 		return false
 	case key == "features":
-		others := slices.ContainsFunc(api.PropertyFlags(c.Config.Now[key]), func(f string) bool { return f != "nesting" })
+		others := slices.ContainsFunc(propertyFlags(c.Config.Now[key]), func(f string) bool { return f != "nesting" })
 		return c.Unprivileged && !others
 	default:
 		return true

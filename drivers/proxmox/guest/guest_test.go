@@ -606,3 +606,15 @@ func TestRecordedConfigurationsAreRead(t *testing.T) {
 	require.Greater(t, len(all), 40)
 	require.Greater(t, compared, 20)
 }
+
+func TestFlags(t *testing.T) {
+	require.Equal(t, []string{"mount=nfs", "nesting"}, propertyFlags("nesting=1,fuse=0,mount=nfs"))
+	require.Equal(t, "fuse=1,nesting=1", encodeFlags([]string{"fuse", "nesting"}))
+}
+
+func TestTrunksHaveOneForm(t *testing.T) {
+	require.Equal(t, []string{"10", "20-31"}, parseTrunks("30-31;10;20-25;24-29;10"), "ranges that touch are one")
+	require.Equal(t, []string{"2", "3"}, parseTrunks("3;2;3"), "a container has no ranges")
+	require.Equal(t, []string{"2", "all"}, parseTrunks("2;all"), "what cannot be read stays")
+	require.Empty(t, parseTrunks(""))
+}

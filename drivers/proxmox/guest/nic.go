@@ -18,9 +18,6 @@ import (
 // (pve-container, PVE/LXC/Config.pm) have in common. In both, a missing member of the property
 // string means the same as 0.
 
-// DefaultModel is the model of a VM's card if the files name none.
-const DefaultModel = "virtio"
-
 // readNIC reads a card of a VM. Its addresses are in another key, see IPConfigKey.
 func readNIC(name, value string) NIC {
 	p := api.ParseProperty(value)
@@ -28,7 +25,7 @@ func readNIC(name, value string) NIC {
 	return NIC{
 		Name: name, Bridge: p.Values["bridge"], VLAN: readCount(p.Values["tag"]), MAC: strings.ToUpper(mac), Model: model,
 		Firewall: isOn(p.Values["firewall"]), MTU: readCount(p.Values["mtu"]), Queues: readCount(p.Values["queues"]),
-		Rate: readRate(p.Values["rate"]), LinkDown: isOn(p.Values["link_down"]), Trunks: api.ParseTrunks(p.Values["trunks"]),
+		Rate: readRate(p.Values["rate"]), LinkDown: isOn(p.Values["link_down"]), Trunks: parseTrunks(p.Values["trunks"]),
 	}
 }
 
@@ -201,3 +198,22 @@ func (n NIC) IPConfig(old string) string {
 
 // IPConfigKey is the key with the addresses of the card at a slot.
 func IPConfigKey(slot string) string { return "ipconfig" + strings.TrimPrefix(slot, "net") }
+
+// parseTrunks converts the trunk of a network card, separated by semicolons, into the form of SortVLANs. Invalid
+// parts are kept unchanged.
+func parseTrunks(s string) []string {
+	if s == "" {
+		return nil
+	}
+	parts := strings.Split(s, ";")
+	var list []api.VLANs
+	ranges := strings.Contains(s, "-")
+	for _, part := range parts {
+		v, ok := api.ParseVLANs(part)
+		if !ok {
+			return parts
+		}
+		list = append(list, v)
+	}
+	return api.SortVLANs(list, ranges)
+}

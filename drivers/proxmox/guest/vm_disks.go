@@ -27,9 +27,6 @@ func Drive(volume, slot string) string {
 	}
 }
 
-// FromBlank is the origin in the ownership tag of a VM whose root disk was created empty.
-const FromBlank = "blank"
-
 // Blank reports whether the root disk is created empty.
 func (v VMTarget) Blank() bool {
 	root, _ := Find(v.Disks, "root")

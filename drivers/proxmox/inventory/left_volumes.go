@@ -10,7 +10,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -28,7 +27,7 @@ func (d finder) readLeftVolumes(ctx context.Context, obs *kind.Observation, foun
 	}
 	again, done := died, map[string]bool{}
 	for _, at := range slices.SortedFunc(maps.Keys(obs.View.Storages), func(a, b api.NodeStorage) int {
-		return strings.Compare(lifecycle.SeedSweepHint(a), lifecycle.SeedSweepHint(b))
+		return strings.Compare(seedSweepHint(a), seedSweepHint(b))
 	}) {
 		if !obs.View.Nodes[at.Node] || !slices.Contains(strings.Split(obs.View.Storages[at], ","), "images") || !slices.Contains(guest.DiskStorages(obs.Want), at.Storage) {
 			continue

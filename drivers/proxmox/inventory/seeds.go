@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
@@ -49,7 +50,7 @@ func (d finder) seedUse(want *model.Want, found model.Observed) seedUse {
 	}
 	u.hints = slices.Collect(maps.Keys(u.storages))
 	for _, word := range want.SweepHints {
-		if at, ok := lifecycle.ParseSeedSweepHint(word); ok {
+		if at, ok := parseSeedSweepHint(word); ok {
 			u.storages[at] = true
 		}
 	}
@@ -100,9 +101,21 @@ func (d finder) readSeeds(ctx context.Context, obs *kind.Observation, found mode
 		}
 	}
 	for _, at := range use.hints {
-		out.SweepHints = append(out.SweepHints, lifecycle.SeedSweepHint(at))
+		out.SweepHints = append(out.SweepHints, seedSweepHint(at))
 	}
 	slices.Sort(out.SweepHints)
 	out.SweepHints = slices.Compact(out.SweepHints)
 	return out, nil
+}
+
+// seedSweepHint returns the name of a storage that may have seed images, as in Observed.SweepHints.
+func seedSweepHint(s api.NodeStorage) string { return "seeds " + s.Node + " " + s.Storage }
+
+// parseSeedSweepHint reads such a hint.
+func parseSeedSweepHint(word string) (api.NodeStorage, bool) {
+	p := strings.Split(word, " ")
+	if len(p) != 3 || p[0] != "seeds" {
+		return api.NodeStorage{}, false
+	}
+	return api.NodeStorage{Node: p[1], Storage: p[2]}, true
 }

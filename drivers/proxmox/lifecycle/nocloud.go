@@ -5,7 +5,6 @@ package lifecycle
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -172,11 +171,4 @@ func (s Seed) nameservers() map[string]any {
 		out["search"] = []string{s.Domain}
 	}
 	return out
-}
-
-// MACFor is the address of a machine's card: in Proxmox's own range, and the same
-// whenever it is asked for.
-func MACFor(identity, nic string) string {
-	sum := sha256.Sum256([]byte(identity + "\n" + nic))
-	return fmt.Sprintf("BC:24:11:%02X:%02X:%02X", sum[0], sum[1], sum[2])
 }

@@ -79,12 +79,6 @@ type SeedFile struct {
 	Emptied bool // emptied, because the token may not delete it
 }
 
-// SeedsOn lists our seed images on a storage, by name.
-func SeedsOn(ctx context.Context, h *kind.Host, node, on string) ([]SeedFile, error) {
-	list, err := api.ListVolumes(ctx, h.API, api.NodeStorage{Node: node, Storage: on}, "iso")
-	return SeedsAmong(h, list), err
-}
-
 // SeedsAmong finds our seed images in a list of volumes, by name.
 func SeedsAmong(h *kind.Host, list []map[string]json.RawMessage) []SeedFile {
 	empty := len(EmptyImage())
@@ -124,18 +118,6 @@ func RemoveSeed(ctx context.Context, h *kind.Host, node, volid string) error {
 		return fmt.Errorf("removing seed image %s: %w", volid, err)
 	}
 	return nil
-}
-
-// SeedSweepHint returns the name of a storage that may have seed images, as in Observed.SweepHints.
-func SeedSweepHint(s api.NodeStorage) string { return "seeds " + s.Node + " " + s.Storage }
-
-// ParseSeedSweepHint reads such a hint.
-func ParseSeedSweepHint(word string) (api.NodeStorage, bool) {
-	p := strings.Split(word, " ")
-	if len(p) != 3 || p[0] != "seeds" {
-		return api.NodeStorage{}, false
-	}
-	return api.NodeStorage{Node: p[1], Storage: p[2]}, true
 }
 
 // ShortSum is a short hash.

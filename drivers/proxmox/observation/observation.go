@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/durable"
@@ -18,22 +17,6 @@ import (
 // Format is the version of the document. A program reads the version that it writes, since an observation is made
 // again in seconds.
 const Format = 1
-
-// mask stands for a secret, as in Proxmox VE.
-const mask = "**********"
-
-// secrets are the keys of guests that may hold secrets. Proxmox VE masks a password, and hides the environment of a
-// container from who may not change it (PVE/LXC.pm, delete_read_restricted_options). The arguments of QEMU can have
-// the passwords and the first configuration of a machine.
-var secrets = []string{"cipassword", "env", "args"}
-
-// Masked is a value of a guest's configuration without secrets.
-func Masked(key, value string) string {
-	if value != "" && slices.Contains(secrets, key) {
-		return mask
-	}
-	return value
-}
 
 // Host is a host or cluster as its API token saw it. Lists are sorted.
 type Host struct {

@@ -3,11 +3,14 @@ package provision
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
@@ -59,7 +62,7 @@ func (d vmCreator) prepareSeed(ctx context.Context, at api.GuestRef, m owner.Tag
 	if err != nil {
 		return guest.VMTarget{}, m, fmt.Errorf("seeding %s: %w", at, err)
 	}
-	left, err := lifecycle.SeedsOn(ctx, d.Host, at.Node, want.SeedStorage)
+	left, err := seedsOn(ctx, d.Host, at.Node, want.SeedStorage)
 	if err != nil {
 		return guest.VMTarget{}, m, fmt.Errorf("seeding %s: looking for leftovers of an earlier attempt: %w", at, err)
 	}
@@ -77,7 +80,7 @@ func (d vmCreator) prepareSeed(ctx context.Context, at api.GuestRef, m owner.Tag
 	}
 	for i := range v.NICs {
 		n := &v.NICs[i]
-		n.MAC = cmp.Or(n.MAC, lifecycle.MACFor(m.UUID, n.Name))
+		n.MAC = cmp.Or(n.MAC, macFor(m.UUID, n.Name))
 		card := lifecycle.NIC{Name: n.Name, MAC: n.MAC, IP: n.IP, Gateway: n.Gateway, IP6: n.IP6, Gateway6: n.Gateway6}
 		if n.MTU > guest.BridgeMTU {
 			card.MTU = n.MTU
@@ -99,7 +102,7 @@ func (d vmCreator) prepareSeed(ctx context.Context, at api.GuestRef, m owner.Tag
 	}
 	err = lifecycle.UploadSeed(ctx, d.Host, at.Node, v.SeedVolume, image)
 	if errors.Is(err, api.ErrOutcomeLost) && len(left) == 0 { // the image did not exist before, so this is the new one
-		now, readErr := lifecycle.SeedsOn(ctx, d.Host, at.Node, v.SeedStorage)
+		now, readErr := seedsOn(ctx, d.Host, at.Node, v.SeedStorage)
 		if readErr == nil && slices.ContainsFunc(now, func(n lifecycle.SeedFile) bool { return n.VolID == v.SeedVolume && n.Size == len(image) }) {
 			err = nil
 		}
@@ -179,4 +182,17 @@ func (d vmCreator) awaitBoot(ctx context.Context, at api.GuestRef) bool {
 		}
 	}
 	return false
+}
+
+// macFor is the address of a machine's card: in Proxmox's own range, and the same
+// whenever it is asked for.
+func macFor(identity, nic string) string {
+	sum := sha256.Sum256([]byte(identity + "\n" + nic))
+	return fmt.Sprintf("BC:24:11:%02X:%02X:%02X", sum[0], sum[1], sum[2])
+}
+
+// seedsOn lists our seed images on a storage, by name.
+func seedsOn(ctx context.Context, h *kind.Host, node, on string) ([]lifecycle.SeedFile, error) {
+	list, err := api.ListVolumes(ctx, h.API, api.NodeStorage{Node: node, Storage: on}, "iso")
+	return lifecycle.SeedsAmong(h, list), err
 }
