@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve/client"
@@ -105,19 +106,12 @@ type AgentWant struct {
 	Program  Program
 	Keeps    bool                     // the program that it has, if it has one
 	Accepts  func(token string) error // why the parent does not accept a token; the error does not show it
-	Roles    []AgentRole
+	Roles    []kind.ChildRole
 	Bare     bool // the machine need not have Proxmox VE: without it, there is no API to have a token for
 }
 
 // bare reports whether the machine has no Proxmox VE, and may have none.
 func (f *FoundAgent) bare() bool { return f.want.Bare && !f.pve }
-
-// AgentRole is a role of Proxmox VE that the agent gets on its own host.
-type AgentRole struct {
-	Name, Path string
-	Privs      []string
-	Or         [][]string // the first set that the host knows is added
-}
 
 // FoundAgent is the observed state of a machine.
 type FoundAgent struct {

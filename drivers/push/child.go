@@ -149,10 +149,7 @@ func (d *Driver) wantedAgent(ctx context.Context, node string) (AgentWant, error
 	}
 	w = AgentWant{
 		Identity: node, Server: known.Server, Pins: known.Pins, Program: Program{Sum: sum, System: runtime.GOOS + "-" + runtime.GOARCH, Version: version},
-		Accepts: func(token string) error { return c.Accepts(node, token) },
-	}
-	for _, r := range kind.ChildRoles() {
-		w.Roles = append(w.Roles, AgentRole(r))
+		Accepts: func(token string) error { return c.Accepts(node, token) }, Roles: kind.ChildRoles(),
 	}
 	return w, nil
 }

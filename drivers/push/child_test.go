@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/drivertest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/guest"
@@ -208,7 +209,7 @@ func want(t *testing.T) AgentWant {
 			}
 			return nil
 		},
-		Roles: []AgentRole{{Name: "R", Path: "/vms", Privs: []string{"VM.Audit", "VM.Allocate"}, Or: [][]string{{"VM.GuestAgent.Audit"}, {"VM.Monitor"}}}},
+		Roles: []kind.ChildRole{{Name: "R", Path: "/vms", Privs: []string{"VM.Audit", "VM.Allocate"}, Or: [][]string{{"VM.GuestAgent.Audit"}, {"VM.Monitor"}}}},
 	}
 }
 

@@ -48,11 +48,9 @@ cat ` + joinKey + `
 
 // joinWant is the agent of a host that joins a parent.
 func joinWant(p wire.Parent, program Program) AgentWant {
-	w := AgentWant{Identity: p.Identity, Server: p.Server, Pins: p.Pins, Program: program, Accepts: func(string) error { return nil }, Bare: true}
-	for _, r := range kind.ChildRoles() {
-		w.Roles = append(w.Roles, AgentRole(r))
+	return AgentWant{
+		Identity: p.Identity, Server: p.Server, Pins: p.Pins, Program: program, Accepts: func(string) error { return nil }, Roles: kind.ChildRoles(), Bare: true,
 	}
-	return w
 }
 
 // joins installs the agent of a host that joins, and starts it. The program is sent, unless it is the one that is there.

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/drivertest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine/guest"
@@ -517,7 +518,7 @@ func TestST14KilledWhileAChildIsMade(t *testing.T) {
 			}
 			return nil
 		},
-		Roles: []push.AgentRole{{Name: "R", Path: "/vms", Privs: []string{"VM.Audit"}, Or: [][]string{{"VM.GuestAgent.Audit"}, {"VM.Monitor"}}}},
+		Roles: []kind.ChildRole{{Name: "R", Path: "/vms", Privs: []string{"VM.Audit"}, Or: [][]string{{"VM.GuestAgent.Audit"}, {"VM.Monitor"}}}},
 	}}
 	r.Write("/usr/bin/pveum", 0o755, drivertest.PVEum)
 	r.Run0("chmod 755 /usr/bin/pveum")

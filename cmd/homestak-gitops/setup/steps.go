@@ -55,17 +55,17 @@ type role struct {
 
 func (p *Plan) roles() []role {
 	list := []role{
-		{name: kind.RoleGuests, privs: "VM.Allocate,VM.Audit,VM.Config.CDROM,VM.Config.CPU,VM.Config.Cloudinit,VM.Config.Disk,VM.Config.HWType,VM.Config.Memory,VM.Config.Network,VM.Config.Options,VM.PowerMgmt", paths: []string{"/vms"}},
-		{name: kind.RoleDisks, privs: "Datastore.AllocateSpace", paths: []string{"/storage/" + p.disks}},
-		{name: kind.RoleImages, privs: "Datastore.Allocate,Datastore.AllocateTemplate,Datastore.Audit", paths: []string{"/storage/" + p.images.Storage}},
-		{name: kind.RoleNetwork, privs: "SDN.Use", paths: []string{"/sdn/zones/localnetwork/" + p.bridge.Iface}},
-		{name: kind.RoleNode, privs: "Sys.AccessNetwork,Sys.Audit"},
+		{name: string(kind.RoleGuests), privs: "VM.Allocate,VM.Audit,VM.Config.CDROM,VM.Config.CPU,VM.Config.Cloudinit,VM.Config.Disk,VM.Config.HWType,VM.Config.Memory,VM.Config.Network,VM.Config.Options,VM.PowerMgmt", paths: []string{"/vms"}},
+		{name: string(kind.RoleDisks), privs: "Datastore.AllocateSpace", paths: []string{"/storage/" + p.disks}},
+		{name: string(kind.RoleImages), privs: "Datastore.Allocate,Datastore.AllocateTemplate,Datastore.Audit", paths: []string{"/storage/" + p.images.Storage}},
+		{name: string(kind.RoleNetwork), privs: "SDN.Use", paths: []string{"/sdn/zones/localnetwork/" + p.bridge.Iface}},
+		{name: string(kind.RoleNode), privs: "Sys.AccessNetwork,Sys.Audit"},
 	}
 	for _, node := range p.host.Nodes {
 		list[4].paths = append(list[4].paths, "/nodes/"+node)
 	}
 	if len(p.host.Nodes) > 1 {
-		list = append(list, role{name: kind.RoleCluster, privs: "Sys.Audit", paths: []string{"/"}, only: true})
+		list = append(list, role{name: string(kind.RoleCluster), privs: "Sys.Audit", paths: []string{"/"}, only: true})
 	}
 	return list
 }

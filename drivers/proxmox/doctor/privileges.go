@@ -29,7 +29,8 @@ func (p *privileges) check(ctx context.Context) {
 	roles := p.token.roles(ctx)
 	missing, groups := 0, map[string][]kind.Need{}
 	for _, n := range all {
-		groups[n.Path+" "+n.Role] = append(groups[n.Path+" "+n.Role], n)
+		key := n.Path + " " + string(n.Role)
+		groups[key] = append(groups[key], n)
 	}
 	for _, key := range slices.Sorted(maps.Keys(groups)) {
 		group := groups[key]

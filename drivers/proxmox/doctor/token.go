@@ -100,7 +100,7 @@ func (t *token) roles(ctx context.Context) map[string][]string {
 // there from above (AccessControl.pm, roles). User and token both get it: a token
 // with privilege separation needs it twice, one without has only its user's.
 func (t *token) grantCommands(group []kind.Need, roles map[string][]string) []string {
-	role, path := group[0].Role, group[0].Path
+	role, path := string(group[0].Role), group[0].Path
 	have, exists := roles[role]
 	var all, add []string
 	for _, n := range group {

@@ -24,32 +24,35 @@ func (g Grant) String() string { return g.Priv + " on " + g.Path }
 type Need struct {
 	Grant
 	Or   [][]Grant  // each of these sets is also enough
-	Role string     // the documented role that it is part of
+	Role Role       // the documented role that it is part of
 	For  string     // what it is for, such as "memory"
 	By   []string   // the resources that ask for it; none where the host as such does
 	At   diag.Range // where the first of them asks
 	Soft bool       // the site converges without it
 }
 
-// The documented roles, by what their privileges are on; see docs/permissions.md.
+// Role is a documented role of Proxmox VE; see docs/permissions.md.
+type Role string
+
+// The documented roles, by what their privileges are on.
 const (
-	RoleGuests    = "HomestakGuests"
-	RoleTemplates = "HomestakTemplates"
-	RoleDisks     = "HomestakDisks"
-	RoleImages    = "HomestakImages"
-	RoleSeeds     = "HomestakSeeds"
-	RoleISOs      = "HomestakISOs"
-	RoleNetwork   = "HomestakBridge"
-	RoleNode      = "HomestakNode"
-	RolePool      = "HomestakPool"
-	RoleStartup   = "HomestakStartup"
-	RoleCluster   = "HomestakCluster"
-	RoleBackups   = "HomestakBackups"
+	RoleGuests    Role = "HomestakGuests"
+	RoleTemplates Role = "HomestakTemplates"
+	RoleDisks     Role = "HomestakDisks"
+	RoleImages    Role = "HomestakImages"
+	RoleSeeds     Role = "HomestakSeeds"
+	RoleISOs      Role = "HomestakISOs"
+	RoleNetwork   Role = "HomestakBridge"
+	RoleNode      Role = "HomestakNode"
+	RolePool      Role = "HomestakPool"
+	RoleStartup   Role = "HomestakStartup"
+	RoleCluster   Role = "HomestakCluster"
+	RoleBackups   Role = "HomestakBackups"
 
-	RoleBackupJobs = "HomestakBackupJobs"
+	RoleBackupJobs Role = "HomestakBackupJobs"
 
-	RoleMappings = "HomestakMappings"
-	RoleHA       = "HomestakHA"
+	RoleMappings Role = "HomestakMappings"
+	RoleHA       Role = "HomestakHA"
 )
 
 // Needs collects what the resources of a site need.
@@ -117,7 +120,7 @@ func (n *Needs) Add(need Need, attr string) {
 }
 
 // Soft records a privilege that the site converges without.
-func (n *Needs) Soft(g Grant, role, what string) {
+func (n *Needs) Soft(g Grant, role Role, what string) {
 	n.Add(Need{Grant: g, Role: role, For: what, Soft: true}, "")
 }
 
