@@ -31,9 +31,6 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
-// Programs are additional programs, by the files that they are run by.
-type Programs = map[string]debian.Program
-
 // Guests are the systems of the guests of one host. The zero value has none yet. Safe for concurrent use.
 type Guests struct {
 	// Clock is that of the host, if it is not that of this machine.
@@ -41,7 +38,7 @@ type Guests struct {
 	// Packages are in the repository of every guest in addition to those of Debian.
 	Packages []debian.Package
 	// Installed are on every guest beside what Debian has, by the files that they are run by.
-	Installed Programs
+	Installed map[string]debian.Program
 	// Network is that of the guests; nil: one without other machines.
 	Network *Network
 	// Inner configures the Proxmox VE in a guest; its names, addresses and guests are its own.

@@ -13,8 +13,6 @@ type (
 	System = core.System
 	// Storage is one storage of a host.
 	Storage = core.Storage
-	// Fault is one rule of when to fail.
-	Fault = core.Fault
 	// Death says how a worker process dies in the middle of its task.
 	Death = core.Death
 	// KeptPromises remembers answers that match the API table.
@@ -35,8 +33,6 @@ type (
 var (
 	DefaultStorages = core.DefaultStorages
 	ParseStorage    = core.ParseStorage
-	ParseFault      = core.ParseFault
-	Faults          = core.Faults
 	Versions        = core.Versions
 	ParseDownload   = content.ParseDownload
 	Sums            = content.Sums

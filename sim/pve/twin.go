@@ -105,7 +105,7 @@ func failing(o *observation.Host, next func(*http.Request) (int, bool)) func(*ht
 	for _, u := range o.Unread {
 		rules = append(rules, Fault{Method: http.MethodGet, Pattern: u.Path, Status: cmp.Or(u.Status, http.StatusInternalServerError)})
 	}
-	own := core.Faults(rules...)
+	own := Faults(rules...)
 	return func(r *http.Request) (int, bool) {
 		if status, apply := own(r); status != 0 || next == nil {
 			return status, apply

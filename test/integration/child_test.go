@@ -127,7 +127,7 @@ func (n *nursery) OpenProgram() (io.ReadCloser, error) {
 
 // programs are those of the machine of a child: the agent, which reports as soon as it runs if it finds its parent, and a stand-in for Proxmox
 // VE. A version with "broken" in it never reports.
-func (n *nursery) programs() sim.Programs {
+func (n *nursery) programs() map[string]debian.Program {
 	script := func(name, text string) debian.Program {
 		return func(m *debian.Machine, p *simmachine.Process) int {
 			if err := m.K.FS.WriteFile(name, text, 0o644, 0, 0); err != nil {
@@ -137,7 +137,7 @@ func (n *nursery) programs() sim.Programs {
 			return code
 		}
 	}
-	return sim.Programs{
+	return map[string]debian.Program{
 		childProgram: func(_ *debian.Machine, p *simmachine.Process) int {
 			program, _ := p.ReadFile("/usr/local/bin/homestak-gitops")
 			settings, _ := p.ReadFile("/etc/homestak-gitops/agent.hcl")

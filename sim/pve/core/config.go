@@ -14,6 +14,12 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/content"
 )
 
+// NoWorker is a status of Config.Fault: PVE does what a request does before it starts a
+// task, fails to start the process of that task, and answers "got no worker upid - start
+// worker failed" (fork_worker in PVE/RESTEnvironment.pm). A creation leaves a
+// configuration that holds nothing but its lock. A request without a task succeeds.
+const NoWorker = -2
+
 // Config says what host to simulate. The zero value is a single node named
 // "father" with PVE 9.2, its usual two storages and bridge, and no guests.
 type Config struct {

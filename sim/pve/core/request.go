@@ -47,7 +47,7 @@ type Request struct {
 func ReadRequest(r *http.Request, v9 bool) *Request {
 	escaped := r.URL.EscapedPath()
 	req := &Request{HTTP: r, Method: r.Method, Params: map[string]any{}, v9: v9}
-	req.Format, req.Path = apiPath(escaped)
+	req.Format, req.Path = APIPath(escaped)
 	if parts := perl.Segments(req.Path); len(parts) > 6 && parts[0] == "nodes" && parts[2] == "storage" && parts[4] == "content" {
 		// A volume's name takes the rest of the path, slashes included.
 		req.Path = "/" + strings.Join(parts[:5], "/") + "/" + strings.Join(parts[5:], "%2F")
@@ -176,11 +176,11 @@ func (req *Request) diedInServer(text string, line8, line9 int) error {
 	return died(fmt.Sprintf("%s at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line %d.", text, line))
 }
 
-// apiPath takes a path apart: the format and the path of the call. A path that is not
+// APIPath takes a path apart: the format and the path of the call. A path that is not
 // one of the API stays whole, without a format. It begins as $split_abs_uri in
 // PVE/APIServer/AnyEvent.pm says: ^/api2/+([a-z][a-z0-9]+)(/.*)?$. Every request is read
 // here, and that expression took a fiftieth of the time of the simulator.
-func apiPath(path string) (format, rest string) {
+func APIPath(path string) (format, rest string) {
 	after, found := strings.CutPrefix(path, "/api2/")
 	after = strings.TrimLeft(after, "/")
 	format, _, _ = strings.Cut(after, "/")

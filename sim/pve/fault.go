@@ -1,4 +1,4 @@
-package core
+package pve
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -19,7 +20,7 @@ import (
 // segment by segment: * is any one segment, ** all that is left. nth picks the
 // N-th request that matches (from 1; without it every one). status is what is
 // answered, -1 drops the connection. With apply the request takes effect first.
-// With no-worker the process of the task does not start; see [NoWorker].
+// With no-worker the process of the task does not start; see [core.NoWorker].
 type Fault struct {
 	Method   string
 	Pattern  string
@@ -28,12 +29,6 @@ type Fault struct {
 	Apply    bool
 	NoWorker bool
 }
-
-// NoWorker is a status of Config.Fault: PVE does what a request does before it starts a
-// task, fails to start the process of that task, and answers "got no worker upid - start
-// worker failed" (fork_worker in PVE/RESTEnvironment.pm). A creation leaves a
-// configuration that holds nothing but its lock. A request without a task succeeds.
-const NoWorker = -2
 
 // ParseFault reads the text form of a rule.
 func ParseFault(s string) (Fault, error) {
@@ -65,7 +60,7 @@ func ParseFault(s string) (Fault, error) {
 	case f.NoWorker && (f.Status != 0 || f.Apply):
 		return Fault{}, fmt.Errorf("fault %q: no-worker stands alone, without status and apply", s)
 	case f.NoWorker:
-		f.Status = NoWorker
+		f.Status = core.NoWorker
 	case f.Status == 0:
 		return Fault{}, fmt.Errorf("fault %q: status is missing", s)
 	}
@@ -95,7 +90,7 @@ func (f Fault) matches(r *http.Request) bool {
 	if f.Method != "*" && f.Method != r.Method {
 		return false
 	}
-	_, rest := apiPath(r.URL.EscapedPath())
+	_, rest := core.APIPath(r.URL.EscapedPath())
 	path := perl.Segments(rest)
 	pattern := perl.Segments(f.Pattern)
 	for i, want := range pattern {
