@@ -1,4 +1,4 @@
-// Package local runs commands on the local machine, and in its containers.
+// Package local runs commands on the local machine.
 package local
 
 import (
@@ -26,10 +26,10 @@ func New() Machine { return Machine{defaultGrace} }
 // output may stay open after its command has ended, by a process that it left behind.
 const defaultGrace = 5 * time.Second
 
-// environment returns the environment of commands: nothing of the program's own, where the service
+// Environment returns the environment of commands: nothing of the program's own, where the service
 // manager puts its sockets and credentials, but who became root by sudo: what is taken from
 // that user may lock them out.
-func environment() []string {
+func Environment() []string {
 	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
 	if user := os.Getenv("SUDO_USER"); user != "" {
 		env = append(env, "SUDO_USER="+user)
@@ -54,7 +54,7 @@ func (m Machine) Run(ctx context.Context, c guest.Command) (guest.Output, error)
 	name := c.Args[0]
 	cmd := exec.CommandContext(ctx, name, c.Args[1:]...)
 	var out, errs guest.Capture
-	cmd.Stdout, cmd.Stderr, cmd.Env = &out, &errs, environment()
+	cmd.Stdout, cmd.Stderr, cmd.Env = &out, &errs, Environment()
 	if len(c.Stdin) > 0 {
 		cmd.Stdin = bytes.NewReader(c.Stdin)
 	}

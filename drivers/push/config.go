@@ -160,7 +160,7 @@ func (d *Driver) Machine(addr model.Address, at model.Guest, near []netip.Addr) 
 	case model.ViaAgent:
 		return d.Driver.Machine(w.guest, at, w.near)
 	case model.ViaExec:
-		return local.Container(d.cfg.Locally, at.VMID)
+		return newContainer(d.cfg.Locally, at.VMID)
 	default:
 		return d.line(w, at)
 	}

@@ -89,7 +89,7 @@ func (c Config) Delivers(ctx context.Context) bool {
 	if c.Locally == nil {
 		c.Locally = local.New()
 	}
-	return c.Parent != nil && local.MayEnter(ctx, c.Locally) == nil
+	return c.Parent != nil && mayEnter(ctx, c.Locally) == nil
 }
 
 // delivery is the driver as it leads nodes to their parent, and takes them over.
@@ -148,7 +148,7 @@ func (d delivery) observe(ctx context.Context, want *model.Resource, at model.Gu
 		return none, errors.New("no access to the guests of this host is configured")
 	}
 	if want.Inside.Kind == lxc {
-		if err := local.IsHere(ctx, d.cfg.Locally, at.VMID, at.Node, want.Inside.Name); err != nil {
+		if err := isHere(ctx, d.cfg.Locally, at.VMID, at.Node, want.Inside.Name); err != nil {
 			return none, err
 		}
 	}
@@ -166,7 +166,7 @@ func (d delivery) observe(ctx context.Context, want *model.Resource, at model.Gu
 // into is the way by which a node learns its parent: of containers it is pct.
 func (d delivery) into(addr model.Address, at model.Guest) guest.Machine {
 	if w := d.wayOf(addr); w != nil && w.guest.Kind == lxc {
-		return local.Container(d.cfg.Locally, at.VMID)
+		return newContainer(d.cfg.Locally, at.VMID)
 	}
 	return d.Machine(addr, at, nil)
 }
@@ -215,7 +215,7 @@ func (d delivery) apply(ctx context.Context, s plan.Step, m guest.Machine) error
 
 // pushProgram copies the program into a container of this machine.
 func (d delivery) pushProgram(ctx context.Context, s plan.Step, m guest.Machine) error {
-	if err := local.IsHere(ctx, d.cfg.Locally, s.Inside.VMID, s.Inside.Node, s.Want.Inside.Name); err != nil {
+	if err := isHere(ctx, d.cfg.Locally, s.Inside.VMID, s.Inside.Node, s.Want.Inside.Name); err != nil {
 		return err
 	}
 	program := d.cfg.Program
@@ -228,7 +228,7 @@ func (d delivery) pushProgram(ctx context.Context, s plan.Step, m guest.Machine)
 	if err := run(ctx, m, "mkdir -p /usr/local/bin\n"); err != nil {
 		return err
 	}
-	return local.Push(ctx, d.cfg.Locally, s.Inside.VMID, program, programParts, "0755")
+	return pushFile(ctx, d.cfg.Locally, s.Inside.VMID, program, programParts, "0755")
 }
 
 // follows reports whether a node that is pushed still follows its parent, as far as that knows: it reported.
@@ -289,7 +289,7 @@ func (d delivery) adjust(ctx context.Context, m guest.Machine, want *model.Resou
 		is.Run = &spec.Run{Timer: "without a token that its parent accepts"}
 	}
 	if want.Inside.Kind == lxc {
-		if err := local.IsHere(ctx, d.cfg.Locally, at.VMID, at.Node, want.Inside.Name); err != nil {
+		if err := isHere(ctx, d.cfg.Locally, at.VMID, at.Node, want.Inside.Name); err != nil {
 			return fmt.Errorf("it cannot be led to its parent: %w, or write run = \"push\" in execution", err)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/homestak/homestak-gitops/drivers/local"
 	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
@@ -170,7 +169,7 @@ func (d *Driver) barred(ctx context.Context, w *model.Want) []model.Unknown {
 	if len(all) == 0 {
 		return nil
 	}
-	why := local.MayEnter(ctx, d.cfg.Locally)
+	why := mayEnter(ctx, d.cfg.Locally)
 	if why == nil {
 		return nil
 	}

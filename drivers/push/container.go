@@ -1,4 +1,4 @@
-package local
+package push
 
 import (
 	"context"
@@ -8,12 +8,13 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/homestak/homestak-gitops/drivers/local"
 	"github.com/homestak/homestak-gitops/engine/guest"
 )
 
-// Container runs commands in a container of a Proxmox VE host, with pct on the host; so a container
+// newContainer runs commands in a container of a Proxmox VE host, with pct on the host; so a container
 // needs no sshd. The host is any guest.Machine: this machine, or a remote one.
-func Container(host guest.Machine, vmid int) guest.Machine {
+func newContainer(host guest.Machine, vmid int) guest.Machine {
 	return &container{host: host, id: strconv.Itoa(vmid)}
 }
 
@@ -63,7 +64,7 @@ func (c *container) Run(ctx context.Context, cmd guest.Command) (guest.Output, e
 		return guest.Output{}, err
 	}
 	args := []string{"/usr/bin/env", "LC_ALL=C.UTF-8", "/usr/sbin/pct", "exec", c.id, "--", "/usr/bin/env", "-i"}
-	args = append(args, environment()...)
+	args = append(args, local.Environment()...)
 	args = append(args, "/bin/sh", "-c", `(exec "$@"); exit $?`, "sh")
 	for i, arg := range cmd.Args {
 		if !utf8.ValidString(arg) {
@@ -106,3 +107,54 @@ func (e *lastingError) Error() string { return e.text }
 
 // Hopeless is true; see guest.Machine.
 func (*lastingError) Hopeless() bool { return true }
+
+const pct = "/usr/sbin/pct"
+
+// mayEnter returns why this program cannot enter the containers of a machine, on which its commands run; nil if it
+// can. It needs a Proxmox VE host with its pct, and root: pct asks the cluster's file system, which only responds
+// to root (pve-cluster, IPCC.xs).
+func mayEnter(ctx context.Context, host guest.Machine) error {
+	out, err := host.Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", `id -u; test -x "$1"`, "sh", pct}})
+	user := strings.TrimSpace(out.Out)
+	switch {
+	case err != nil:
+		return err
+	case out.Code != 0:
+		return &lastingError{"pct exec is not possible, since this machine has no pct: run the program on the node of the container, as root, or set via = \"ssh\" in access of the spec"}
+	case user != "0":
+		return &lastingError{"pct exec needs root, and this program runs as user " + user + ", as the agent of the installed unit does: set via = \"ssh\" in access of the spec, or apply as root on the node"}
+	}
+	return nil
+}
+
+// isHere returns an error unless the machine is this node and has a container with this VMID and
+// name: elsewhere the VMID may belong to another container.
+func isHere(ctx context.Context, host guest.Machine, vmid int, node, name string) error {
+	id := strconv.Itoa(vmid)
+	out, err := host.Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", `uname -n; exec "$@"`, "sh", pct, "config", id}})
+	if err != nil {
+		return err
+	}
+	first, rest, _ := strings.Cut(out.Out, "\n")
+	here, _, _ := strings.Cut(first, ".")
+	for line := range strings.Lines(rest) {
+		if here == node && strings.TrimSpace(line) == "hostname: "+name {
+			return nil
+		}
+	}
+	return &lastingError{fmt.Sprintf("container %s (%s) of node %s is not on this machine, which is %s: run the program on that node, as root", id, name, node, here)}
+}
+
+// pushFile copies a file of the machine into a container (pct(1), push). The file belongs to root
+// there. The write is not atomic: the caller renames the file.
+func pushFile(ctx context.Context, host guest.Machine, vmid int, from, to, mode string) error {
+	id := strconv.Itoa(vmid)
+	out, err := host.Run(ctx, guest.Command{Args: []string{pct, "push", id, from, to, "--perms", mode}})
+	if err != nil {
+		return fmt.Errorf("copying %s into container %s: %w", from, id, err)
+	}
+	if out.Code != 0 || out.Signal != 0 {
+		return fmt.Errorf("copying %s into container %s: pct failed with exit code %d: %s", from, id, out.Code, guest.Excerpt(out.Err))
+	}
+	return nil
+}
