@@ -112,14 +112,14 @@ func Run(ctx context.Context, o Options, hangups <-chan os.Signal) error {
 
 // prepare makes a server with all that it serves.
 func prepare(ctx context.Context, o Options) (*follower, error) {
-	f := &follower{o: o, asked: make(chan struct{}, 1), problems: keys.CredentialProblems{}, history: history{dir: o.Dir, log: o.Log}}
+	f := &follower{o: o, asked: make(chan struct{}, 1), problems: reported{}, history: history{dir: o.Dir, log: o.Log}}
 	return f, f.begin(ctx)
 }
 
 // begin loads all that is served.
 func (f *follower) begin(ctx context.Context) (err error) {
 	o := f.o
-	files := keys.CredentialsOptions{Access: keys.Files{Dir: o.Dir}, CertFile: o.CertFile, KeyFile: o.KeyFile, Log: o.Log}
+	files := credentialsOptions{Access: keys.Files{Dir: o.Dir}, CertFile: o.CertFile, KeyFile: o.KeyFile, Log: o.Log}
 	if f.opened, err = open(files, o.Program, specserve.Options{Version: o.Version, Limits: o.Limits, Log: o.Log, Check: f.ask}); err != nil {
 		return err
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/keys"
 )
 
 // follower has what is served, and reads again what changes. It belongs to the goroutine of Run.
@@ -29,7 +28,7 @@ type follower struct {
 	again      time.Time       // when to try once more; zero: not before something changes
 
 	folder   watched
-	problems keys.CredentialProblems
+	problems reported
 }
 
 // errUnsteady is a folder that changed while it was read.

@@ -120,7 +120,7 @@ func (s *Server) failed(what *error, text string, err error) {
 
 // serve listens and answers until ctx ends, or something fails.
 func (s *Server) serve(ctx context.Context) error {
-	o, err := open(keys.CredentialsOptions{Access: s.o.Access, Log: s.o.Log}, s.o.ProgramFile, s.o.Options)
+	o, err := open(credentialsOptions{Access: s.o.Access, Log: s.o.Log}, s.o.ProgramFile, s.o.Options)
 	defer o.close()
 	if err != nil {
 		return err

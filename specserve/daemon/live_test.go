@@ -415,3 +415,21 @@ func TestS8RevokedWhileServing(t *testing.T) {
 	require.Equal(t, 200, status, body)
 	require.True(t, tree("web-1").Ready)
 }
+
+// A revocation is something new, also when a request noticed it first; a token that was minted is not.
+func TestS8ARevocationIsNoticed(t *testing.T) {
+	dir := t.TempDir()
+	k, err := openCredentials(credentialsOptions{Access: keys.Files{Dir: dir}, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	k.Check()
+	require.False(t, k.Check())
+	minted, err := keys.Mint(dir, "web-1", "base", time.Hour, time.Now())
+	require.NoError(t, err)
+	require.False(t, k.Check(), "no task waits for that")
+	_, err = keys.Revoke(dir, "web-1", time.Now())
+	require.NoError(t, err)
+	_, err = k.Ring().Tokens().VerifyBy(k.Book(), minted.Token, "web-1", time.Now())
+	require.ErrorContains(t, err, "revoked")
+	require.True(t, k.Check())
+	require.False(t, k.Check())
+}

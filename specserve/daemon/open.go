@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/keys"
 )
 
 // Folder is the folder of keys and certificate, in the data folder.
@@ -22,14 +21,14 @@ const retryAfter = 15 * time.Second
 // opened is a server with the files that it needs.
 type opened struct {
 	server      *specserve.Server
-	credentials *keys.CredentialsKeeper
+	credentials *credentialsKeeper
 	program     *specserve.Program // for new nodes; nil: they get none from here
 }
 
 // open opens the files and makes a server, which does not listen yet. The options lack what follows from the files. The
 // caller closes the result, also after an error.
-func open(files keys.CredentialsOptions, program string, o specserve.Options) (s opened, err error) {
-	if s.credentials, err = keys.OpenCredentials(files); err != nil {
+func open(files credentialsOptions, program string, o specserve.Options) (s opened, err error) {
+	if s.credentials, err = openCredentials(files); err != nil {
 		return s, err
 	}
 	o.Spool = filepath.Join(files.Access.Dir, spoolFolder)

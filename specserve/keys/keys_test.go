@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -484,24 +483,6 @@ func TestS8UnusableBook(t *testing.T) {
 			require.ErrorContains(t, err, file+" is not usable")
 		}
 	}
-}
-
-// A revocation is something new, also when a request noticed it first; a token that was minted is not.
-func TestS8ARevocationIsNoticed(t *testing.T) {
-	dir := t.TempDir()
-	k, err := OpenCredentials(CredentialsOptions{Access: Files{Dir: dir}, Log: slog.New(slog.DiscardHandler)})
-	require.NoError(t, err)
-	k.Check()
-	require.False(t, k.Check())
-	minted, err := Mint(dir, "web-1", "base", time.Hour, time.Now())
-	require.NoError(t, err)
-	require.False(t, k.Check(), "no task waits for that")
-	_, err = Revoke(dir, "web-1", time.Now())
-	require.NoError(t, err)
-	_, err = k.Ring().Tokens().VerifyBy(k.Book(), minted.Token, "web-1", time.Now())
-	require.ErrorContains(t, err, "revoked")
-	require.True(t, k.Check())
-	require.False(t, k.Check())
 }
 
 const body = `{"ref":"refs/heads/main"}`
