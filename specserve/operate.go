@@ -158,7 +158,7 @@ const maxHook = 25 << 20
 func hooks() []endpoint {
 	var out []endpoint
 	for _, provider := range keys.HookProviders() {
-		out = append(out, endpoint{method: http.MethodPost, path: "/hook/" + provider, body: maxHook, early: true, signed: true, access: checkedByHandler, do: func(x *request) error { return takeHook(x, provider) }})
+		out = append(out, endpoint{method: http.MethodPost, path: "/hook/" + string(provider), body: maxHook, early: true, signed: true, access: checkedByHandler, do: func(x *request) error { return takeHook(x, provider) }})
 	}
 	return out
 }
@@ -166,8 +166,8 @@ func hooks() []endpoint {
 // takeHook takes the notification of a push. Only its signature says who sent it, and that is over
 // the whole body. It is hashed as it comes: however slow a sender is, it takes one goroutine until the
 // deadline of its request, and no other sender waits for it.
-func takeHook(x *request, provider string) error {
-	if !keys.HookSigned(provider, x.Header) && x.limited > 0 {
+func takeHook(x *request, provider keys.Provider) error {
+	if !provider.Signed(x.Header) && x.limited > 0 {
 		return x.tooMany()
 	}
 	verdict, err := x.hooks.Check(provider, x.view.Access.Hook(provider), x.Header, x.Body)
@@ -193,11 +193,11 @@ func takeHook(x *request, provider string) error {
 }
 
 // unsigned says why a notification is not accepted. The text of the error may have what was sent.
-func unsigned(provider string, err error) error {
-	file := keys.HookFileOf(provider)
+func unsigned(provider keys.Provider, err error) error {
+	file := provider.File()
 	p := wire.Error{Code: wire.CodeRefused, Message: keys.ErrHookInvalid.Error(), Hint: "the secret of this provider is in " + file + " of the data folder of the server: give it that one, or write its own into the file"}
 	if provider != keys.Generic {
-		p.Hint += "; " + keys.HookFile + " is for /hook/" + keys.Generic + " alone"
+		p.Hint += "; " + keys.Generic.File() + " is for /hook/" + string(keys.Generic) + " alone"
 	}
 	switch {
 	case errors.Is(err, keys.ErrHookNoSecret):

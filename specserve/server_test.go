@@ -931,7 +931,7 @@ func TestHook(t *testing.T) {
 		}
 	}
 	for _, provider := range keys.HookProviders() {
-		got := s.ask("GET", "/hook/"+provider)
+		got := s.ask("GET", "/hook/"+string(provider))
 		require.Equal(t, 405, got.status)
 		require.Equal(t, "POST", got.header.Get("Allow"))
 	}
@@ -943,14 +943,14 @@ func TestS7EachProviderHasASecretOfItsOwn(t *testing.T) {
 	s := serveLimits(t, unlimited())
 	s.publish("3f2c1a9", site())
 	n := 0
-	send := func(provider string, secret []byte) answer {
+	send := func(provider keys.Provider, secret []byte) answer {
 		n++ // each body is another one, so that none is a repetition
 		body, at := fmt.Sprintf(`{"n":%d}`, n), strconv.FormatInt(s.now.Load(), 10)
-		return s.send("POST", "/hook/"+provider, strings.NewReader(body), map[string][]string{
+		return s.send("POST", "/hook/"+string(provider), strings.NewReader(body), map[string][]string{
 			"github": {"X-Hub-Signature-256", "sha256=" + signature(secret, body)}, "gitea": {"X-Gitea-Signature", signature(secret, body)},
 			"forgejo": {"X-Forgejo-Signature", signature(secret, body)}, "gitlab": {"X-Gitlab-Token", string(secret)},
 			"generic": {"X-Homestak-Timestamp", at, "X-Homestak-Signature", signature(secret, at+"."+body)},
-		}[provider]...)
+		}[string(provider)]...)
 	}
 	for _, of := range keys.HookProviders() {
 		for _, provider := range keys.HookProviders() {
@@ -960,7 +960,7 @@ func TestS7EachProviderHasASecretOfItsOwn(t *testing.T) {
 				continue
 			}
 			require.Equal(t, "E301", got.code(), "the secret of %s at %s", of, provider)
-			require.Contains(t, got.body, keys.HookFileOf(provider))
+			require.Contains(t, got.body, provider.File())
 		}
 	}
 	// GitHub's scheme accepts no body signed by the generic one.
@@ -970,13 +970,13 @@ func TestS7EachProviderHasASecretOfItsOwn(t *testing.T) {
 
 	// A secret that two providers have counts for neither, and the answer says so.
 	before := s.access
-	common, err := os.ReadFile(filepath.Join(s.dir, keys.HookFile))
+	common, err := os.ReadFile(filepath.Join(s.dir, keys.Generic.File()))
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(s.dir, keys.HookFileOf("github")), common, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(s.dir, keys.Provider("github").File()), common, 0o600))
 	s.access, err = keys.ReadAccess(keys.Files{Dir: s.dir}, keys.HookProviders())
 	require.NoError(t, err)
 	s.publish("3f2c1a9", site())
-	for _, provider := range []string{"github", "generic"} {
+	for _, provider := range []keys.Provider{"github", keys.Generic} {
 		got := send(provider, bytes.TrimSpace(common))
 		require.Equal(t, "E301", got.code(), provider)
 		require.Contains(t, got.body, "counts for neither")

@@ -43,7 +43,7 @@ Use --out for config fetch and for token_file of an agent, which require mode 06
 	}
 	f.Read(a.ui, c)
 	folder.flag(c)
-	c.Flags().DurationVar(&o.life, "expires", keys.Lifetime, "`TIME`: lifetime; 0 = never expires")
+	c.Flags().DurationVar(&o.life, "expires", keys.TokenLifetime, "`TIME`: lifetime; 0 = never expires")
 	c.Flags().BoolVar(&o.join, "join", false, "print a token by which one machine joins as host NODE")
 	c.Flags().StringVar(&o.url, "url", "", "`URL`: with --join, where that machine reaches this one's server (default: as the agent says)")
 	c.Flags().StringVar(&o.out, "out", "", "`FILE`: gets the token with mode 0600, in place of stdout")

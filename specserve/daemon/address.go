@@ -33,7 +33,7 @@ func (s *Server) Parent(node, spec string) (wire.Parent, error) {
 	if s.server == nil {
 		return wire.Parent{}, ErrNotServing
 	}
-	minted, err := keys.Mint(s.o.Access.Dir, node, spec, keys.Lifetime, time.Now())
+	minted, err := keys.Mint(s.o.Access.Dir, node, spec, keys.TokenLifetime, time.Now())
 	if err != nil {
 		return wire.Parent{}, err
 	}

@@ -324,7 +324,7 @@ func TestAsked(t *testing.T) {
 	m := newMachine(t)
 	m.o.poll = time.Hour
 	m.start()
-	access, err := keys.ReadAccess(keys.Files{Dir: m.o.Dir}, []string{"gitlab"})
+	access, err := keys.ReadAccess(keys.Files{Dir: m.o.Dir}, []keys.Provider{"gitlab"})
 	require.NoError(t, err)
 	for domain, ask := range map[string]struct{ path, name, value string }{
 		"pushed.example":   {"/hook/gitlab", "X-Gitlab-Token", string(access.Hook("gitlab"))},

@@ -19,19 +19,16 @@ const (
 	readFile       = "read.key"       // status and metrics
 	operatorFile   = "operator.key"   // asks for a check
 	repositoryFile = "repository.key" // opens the repository
-	HookFile       = "hook.key"       // signs generic notifications of pushes
+	hookFile       = "hook.key"       // signs generic notifications of pushes
 )
 
-// Generic is the provider whose secret is in HookFile.
-const Generic = "generic"
-
-// HookFileOf is the file of the secret of a provider. Each has its own: what one signs must not pass as a notification of
+// File is the file of the secret of a provider. Each has its own: what one signs must not pass as a notification of
 // another.
-func HookFileOf(provider string) string {
-	if provider == Generic {
-		return HookFile
+func (p Provider) File() string {
+	if p == Generic {
+		return hookFile
 	}
-	return "hook-" + provider + ".key"
+	return "hook-" + string(p) + ".key"
 }
 
 // shortest is the minimum length of such a key in bytes. Keys may be written by hand.
@@ -41,11 +38,11 @@ const shortest = 16
 type Access struct {
 	Read, Operator, Repository []byte
 
-	hooks map[string][]byte // by provider
+	hooks map[Provider][]byte // by provider
 }
 
 // Hook is the secret of a provider; nil if it has none of its own.
-func (a Access) Hook(provider string) []byte { return a.hooks[provider] }
+func (a Access) Hook(provider Provider) []byte { return a.hooks[provider] }
 
 // Equal reports whether two have the same keys.
 func (a Access) Equal(b Access) bool {
@@ -77,20 +74,20 @@ func (f Files) names() [3]string {
 }
 
 // hook is the file of the secret of a provider.
-func (f Files) hook(provider string) string {
+func (f Files) hook(provider Provider) string {
 	if provider == Generic {
-		return f.in(f.Hook, HookFile)
+		return f.in(f.Hook, hookFile)
 	}
-	return filepath.Join(f.Dir, HookFileOf(provider))
+	return filepath.Join(f.Dir, provider.File())
 }
 
 // All are the files of all keys, signing keys included, also of those that are not there.
-func (f Files) All(providers []string) []string {
+func (f Files) All(providers []Provider) []string {
 	names := f.names()
 	return slices.Concat(names[:], []string{filepath.Join(f.Dir, signingFile)}, f.hooks(providers))
 }
 
-func (f Files) hooks(providers []string) []string {
+func (f Files) hooks(providers []Provider) []string {
 	out := make([]string, 0, len(providers))
 	for _, provider := range providers {
 		out = append(out, f.hook(provider))
@@ -99,7 +96,7 @@ func (f Files) hooks(providers []string) []string {
 }
 
 // EnsureAccess reads the keys, and makes those that are missing, with a secret for each of the providers.
-func EnsureAccess(f Files, providers []string) (Access, error) {
+func EnsureAccess(f Files, providers []Provider) (Access, error) {
 	err := durable.Exclusively(f.Dir, func() error {
 		names := f.names()
 		for _, name := range slices.Concat(names[:], f.hooks(providers)) {
@@ -126,8 +123,8 @@ func EnsureAccess(f Files, providers []string) (Access, error) {
 
 // ReadAccess reads the keys. A provider without a file has no secret, and a secret that several providers have
 // counts for none of them.
-func ReadAccess(f Files, providers []string) (Access, error) {
-	a, names := Access{hooks: map[string][]byte{}}, f.names()
+func ReadAccess(f Files, providers []Provider) (Access, error) {
+	a, names := Access{hooks: map[Provider][]byte{}}, f.names()
 	for i, key := range []*[]byte{&a.Read, &a.Operator, &a.Repository} {
 		var err error
 		if *key, err = readKey(names[i]); err != nil {
@@ -145,7 +142,7 @@ func ReadAccess(f Files, providers []string) (Access, error) {
 			return Access{}, err
 		}
 	}
-	maps.DeleteFunc(a.hooks, func(_ string, secret []byte) bool { return with[string(secret)] > 1 })
+	maps.DeleteFunc(a.hooks, func(_ Provider, secret []byte) bool { return with[string(secret)] > 1 })
 	return a, nil
 }
 

@@ -16,7 +16,6 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -36,15 +35,26 @@ const window = 5 * time.Minute
 // cannot push it out: only valid ones are kept.
 const remembered = 1024
 
-// Why a delivery is not accepted.
-var (
-	errProvider     = errors.New("unknown provider")
-	ErrHookMissing  = errors.New("the delivery is not signed")
-	ErrHookInvalid  = errors.New("the signature is not valid")
-	ErrHookNoSecret = errors.New("the provider has no secret of its own")
-	ErrHookTime     = errors.New("the delivery was signed at another time")
-	ErrHookBody     = errors.New("the body of the delivery cannot be read") // and why
+// Provider hosts repositories, and notifies of pushes.
+type Provider string
+
+// Generic is the form for a provider of any other kind.
+const Generic Provider = "generic"
+
+// HookError says why a delivery is not accepted.
+type HookError string
+
+// The reasons.
+const (
+	errProvider     HookError = "unknown provider"
+	ErrHookMissing  HookError = "the delivery is not signed"
+	ErrHookInvalid  HookError = "the signature is not valid"
+	ErrHookNoSecret HookError = "the provider has no secret of its own"
+	ErrHookTime     HookError = "the delivery was signed at another time"
+	ErrHookBody     HookError = "the body of the delivery cannot be read" // and why
 )
+
+func (e HookError) Error() string { return string(e) }
 
 // HookVerdict is the action for a valid delivery.
 type HookVerdict int
@@ -77,24 +87,24 @@ type delivery struct {
 	now    time.Time
 }
 
-func schemes() map[string]scheme {
+func schemes() map[Provider]scheme {
 	push := []string{"push"}
-	return map[string]scheme{
+	return map[Provider]scheme{
 		"github":  {check: signedBody, signed: []string{"X-Hub-Signature-256"}, event: []string{"X-Github-Event"}, pushes: push},
 		"gitea":   {check: signedBody, signed: []string{"X-Gitea-Signature"}, event: []string{"X-Gitea-Event"}, pushes: push},
 		"forgejo": {check: signedBody, signed: []string{"X-Forgejo-Signature", "X-Gitea-Signature"}, event: []string{"X-Forgejo-Event", "X-Gitea-Event"}, pushes: push},
 		"gitlab":  {check: gitlab, signed: []string{"Webhook-Signature"}, event: []string{"X-Gitlab-Event"}, pushes: []string{"Push Hook", "Tag Push Hook", "System Hook"}},
-		"generic": {check: signedTime, signed: []string{"X-Homestak-Signature"}},
+		Generic:   {check: signedTime, signed: []string{"X-Homestak-Signature"}},
 	}
 }
 
-// HookSigned reports whether a delivery has an HMAC, right or wrong: checking one does not help to guess a secret.
-func HookSigned(provider string, header http.Header) bool {
-	return slices.ContainsFunc(schemes()[provider].signed, func(name string) bool { return header.Get(name) != "" })
+// Signed reports whether a delivery of the provider has an HMAC, right or wrong: checking one does not help to guess a secret.
+func (p Provider) Signed(header http.Header) bool {
+	return slices.ContainsFunc(schemes()[p].signed, func(name string) bool { return header.Get(name) != "" })
 }
 
 // HookProviders lists the providers, sorted.
-func HookProviders() []string { return slices.Sorted(maps.Keys(schemes())) }
+func HookProviders() []Provider { return slices.Sorted(maps.Keys(schemes())) }
 
 // HookChecker checks deliveries. It may be used from several goroutines.
 type HookChecker struct {
@@ -119,10 +129,14 @@ func NewHookChecker(now func() time.Time) *HookChecker {
 // Check verifies a delivery by the secret of the provider, byte for byte as it came. The secret
 // is compared in constant time. An empty secret accepts nothing. The body is read to its end if the
 // delivery has what it needs to be valid, else not at all.
-func (c *HookChecker) Check(provider string, secret []byte, header http.Header, body io.Reader) (HookVerdict, error) {
+func (c *HookChecker) Check(provider Provider, secret []byte, header http.Header, body io.Reader) (HookVerdict, error) {
 	s, known := schemes()[provider]
 	if !known {
-		return Other, fmt.Errorf("%w %q: %s are known", errProvider, provider, strings.Join(HookProviders(), ", "))
+		var all []string
+		for _, p := range HookProviders() {
+			all = append(all, string(p))
+		}
+		return Other, fmt.Errorf("%w %q: %s are known", errProvider, provider, strings.Join(all, ", "))
 	}
 	if len(secret) == 0 {
 		return Other, fmt.Errorf("%w: %s", ErrHookNoSecret, provider)
@@ -132,7 +146,7 @@ func (c *HookChecker) Check(provider string, secret []byte, header http.Header, 
 	if err != nil {
 		return Other, err
 	}
-	if c.repeated(sha256.Sum256([]byte(provider+"\x00"+id)), now) {
+	if c.repeated(sha256.Sum256([]byte(string(provider)+"\x00"+id)), now) {
 		return HookRepeated, nil
 	}
 	for _, name := range s.event {

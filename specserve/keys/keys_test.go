@@ -141,14 +141,14 @@ func TestAccess(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "server")
 	_, err := Ensure(dir, time.Now())
 	require.NoError(t, err)
-	providers := []string{"generic", "github", "gitlab"}
+	providers := []Provider{Generic, "github", "gitlab"}
 	_, err = ReadAccess(Files{Dir: dir}, providers)
 	require.ErrorIs(t, err, os.ErrNotExist)
 
 	first, err := EnsureAccess(Files{Dir: dir}, providers)
 	require.NoError(t, err)
 	seen := map[string]bool{}
-	for name, key := range map[string][]byte{readFile: first.Read, operatorFile: first.Operator, repositoryFile: first.Repository, HookFile: first.Hook("generic"), "hook-github.key": first.Hook("github"), "hook-gitlab.key": first.Hook("gitlab")} {
+	for name, key := range map[string][]byte{readFile: first.Read, operatorFile: first.Operator, repositoryFile: first.Repository, hookFile: first.Hook("generic"), "hook-github.key": first.Hook("github"), "hook-gitlab.key": first.Hook("gitlab")} {
 		info, err := os.Stat(filepath.Join(dir, name))
 		require.NoError(t, err)
 		require.Equal(t, os.FileMode(0o600), info.Mode())
@@ -162,7 +162,7 @@ func TestAccess(t *testing.T) {
 	require.True(t, again.Equal(first))
 
 	// The administrator may write one.
-	own := filepath.Join(dir, HookFileOf("github"))
+	own := filepath.Join(dir, Provider("github").File())
 	require.NoError(t, os.WriteFile(own, []byte("a secret of sixteen or more \n"), 0o600))
 	with, err := ReadAccess(Files{Dir: dir}, providers)
 	require.NoError(t, err)
@@ -172,7 +172,7 @@ func TestAccess(t *testing.T) {
 	require.False(t, first.Equal(with))
 
 	// A file may be missing, as after its secret was moved to the file of another provider.
-	require.NoError(t, os.Rename(filepath.Join(dir, HookFile), own))
+	require.NoError(t, os.Rename(filepath.Join(dir, hookFile), own))
 	moved, err := ReadAccess(Files{Dir: dir}, providers)
 	require.NoError(t, err)
 	require.Nil(t, moved.Hook("generic"))
@@ -191,7 +191,7 @@ func TestAccessRefused(t *testing.T) {
 		"two lines": {"canary-canary-canary\ncanary-canary-canary\n", 0o600},
 		"readable":  {"canary-canary-canary\n", 0o644},
 	} {
-		for _, file := range []string{readFile, operatorFile, repositoryFile, HookFile, HookFileOf("gitea")} {
+		for _, file := range []string{readFile, operatorFile, repositoryFile, hookFile, Provider("gitea").File()} {
 			t.Run(name+" "+file, func(t *testing.T) {
 				dir := filepath.Join(t.TempDir(), "server")
 				_, err := Ensure(dir, time.Now())
@@ -199,7 +199,7 @@ func TestAccessRefused(t *testing.T) {
 				path := filepath.Join(dir, file)
 				require.NoError(t, os.WriteFile(path, []byte(c.content), 0o600))
 				require.NoError(t, os.Chmod(path, c.mode))
-				_, err = EnsureAccess(Files{Dir: dir}, []string{"generic", "gitea"})
+				_, err = EnsureAccess(Files{Dir: dir}, []Provider{"generic", "gitea"})
 				require.ErrorContains(t, err, path)
 				require.NotContains(t, err.Error(), "canary")
 				after, err := os.ReadFile(path)
@@ -508,10 +508,10 @@ func header(of ...string) http.Header {
 }
 
 // deliveries are valid ones of each provider, signed at a time.
-func deliveries(at time.Time) map[string]http.Header {
+func deliveries(at time.Time) map[Provider]http.Header {
 	hexed := hex.EncodeToString(mac(secret, body))
 	stamp := strconv.FormatInt(at.Unix(), 10)
-	return map[string]http.Header{
+	return map[Provider]http.Header{
 		"github":  header("X-GitHub-Event", "push", "X-GitHub-Delivery", "1", "X-Hub-Signature-256", "sha256="+hexed),
 		"gitea":   header("X-Gitea-Event", "push", "X-Gitea-Delivery", "1", "X-Gitea-Signature", hexed),
 		"forgejo": header("X-Forgejo-Event", "push", "X-Forgejo-Delivery", "1", "X-Forgejo-Signature", hexed, "X-Gitea-Signature", "00"),
@@ -536,7 +536,7 @@ func TestTheExampleOfGitHub(t *testing.T) {
 func TestEachProvider(t *testing.T) {
 	require.Len(t, deliveries(noon), len(HookProviders()))
 	for name, h := range deliveries(noon) {
-		t.Run(name, func(t *testing.T) {
+		t.Run(string(name), func(t *testing.T) {
 			c := hookAt(noon)
 			v, err := c.Check(name, secret, h, strings.NewReader(body))
 			require.NoError(t, err)
@@ -572,7 +572,7 @@ func TestEachProvider(t *testing.T) {
 
 // Each byte of a signature counts.
 func TestTamperedSignatures(t *testing.T) {
-	for name, field := range map[string]string{"github": "X-Hub-Signature-256", "gitea": "X-Gitea-Signature", "generic": "X-Homestak-Signature", "gitlab": "X-Gitlab-Token"} {
+	for name, field := range map[Provider]string{"github": "X-Hub-Signature-256", "gitea": "X-Gitea-Signature", "generic": "X-Homestak-Signature", "gitlab": "X-Gitlab-Token"} {
 		good := deliveries(noon)[name]
 		value := good.Get(field)
 		for i := range len(value) {
@@ -598,7 +598,7 @@ func TestTheOwnHeaderCounts(t *testing.T) {
 
 // A test delivery of a new hook is accepted, and asks for nothing.
 func TestOtherEvents(t *testing.T) {
-	for name, event := range map[string][2]string{
+	for name, event := range map[Provider][2]string{
 		"github": {"X-GitHub-Event", "ping"}, "gitea": {"X-Gitea-Event", "issues"},
 		"forgejo": {"X-Forgejo-Event", "release"}, "gitlab": {"X-Gitlab-Event", "Issue Hook"},
 	} {
@@ -697,7 +697,7 @@ func FuzzCheck(f *testing.F) {
 	f.Fuzz(func(t *testing.T, provider, signature, stamp, body string) {
 		h := header("X-Hub-Signature-256", signature, "X-Gitea-Signature", signature, "X-Gitlab-Token", signature,
 			"Webhook-Signature", signature, "Webhook-Timestamp", stamp, "X-Homestak-Timestamp", stamp, "X-Homestak-Signature", signature)
-		if _, err := hookAt(noon).Check(provider, secret, h, strings.NewReader(body)); err == nil {
+		if _, err := hookAt(noon).Check(Provider(provider), secret, h, strings.NewReader(body)); err == nil {
 			t.Fatalf("accepted %q of %q", signature, provider)
 		}
 	})

@@ -11,9 +11,6 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Lifetime is the default lifetime of a token.
-const Lifetime = TokenLifetime
-
 // Minted is a token that was made.
 type Minted struct {
 	Node    string     `json:"node"`

@@ -103,7 +103,7 @@ func (p *Parent) isSilent(node string) bool {
 
 // Parent is as drivers.Parent wants it.
 func (p *Parent) Parent(node, spec string) (wire.Parent, error) {
-	minted, err := keys.Mint(p.folder, node, spec, keys.Lifetime, time.Now())
+	minted, err := keys.Mint(p.folder, node, spec, keys.TokenLifetime, time.Now())
 	if err != nil {
 		return wire.Parent{}, err
 	}
