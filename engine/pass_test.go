@@ -434,8 +434,8 @@ func (f observedFunc) Observed(o model.Observed) { f(o) }
 // TestWarningsOfPresentObjectsAreOmitted: a warning of the site about an object beside the guests
 // is told by a plan only as long as the object is not there as it is wanted. All others stay.
 func TestWarningsOfPresentObjectsAreOmitted(t *testing.T) {
-	warning := func(address, source string) diag.Finding {
-		return diag.Finding{Severity: diag.Warning, Source: source, Address: address, Summary: "of " + address + " by " + source}
+	warning := func(address string, source diag.Source) diag.Finding {
+		return diag.Finding{Severity: diag.Warning, Source: source, Address: address, Summary: "of " + address + " by " + string(source)}
 	}
 	of := func(s *model.Site, h *enginetest.Host) []string {
 		p := enginetest.Pass(s, h)
@@ -637,8 +637,8 @@ func passWithRules(h *enginetest.Host, found diag.List, asked *engine.Question) 
 }
 
 func TestADenialStopsThePass(t *testing.T) {
-	for source, want := range map[string]engine.Outcome{diag.FromPolicy: engine.Invalid, diag.FromSite: engine.Invalid, diag.FromGuard: engine.Refused} {
-		t.Run(source, func(t *testing.T) {
+	for source, want := range map[diag.Source]engine.Outcome{diag.FromPolicy: engine.Invalid, diag.FromSite: engine.Invalid, diag.FromGuard: engine.Refused} {
+		t.Run(string(source), func(t *testing.T) {
 			h := &enginetest.Host{}
 			var q engine.Question
 			r := passWithRules(h, enginetest.Denial(diag.Error, source), &q).Run(t.Context())

@@ -44,7 +44,7 @@ func (rs *ruleset) failure(packages []string, err error) diag.Finding {
 
 // unlocated is the denial if it is unknown which rule failed, because the evaluation did not notice
 // that it was stopped. It names the possible files.
-func (rs *ruleset) unlocated(packages []string, source, why, fix string) diag.Finding {
+func (rs *ruleset) unlocated(packages []string, source diag.Source, why, fix string) diag.Finding {
 	var names []string
 	for _, r := range rs.rules {
 		if !r.shipped && slices.Contains(packages, r.pkg) && !slices.Contains(names, r.at.File) {

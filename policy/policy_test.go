@@ -137,7 +137,7 @@ func TestManyFindingsAreCounted(t *testing.T) {
 // Failures of a guard end with the exit code of guards, also when it is a site's rule
 // that failed.
 func TestSourcesOfFailures(t *testing.T) {
-	for pkg, want := range map[string]string{"plan": diag.FromPolicy, "guard": diag.FromGuard} {
+	for pkg, want := range map[string]diag.Source{"plan": diag.FromPolicy, "guard": diag.FromGuard} {
 		site := site()
 		s := set(t, "policy/x.rego", "package homestak."+pkg+"\ndeny contains \"x\" if to_number(input.site.name) == 3\n")
 		found, _ := s.Plan(t.Context(), site, planned(t, site), request())

@@ -210,11 +210,11 @@ func shown(t *ast.Term) string {
 	return diag.Line(t.String())
 }
 
-func denial(source, summary, detail string) diag.Finding {
+func denial(source diag.Source, summary, detail string) diag.Finding {
 	return diag.Finding{Severity: diag.Error, Source: source, Summary: summary, Detail: detail}
 }
 
-func sourceOf(pkg string) string {
+func sourceOf(pkg string) diag.Source {
 	if pkg == guardPackage || isPack(pkg) {
 		return diag.FromGuard
 	}

@@ -196,7 +196,7 @@ func TestAnAgentNeedsItsParts(t *testing.T) {
 }
 
 // denied is a commit whose rules say no as long as shut says so.
-func denied(sizes map[string]int, source string, shut func() bool) engine.Desired {
+func denied(sizes map[string]int, source diag.Source, shut func() bool) engine.Desired {
 	d := boxes(sizes)
 	d.PolicyCheck = func(context.Context, engine.Question) diag.List {
 		if shut() {

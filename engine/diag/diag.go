@@ -22,12 +22,15 @@ const (
 	Warning Severity = "warning"
 )
 
-// The origins of a finding, as the plan document has them.
+// Source is the origin of a finding, as the plan document has it.
+type Source string
+
+// The sources.
 const (
-	FromSite   = "site"
-	FromPolicy = "policy"
-	FromGuard  = "guard"
-	FromHost   = "host" // how the host is at the moment; it differs in nothing from the files, and withholds no step
+	FromSite   Source = "site"
+	FromPolicy Source = "policy"
+	FromGuard  Source = "guard"
+	FromHost   Source = "host" // how the host is at the moment; it differs in nothing from the files, and withholds no step
 )
 
 // Pos is a place in a file. Line and Column count from 1, Column in characters;
@@ -77,9 +80,9 @@ func (r *Range) UnmarshalJSON(b []byte) error {
 // Finding is one thing to report.
 type Finding struct {
 	Severity Severity `json:"severity"`
-	Summary  string   `json:"summary"`           // what, in one line without a full stop
-	Detail   string   `json:"detail"`            // why, and what to do; may be empty
-	Source   string   `json:"source"`            // FromSite, FromPolicy, FromGuard or FromHost
+	Summary  string   `json:"summary"` // what, in one line without a full stop
+	Detail   string   `json:"detail"`  // why, and what to do; may be empty
+	Source   Source   `json:"source"`
 	Address  string   `json:"address,omitempty"` // the resource it is about, such as vm.web-1
 	Rule     string   `json:"rule,omitempty"`    // of the policies, by the name that it gives itself
 	Waiver   string   `json:"waiver,omitempty"`  // that made it a warning

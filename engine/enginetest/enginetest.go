@@ -172,7 +172,7 @@ func Statuses(r engine.Report) string {
 }
 
 // Denial is the finding of rules that deny box.a.
-func Denial(severity diag.Severity, source string) diag.List {
+func Denial(severity diag.Severity, source diag.Source) diag.List {
 	return diag.List{{Severity: severity, Source: source, Summary: "not on a Friday", Address: "box.a"}}
 }
 

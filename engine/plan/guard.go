@@ -431,7 +431,7 @@ func (g *guard) because(s *Step, h withholding, why string) {
 }
 
 // refuse takes a step out with an error for a person to fix.
-func (g *guard) refuse(s *Step, source, why, fix string) {
+func (g *guard) refuse(s *Step, source diag.Source, why, fix string) {
 	g.refused(s, source, diag.Range{}, why, fix)
 }
 
@@ -440,7 +440,7 @@ func (g *guard) refuseAt(s *Step, path, why, fix string) {
 	g.refused(s, diag.FromGuard, s.Want.RangeOf(path), why, fix)
 }
 
-func (g *guard) refused(s *Step, source string, at diag.Range, why, fix string) {
+func (g *guard) refused(s *Step, source diag.Source, at diag.Range, why, fix string) {
 	g.find(s.Address, diag.Finding{
 		Severity: diag.Error, Source: source, Detail: fix, At: at,
 		Summary: fmt.Sprintf("%s is %s: %s", s.Address, s.Action.not(), why),

@@ -568,7 +568,7 @@ func findings(p *Plan) []string {
 	out := []string{}
 	for _, f := range p.Findings {
 		if !strings.HasSuffix(f.Summary, "look like one guest") { // most guests of these tests do; see TestRenames
-			out = append(out, string(f.Severity)+" ("+f.Source+") "+f.Summary)
+			out = append(out, string(f.Severity)+" ("+string(f.Source)+") "+f.Summary)
 		}
 	}
 	return out

@@ -197,7 +197,7 @@ func TestPlaceText(t *testing.T) {
 				if strings.Contains(rest, " is on ") {
 					source = diag.FromHost
 				}
-				found[i] = severity + " (" + source + ") " + rest
+				found[i] = severity + " (" + string(source) + ") " + rest
 			}
 			require.Equal(t, found, findings(p))
 		})
