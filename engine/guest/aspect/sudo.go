@@ -135,7 +135,7 @@ func sudoRules(s *spec.Spec) []string {
 	return out
 }
 
-func sudoRule(user, sudo string) string {
+func sudoRule(user string, sudo spec.Sudo) string {
 	switch sudo {
 	case spec.SudoNoPasswd:
 		return user + " ALL=(ALL:ALL) NOPASSWD: ALL"
@@ -147,14 +147,14 @@ func sudoRule(user, sudo string) string {
 }
 
 func isRule(line, user string) bool {
-	return slices.ContainsFunc([]string{spec.SudoNone, spec.SudoPassword, spec.SudoNoPasswd}, func(s string) bool { return line == sudoRule(user, s) })
+	return slices.ContainsFunc([]spec.Sudo{spec.SudoNone, spec.SudoPassword, spec.SudoNoPasswd}, func(s spec.Sudo) bool { return line == sudoRule(user, s) })
 }
 
 // rule is the rule of our file for a user; "" if none.
-func (f sudoFound) rule(user string) string {
-	got := ""
+func (f sudoFound) rule(user string) spec.Sudo {
+	var got spec.Sudo
 	for line := range strings.Lines(f.text) {
-		for _, s := range []string{spec.SudoNone, spec.SudoPassword, spec.SudoNoPasswd} {
+		for _, s := range []spec.Sudo{spec.SudoNone, spec.SudoPassword, spec.SudoNoPasswd} {
 			if strings.TrimSpace(line) == sudoRule(user, s) {
 				got = s
 			}

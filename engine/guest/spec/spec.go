@@ -80,17 +80,20 @@ type access struct {
 	Sudoers     []string `json:"-" plan:"sudoers" doc:"Rules that were added by hand to the file with the rules of the users."`
 }
 
-// Values of sudo.
+// Sudo says how a user may become root.
+type Sudo string
+
+// Values of Sudo.
 const (
-	SudoNone     = "none"     // may not become root
-	SudoPassword = "password" // with the password of the user
-	SudoNoPasswd = "nopasswd"
+	SudoNone     Sudo = "none"
+	SudoPassword Sudo = "password" // with the password of the user
+	SudoNoPasswd Sudo = "nopasswd"
 )
 
 // User is a user of the node.
 type User struct {
 	Name   string   `json:"name" hcl:"name,label"`
-	Sudo   string   `json:"sudo" hcl:"sudo,optional" doc:"none, password or nopasswd."`
+	Sudo   Sudo     `json:"sudo" hcl:"sudo,optional" doc:"none, password or nopasswd."`
 	Keys   []string `json:"ssh_keys"`
 	Shown  []string `json:"-" plan:"ssh_keys" doc:"Keys that log in, by comment and fingerprint."`
 	Groups []string `json:"groups,omitempty" hcl:"groups,optional" doc:"Further groups."`

@@ -61,11 +61,11 @@ func TestResolve(t *testing.T) {
 	require.Equal(t, "127.0.1.1 edge.home.example edge", s.Identity.Hosts)
 	require.Equal(t, "Europe/Berlin", s.Config.Timezone)
 	require.Equal(t, map[string]string{"net.ipv4.tcp_rmem": "4096 87380 1"}, s.Config.Sysctl)
-	require.Equal(t, "nopasswd", s.User("all").Sudo)
+	require.EqualValues(t, "nopasswd", s.User("all").Sudo)
 	require.Equal(t, []string{keyA, keyB}, s.User("all").Keys, "without ssh_keys every key of the site, and no private one")
 	require.Equal(t, []string{keyB}, s.User("one").Keys)
 	require.Equal(t, []string{"audio", "video"}, s.User("one").Groups)
-	require.Equal(t, "none", s.User("one").Sudo)
+	require.EqualValues(t, "none", s.User("one").Sudo)
 	require.Empty(t, s.User("none").Keys)
 	require.Empty(t, s.User("root").Sudo, "root needs no rule")
 	require.Equal(t, "0600 ann video", s.File("/etc/b").Mode+" "+s.File("/etc/b").Owner+" "+s.File("/etc/b").Group)
@@ -95,7 +95,7 @@ func TestAPostureIsExpandedInFull(t *testing.T) {
 	require.NotNil(t, s.Posture.Fail2ban)
 	require.Equal(t, "enabled", s.Platform.Services["fail2ban"])
 	require.Equal(t, []string{"curl", "fail2ban", "python3-systemd", "sudo", "vim"}, s.Platform.Packages)
-	require.Equal(t, "password", s.User("ann").Sudo)
+	require.EqualValues(t, "password", s.User("ann").Sudo)
 	require.Equal(t, "remove", s.Access.FormerUsers)
 }
 
