@@ -47,7 +47,7 @@ func attributeAt(b *lang.Block, name string) hclv2.Range {
 }
 
 // notifyAttributes are those that not all types have, with the types.
-var notifyAttributes = map[string][]string{
+var notifyAttributes = map[string][]model.NotifyType{
 	"secret": {model.NotifyWebhook, model.NotifyNtfy, model.NotifyMatrix, model.NotifySMTP, model.NotifyAlertmanager, model.NotifyGitHub, model.NotifyGitLab, model.NotifyGitea, model.NotifyBitbucket},
 	"server": {model.NotifyMatrix, model.NotifySMTP},
 	"user":   {model.NotifySMTP},
@@ -58,7 +58,7 @@ var notifyAttributes = map[string][]string{
 	"flap":   messageTypes,
 }
 
-var messageTypes = []string{model.NotifyWebhook, model.NotifyNtfy, model.NotifySlack, model.NotifyMatrix, model.NotifySMTP, model.NotifyAlertmanager}
+var messageTypes = []model.NotifyType{model.NotifyWebhook, model.NotifyNtfy, model.NotifySlack, model.NotifyMatrix, model.NotifySMTP, model.NotifyAlertmanager}
 
 // checkDestination checks what depends on the type. A value that is not known here is not checked.
 func (l *load) checkDestination(b *lang.Block, n *model.Notify, sensitive []string) {
@@ -67,7 +67,11 @@ func (l *load) checkDestination(b *lang.Block, n *model.Notify, sensitive []stri
 	}
 	for _, a := range lang.SortedAttributes(b.Body) {
 		if types, some := notifyAttributes[a.Name]; some && !slices.Contains(types, n.Type) {
-			refuse(a.Name, a.Name+" is not for type "+n.Type, "Remove it. It is for "+strings.Join(types, ", ")+".")
+			of := make([]string, len(types))
+			for i, t := range types {
+				of[i] = string(t)
+			}
+			refuse(a.Name, a.Name+" is not for type "+string(n.Type), "Remove it. It is for "+strings.Join(of, ", ")+".")
 		}
 	}
 	need := func(name, value, why string) {
@@ -114,6 +118,7 @@ func (l *load) checkDestination(b *lang.Block, n *model.Notify, sensitive []stri
 		if u, err := url.Parse(n.To); err == nil && !strings.Contains(strings.Trim(u.Path, "/"), "/") {
 			check("to", n.To, "must be the URL of a repository, such as https://github.com/OWNER/NAME")
 		}
+	case model.NotifyWebhook, model.NotifyAlertmanager: // any URL
 	}
 	u, err := url.Parse(server)
 	secret := b.Body.Attributes["secret"] != nil && n.Type != model.NotifyWebhook || name == "to" && slices.Contains(sensitive, "to")

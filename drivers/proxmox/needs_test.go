@@ -50,7 +50,7 @@ func TestNeedsFollowTheSite(t *testing.T) {
 	check := func(c model.Check) func(*world, *guest.VM, *model.Node) {
 		return func(_ *world, _ *guest.VM, n *model.Node) { n.Checks = []model.Check{c} }
 	}
-	enter := func(via string) func(*world, *guest.VM, *model.Node) {
+	enter := func(via model.Via) func(*world, *guest.VM, *model.Node) {
 		return func(w *world, v *guest.VM, n *model.Node) {
 			w.Site.Specs = map[string]*model.Spec{"base": {Name: "base", Access: &model.Access{Via: via}}}
 			n.Spec, n.Mode, v.Agent = "base", model.ModePush, true

@@ -17,7 +17,7 @@ import (
 // way says how a guest is entered; it is a value.
 type way struct {
 	guest model.Address // the vm or ct
-	via   string
+	via   model.Via
 	user  string       // of logins by SSH
 	ports []int        // where its sshd may listen, in the order in which they are tried
 	ip    netip.Addr   // that the spec gives it; not valid if it gives none

@@ -6,6 +6,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -120,14 +121,14 @@ type HostBelow struct {
 
 // NotifyStatus is the state of a notifier.
 type NotifyStatus struct {
-	Name    string     `json:"name"`
-	Type    string     `json:"type"`
-	Open    int        `json:"open"`    // incidents that fired and last
-	Queued  int        `json:"queued"`  // messages that are not sent yet
-	Dropped int        `json:"dropped"` // messages that never will be, until a day after the last of them
-	Sent    *time.Time `json:"sent"`    // last message since the agent started; null: none
-	Error   string     `json:"error"`   // of the last try, "" if it succeeded
-	Failing *time.Time `json:"failing"` // since when
+	Name    string           `json:"name"`
+	Type    model.NotifyType `json:"type"`
+	Open    int              `json:"open"`    // incidents that fired and last
+	Queued  int              `json:"queued"`  // messages that are not sent yet
+	Dropped int              `json:"dropped"` // messages that never will be, until a day after the last of them
+	Sent    *time.Time       `json:"sent"`    // last message since the agent started; null: none
+	Error   string           `json:"error"`   // of the last try, "" if it succeeded
+	Failing *time.Time       `json:"failing"` // since when
 }
 
 // WatchStatus says how changes of guests are noticed at once.

@@ -66,18 +66,21 @@ func CheckPeriod(s string) (time.Duration, error) {
 	return d, nil
 }
 
+// Way is what a check tries.
+type Way string
+
 // The ways of a check.
 const (
-	WayHTTP    = "http"
-	WayTCP     = "tcp"
-	WaySSH     = "ssh"
-	WayAgent   = "agent"
-	WayCommand = "command"
-	WayReport  = "report"
+	WayHTTP    Way = "http"
+	WayTCP     Way = "tcp"
+	WaySSH     Way = "ssh"
+	WayAgent   Way = "agent"
+	WayCommand Way = "command"
+	WayReport  Way = "report"
 )
 
 // Way says what is tried.
-func (c *Check) Way() string {
+func (c *Check) Way() Way {
 	switch {
 	case c.Report:
 		return WayReport

@@ -8,11 +8,14 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// Values of Node.Orphan: what happens to the nodes on a guest when the guest leaves the site.
+// Orphan says what happens to the nodes on a guest when the guest leaves the site.
+type Orphan string
+
+// Values of Orphan.
 const (
-	OrphanRefuse  = "refuse"  // the guest stays until its agent has reported that nothing is left in it
-	OrphanDestroy = "destroy" // they go with the guest
-	OrphanAbandon = "abandon" // the guest stays with its nodes, unmanaged
+	OrphanRefuse  Orphan = "refuse"  // the guest stays until its agent has reported that nothing is left in it
+	OrphanDestroy Orphan = "destroy" // they go with the guest
+	OrphanAbandon Orphan = "abandon" // the guest stays with its nodes, unmanaged
 )
 
 // ChildReport has what a parent knows of a child, by the reports of its agent. The zero value is one that never reported.

@@ -61,7 +61,7 @@ type Node struct {
 	Execution *nodeMode  `hcl:"execution,block" doc:"Overrides the manifest's mode."`
 	Decomm    *Decomm    `hcl:"decommission,block" doc:"What happens before it is destroyed."`
 	Backup    *Backup    `hcl:"backup,block" doc:"Its backups, in place of the manifest's or site's."`
-	Orphan    string     `hcl:"orphan,optional" doc:"refuse, destroy or abandon its children when it leaves."`
+	Orphan    Orphan     `hcl:"orphan,optional" doc:"refuse, destroy or abandon its children when it leaves."`
 	Drift     string     `hcl:"drift,optional" doc:"revert or report changes made by hand."`
 	Planned   bool       `hcl:"planned,optional" doc:"Nothing is created; its VMID, address and name are reserved."`
 	Role      string     `hcl:"role,optional" doc:"For policies and outputs."`

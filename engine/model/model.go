@@ -126,7 +126,7 @@ type Guest struct {
 	Adopted     bool         // observed: it was made elsewhere and adopted; it goes only if the site orders that
 	NoOrigin    bool         // wanted: it was made elsewhere, and the files do not say what to create it from
 	HA          string       // observed: what the HA manager makes of it (started, error, …), "" if it does not manage it
-	Orphan      string       // observed: what happens to nodes of the site that live on it when it goes; "" for a guest that holds none
+	Orphan      Orphan       // observed: what happens to nodes of the site that live on it when it goes; "" for a guest that holds none
 	Backup      *BackupState // observed: of its backups; nil if no one asks how old they are
 	Services    []string     // observed: that have to be on another ready node before it goes
 	SlowRemoval bool         // observed: its final backup is restored before it goes, which takes as long as a restore

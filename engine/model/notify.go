@@ -10,7 +10,7 @@ import (
 // Notify says where messages about incidents are sent, or the statuses of commits.
 type Notify struct {
 	Name   string        `hcl:"name,label"`
-	Type   string        `hcl:"type" doc:"webhook, ntfy, slack (also Mattermost, and Discord with /slack), matrix, smtp or alertmanager for messages; github, gitlab, gitea (also Forgejo) or bitbucket for statuses of commits."`
+	Type   NotifyType    `hcl:"type" doc:"webhook, ntfy, slack (also Mattermost, and Discord with /slack), matrix, smtp or alertmanager for messages; github, gitlab, gitea (also Forgejo) or bitbucket for statuses of commits."`
 	To     string        `hcl:"to" doc:"URL to send to, of ntfy with the topic; matrix: ID of the room; smtp: addresses, separated by commas; statuses: URL of the repository for browsers. May be a secret, and must be one for slack."`
 	Secret string        `hcl:"secret,optional" secret:"true" doc:"webhook: key that signs; smtp: password; else a token, or USER:PASSWORD for ntfy and alertmanager."`
 	Server string        `hcl:"server,optional" doc:"matrix: URL of the homeserver; smtp: smtp://HOST:PORT for STARTTLS, or smtps://HOST:PORT."`
@@ -28,22 +28,25 @@ type Notify struct {
 	CAPEM   []byte   // contents of the file CA
 }
 
+// NotifyType is how a notify sends.
+type NotifyType string
+
 // Types of Notify that set statuses of commits.
 const (
-	NotifyGitHub    = "github"
-	NotifyGitLab    = "gitlab"
-	NotifyGitea     = "gitea"
-	NotifyBitbucket = "bitbucket"
+	NotifyGitHub    NotifyType = "github"
+	NotifyGitLab    NotifyType = "gitlab"
+	NotifyGitea     NotifyType = "gitea"
+	NotifyBitbucket NotifyType = "bitbucket"
 )
 
 // Types of Notify that send messages.
 const (
-	NotifyWebhook      = "webhook"
-	NotifyNtfy         = "ntfy"
-	NotifySlack        = "slack"
-	NotifyMatrix       = "matrix"
-	NotifySMTP         = "smtp"
-	NotifyAlertmanager = "alertmanager"
+	NotifyWebhook      NotifyType = "webhook"
+	NotifyNtfy         NotifyType = "ntfy"
+	NotifySlack        NotifyType = "slack"
+	NotifyMatrix       NotifyType = "matrix"
+	NotifySMTP         NotifyType = "smtp"
+	NotifyAlertmanager NotifyType = "alertmanager"
 )
 
 // Recovered is the entry of Notify.On for messages about the end of a condition.
@@ -51,7 +54,7 @@ const Recovered = "recovered"
 
 // OfCommits reports whether it sets statuses of commits.
 func (n *Notify) OfCommits() bool {
-	return slices.Contains([]string{NotifyGitHub, NotifyGitLab, NotifyGitea, NotifyBitbucket}, n.Type)
+	return slices.Contains([]NotifyType{NotifyGitHub, NotifyGitLab, NotifyGitea, NotifyBitbucket}, n.Type)
 }
 
 // Reports reports whether there are messages about a condition, or Recovered.

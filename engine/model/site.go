@@ -302,15 +302,18 @@ type Network struct {
 type Access struct {
 	Posture     string `hcl:"posture,optional" ref:"posture" doc:"Security level (default: dev, where the site has it)."`
 	Users       []User `hcl:"user,block" doc:"Users of the node."`
-	Via         string `hcl:"via,optional" doc:"ssh (default, if there is a key and an address), agent (the guest agent of a VM) or exec (pct exec, for containers on the agent's machine)."`
+	Via         Via    `hcl:"via,optional" doc:"ssh (default, if there is a key and an address), agent (the guest agent of a VM) or exec (pct exec, for containers on the agent's machine)."`
 	FormerUsers string `hcl:"former_users,optional" doc:"lock (default) or remove a user that leaves the spec. The home folder stays."`
 }
 
-// Values of Access.Via.
+// Via is the way into a guest.
+type Via string
+
+// The ways into a guest.
 const (
-	ViaSSH   = "ssh"
-	ViaAgent = "agent"
-	ViaExec  = "exec"
+	ViaSSH   Via = "ssh"
+	ViaAgent Via = "agent"
+	ViaExec  Via = "exec"
 )
 
 // User is a user of a node. SSHKeys nil means all keys of the site, empty none;

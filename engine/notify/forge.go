@@ -62,6 +62,7 @@ func statusCall(n *model.Notify, m Message) (call, error) {
 			"state": map[string]string{statePending: "INPROGRESS", stateSuccess: "SUCCESSFUL", stateFailure: "FAILED"}[m.State],
 			"key":   key, "name": m.Context, "description": text, "url": strings.TrimRight(n.To, "/") + "/commits/" + m.Commit,
 		}
+	default: // they send messages
 	}
 	return c, nil
 }

@@ -220,8 +220,9 @@ func TestForges(t *testing.T) {
 	short := strings.Repeat("é", 68) + "…"
 	key := m.Context[:31] + "-"
 	for _, c := range []struct {
-		kind, path, header, value string
-		body                      map[string]any
+		kind                model.NotifyType
+		path, header, value string
+		body                map[string]any
 	}{
 		{model.NotifyGitHub, "/api/v3/repos/o/r/statuses/" + head, "Authorization", "Bearer s3cret", map[string]any{"state": "failure", "context": m.Context, "description": short}},
 		{model.NotifyGitea, "/api/v1/repos/o/r/statuses/" + head, "Authorization", "token s3cret", map[string]any{"state": "failure", "context": m.Context, "description": short}},

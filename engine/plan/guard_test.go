@@ -267,7 +267,7 @@ func TestUnknownNamesWhatItHoldsBack(t *testing.T) {
 	require.Nil(t, in.Have.Unknown[0].Withheld, "the input is only read")
 }
 
-func child(name string, vmid int, orphan string, spec *VM, needs ...string) *model.Resource {
+func child(name string, vmid int, orphan model.Orphan, spec *VM, needs ...string) *model.Resource {
 	r := guest(name, vmid, spec, needs...)
 	r.Guest.Orphan = orphan
 	return r
@@ -278,7 +278,7 @@ func TestAChildGoesWhenNothingIsLeftInIt(t *testing.T) {
 	const commit, before = "b000000000000000000000000000000000000000", "a000000000000000000000000000000000000000"
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for name, c := range map[string]struct {
-		orphan       string
+		orphan       model.Orphan
 		child        model.ChildReport
 		allow        []string
 		replace      bool
@@ -348,7 +348,7 @@ func TestAChildGoesWhenNothingIsLeftInIt(t *testing.T) {
 
 // The removal of a manifest by name reports that a child is kept, and what to do: it stays in the site, so no later pass removes it.
 func TestAChildIsNotDestroyedByName(t *testing.T) {
-	for _, orphan := range []string{"refuse", "destroy", "abandon"} {
+	for _, orphan := range []model.Orphan{"refuse", "destroy", "abandon"} {
 		in := input(state(), state(child("vm.inner", 100, orphan, &VM{}), guest("vm.beside", 101, &VM{})))
 		in.Destroy, in.Manifest = true, "m"
 		for addr := range in.Have.State {
@@ -384,7 +384,7 @@ func TestTheReplacementOfAChildWaits(t *testing.T) {
 type tree struct {
 	parents map[string]string
 	kinds   map[string]string
-	orphans map[string]string
+	orphans map[string]model.Orphan
 }
 
 func (x tree) site() *model.Site {
@@ -412,7 +412,7 @@ type agents struct {
 	hosts   map[string]*model.Host // of every child that was created, as its agent knows itself
 	reports map[string]model.ChildReport
 	vmid    int
-	orphans map[string]string
+	orphans map[string]model.Orphan
 }
 
 // pass is a pass of one agent with a commit.
@@ -473,7 +473,7 @@ func (w *agents) forget(name string) {
 // it, and in the end everything is as the last commit says.
 func TestTreesGoChildFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &agents{t: t, holds: map[string]model.State{"root": {}}, hosts: map[string]*model.Host{}, reports: map[string]model.ChildReport{}, vmid: 100, orphans: map[string]string{}}
+		w := &agents{t: t, holds: map[string]model.State{"root": {}}, hosts: map[string]*model.Host{}, reports: map[string]model.ChildReport{}, vmid: 100, orphans: map[string]model.Orphan{}}
 		x := tree{map[string]string{}, map[string]string{}, w.orphans}
 		for commit := range rapid.IntRange(1, 4).Draw(t, "commits") {
 			for range rapid.IntRange(1, 8).Draw(t, "edits") {
@@ -486,7 +486,7 @@ func TestTreesGoChildFirst(t *testing.T) {
 					above := slices.DeleteFunc(names, func(n string) bool { return x.kinds[n] != "pve" })
 					x.parents[name] = rapid.SampledFrom(append(above, "")).Draw(t, "parent")
 					x.kinds[name] = rapid.SampledFrom([]string{"vm", "pve"}).Draw(t, "kind")
-					w.orphans[name] = rapid.SampledFrom([]string{"refuse", "refuse", "destroy"}).Draw(t, "orphan")
+					w.orphans[name] = rapid.SampledFrom([]model.Orphan{"refuse", "refuse", "destroy"}).Draw(t, "orphan")
 					continue
 				}
 				x.remove(rapid.SampledFrom(names).Draw(t, "remove"))

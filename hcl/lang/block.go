@@ -48,7 +48,7 @@ func (d *Decoder) checkBlock(p Part, at hclv2.Range) {
 	}
 	c.At = DiagRange(at)
 	var set []string
-	ways := []string{model.WayHTTP, model.WayTCP, model.WaySSH, model.WayAgent, model.WayCommand}
+	ways := words(model.WayHTTP, model.WayTCP, model.WaySSH, model.WayAgent, model.WayCommand)
 	for _, way := range ways {
 		i := p.ByName[way]
 		_, declared := d.rangeOf(p.prefix + way)

@@ -121,7 +121,7 @@ var valueRules = map[string]valueRule{
 	"spec.config.pve.bridge":            {check: bridgeName},
 	"spec.config.pve.restart":           {check: window},
 	"spec.config.swap":                  {min: 16, max: 1 << 20},
-	"spec.access.via":                   {oneOf: []string{model.ViaSSH, model.ViaAgent, model.ViaExec}},
+	"spec.access.via":                   {oneOf: words(model.ViaSSH, model.ViaAgent, model.ViaExec)},
 	"spec.access.former_users":          {oneOf: []string{"lock", "remove"}},
 	"spec.run.trigger":                  {oneOf: []string{"manual", "schedule", "webhook", "git"}, def: "manual"},
 	"spec.run.interval":                 {least: time.Minute},
@@ -139,10 +139,10 @@ var valueRules = map[string]valueRule{
 	"job.on_failure":     {oneOf: []string{"continue", "stop"}, def: "continue"},
 	"job.concurrency":    {min: 1, max: 1000, def: 8},
 
-	"notify.type": {oneOf: []string{
+	"notify.type": {oneOf: words(
 		model.NotifyWebhook, model.NotifyNtfy, model.NotifySlack, model.NotifyMatrix, model.NotifySMTP, model.NotifyAlertmanager,
 		model.NotifyGitHub, model.NotifyGitLab, model.NotifyGitea, model.NotifyBitbucket,
-	}},
+	)},
 	"notify.on":     {oneOf: []string{"failed", "drift", "refused", "expiring", model.Recovered}},
 	"notify.after":  {min: 1, max: 1000, def: 1},
 	"notify.remind": {least: 5 * time.Minute},
@@ -181,7 +181,7 @@ var valueRules = map[string]valueRule{
 	"node.execution.run":       {oneOf: modes},
 	"node.decommission.policy": {oneOf: []string{"allow_immediate_destroy", "requires_final_backup", "requires_migration_first"}},
 	"node.decommission.verify": {oneOf: []string{"restore"}},
-	"node.orphan":              {oneOf: []string{"refuse", "destroy", "abandon"}, def: "refuse"},
+	"node.orphan":              {oneOf: words(model.OrphanRefuse, model.OrphanDestroy, model.OrphanAbandon), def: "refuse"},
 	"node.drift":               {oneOf: drifts, def: "revert"},
 	"pool.drift":               {oneOf: drifts},
 	"ipset.drift":              {oneOf: drifts},
@@ -216,6 +216,15 @@ var (
 	modes  = []string{"push", "pull"}
 	drifts = []string{"revert", "report"}
 )
+
+// words are the words of a set of values.
+func words[T ~string](set ...T) []string {
+	out := make([]string, len(set))
+	for i, s := range set {
+		out[i] = string(s)
+	}
+	return out
+}
 
 // CheckValue checks a field against the table.
 func (d *Decoder) CheckValue(field reflect.Value, rule, name string, at hclv2.Range) {
@@ -300,7 +309,7 @@ func (all Schemas) Fill(v reflect.Value, rule string) {
 			field.Set(reflect.New(field.Type().Elem()))
 			field = field.Elem()
 		}
-		field.Set(value)
+		field.Set(value.Convert(field.Type()))
 	}
 	for _, f := range s.Blocks {
 		field, path := v.Field(f.Index), rule+"."+f.Name

@@ -64,9 +64,9 @@ type Tag struct {
 
 // destroy says how to destroy a guest.
 type destroy struct {
-	Policy string `json:"policy,omitempty"`
-	Orphan string `json:"orphan,omitempty"`
-	Down   int    `json:"down,omitempty"` // seconds to shut down cleanly
+	Policy string       `json:"policy,omitempty"`
+	Orphan model.Orphan `json:"orphan,omitempty"`
+	Down   int          `json:"down,omitempty"` // seconds to shut down cleanly
 
 	Before []string `json:"before,omitempty"` // scripts to run in it before it is stopped
 	Verify string   `json:"verify,omitempty"` // restore: its final backup has to boot
@@ -141,7 +141,7 @@ func (t Tag) Terms() string {
 			parts = append(parts, "policy "+d.Policy)
 		}
 		if d.Orphan != "" {
-			parts = append(parts, "orphan "+d.Orphan)
+			parts = append(parts, "orphan "+string(d.Orphan))
 		}
 		if len(d.Services) > 0 {
 			parts = append(parts, "services "+strings.Join(d.Services, " "))
@@ -288,7 +288,7 @@ func (t Tag) RemovalPolicy() string {
 
 // OrphanPolicy says what happens to nodes of the site that live on the guest when it goes; "" for a guest that holds
 // none: one that is not of type pve, or that the command line left behind and no agent has entered.
-func (t Tag) OrphanPolicy() string {
+func (t Tag) OrphanPolicy() model.Orphan {
 	switch {
 	case t.Type != model.PVEType || strings.HasPrefix(t.Owner, "cli:"):
 		return ""
