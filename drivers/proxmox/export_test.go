@@ -9,7 +9,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/engine/guest"
-	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -50,13 +49,16 @@ func (d *Driver) Content(ctx context.Context, node, on, content string) ([]map[s
 	return api.ListVolumes(ctx, d.host.API, api.NodeStorage{Node: node, Storage: on}, content)
 }
 
-// CardOf is cardOf for a container.
-func CardOf(name, val string) health.NIC { return cardOf(name, val, "") }
+// DeclaredAddress is the address that a card of a container declares.
+func DeclaredAddress(name, val string) (guest.Address, bool) {
+	return declaredAddress([]nic{cardOf(name, val, "")})
+}
 
-// ContainerInterfaces asks a host for the interfaces of container 200.
-func ContainerInterfaces(ctx context.Context, host http.RoundTripper) ([]health.Interface, error) {
-	seen, _, err := container(host).interfaces(ctx)
-	return seen, err
+// ChooseAddress asks a host for the interfaces of container 200, and chooses the address for a card of it.
+func ChooseAddress(ctx context.Context, host http.RoundTripper, name, val string) (guest.Address, bool, error) {
+	seen, by, err := container(host).interfaces(ctx)
+	at, ok := chooseAddress([]nic{cardOf(name, val, "")}, seen, nil, by)
+	return at, ok, err
 }
 
 // Container is container 200 of a host.

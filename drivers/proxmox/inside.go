@@ -32,9 +32,9 @@ type machine struct {
 	at   api.GuestRef
 	near []netip.Addr
 
-	mu   sync.Mutex   // so that commands that run at once verify once
-	nics []health.NIC // nil until it was read
-	deaf bool         // its configuration has no agent that is switched on
+	mu   sync.Mutex // so that commands that run at once verify once
+	nics []nic      // nil until it was read
+	deaf bool       // its configuration has no agent that is switched on
 }
 
 // mostNICs is the maximum number of NICs of a guest (qemu-server $MAX_NETS).
@@ -55,7 +55,7 @@ func (g *machine) verify(ctx context.Context) error {
 		return &health.HopelessError{Text: fmt.Sprintf("%s can no longer be verified as %s (%s): nothing is asked of it", g.at, g.addr, is.Why())}
 	}
 	g.deaf = api.PropertyFirst(cfg.Now["agent"], "enabled") != "1"
-	g.nics = []health.NIC{}
+	g.nics = []nic{}
 	for i := range mostNICs {
 		if val := cfg.Now[fmt.Sprintf("net%d", i)]; val != "" {
 			g.nics = append(g.nics, cardOf(fmt.Sprintf("net%d", i), val, cfg.Now[fmt.Sprintf("ipconfig%d", i)]))
@@ -74,9 +74,9 @@ func (g *machine) reachable(ctx context.Context) error {
 
 // cardOf reads a card: addresses of a VM are in ipconfigN, those of a container in the
 // card itself.
-func cardOf(name, val, ipconfig string) health.NIC {
+func cardOf(name, val, ipconfig string) nic {
 	p := api.ParseProperty(val)
-	n := health.NIC{Name: name, MAC: api.MACOf(p)}
+	n := nic{Name: name, MAC: api.MACOf(p)}
 	for _, values := range []map[string]string{p.Values, api.ParseProperty(ipconfig).Values} {
 		for _, key := range []string{"ip", "ip6"} {
 			if ip, err := netip.ParsePrefix(values[key]); err == nil {
@@ -98,14 +98,14 @@ func (g *machine) Address(ctx context.Context) (guest.Address, error) {
 	if err := g.verify(ctx); err != nil {
 		return guest.Address{}, err
 	}
-	if at, ok := health.Declared(g.nics); ok {
+	if at, ok := declaredAddress(g.nics); ok {
 		return at, nil
 	}
 	seen, by, err := g.interfaces(ctx)
 	if err != nil {
 		return guest.Address{}, err
 	}
-	at, ok := health.Choose(g.nics, seen, g.near, by)
+	at, ok := chooseAddress(g.nics, seen, g.near, by)
 	if !ok {
 		return at, fmt.Errorf("%s reports no address yet on any network card of %s (%s declared)", by, g.at, cards(len(g.nics)))
 	}
@@ -113,7 +113,7 @@ func (g *machine) Address(ctx context.Context) (guest.Address, error) {
 }
 
 // interfaces asks for what the guest sees of itself.
-func (g *machine) interfaces(ctx context.Context) (seen []health.Interface, by string, err error) {
+func (g *machine) interfaces(ctx context.Context) (seen []seenInterface, by string, err error) {
 	type address struct {
 		IP     string          `json:"ip-address"`
 		Prefix json.RawMessage `json:"prefix"`
@@ -139,7 +139,7 @@ func (g *machine) interfaces(ctx context.Context) (seen []health.Interface, by s
 		return nil, by, g.explain(err)
 	}
 	for _, e := range list {
-		s := health.Interface{MAC: cmp.Or(e.MAC, e.HWAddr)}
+		s := seenInterface{MAC: cmp.Or(e.MAC, e.HWAddr)}
 		for _, a := range e.Addresses {
 			ip, err := netip.ParseAddr(a.IP)
 			if err != nil {

@@ -8,7 +8,6 @@
 //	try.go      one try, by the type of the check
 //	conn.go     a connection with three deadlines that records its progress
 //	http.go, ssh.go  the protocols
-//	address.go  the address of a guest
 //	text.go     what may be shown of a response
 //
 // It knows nothing about hosts. The caller provides a guest.Machine for access to a guest; connections start from

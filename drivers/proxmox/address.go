@@ -1,4 +1,4 @@
-package health
+package proxmox
 
 import (
 	"cmp"
@@ -10,22 +10,22 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest"
 )
 
-// NIC is a network card of a guest, as configured on its host.
-type NIC struct {
+// nic is a network card of a guest, as configured on its host.
+type nic struct {
 	Name     string         // net0
 	MAC      string         // in any case
 	Static   []netip.Prefix // configured addresses of the guest
 	Gateways []netip.Addr
 }
 
-// Interface is a network interface, as the guest reports it.
-type Interface struct {
+// seenInterface is a network interface, as the guest reports it.
+type seenInterface struct {
 	MAC string
 	IPs []netip.Prefix
 }
 
-// Declared returns the static address of the first card, IPv4 before IPv6; false if it has none.
-func Declared(nics []NIC) (guest.Address, bool) {
+// declaredAddress returns the static address of the first card, IPv4 before IPv6; false if it has none.
+func declaredAddress(nics []nic) (guest.Address, bool) {
 	if len(nics) == 0 || len(nics[0].Static) == 0 {
 		return guest.Address{}, false
 	}
@@ -34,11 +34,11 @@ func Declared(nics []NIC) (guest.Address, bool) {
 	return guest.Address{IP: ip, Why: fmt.Sprintf("%s on %s, as declared", ip, n.Name), Declared: true}, true
 }
 
-// Choose selects one of the addresses that a guest reports. Only interfaces with the MAC of one of
+// chooseAddress selects one of the addresses that a guest reports. Only interfaces with the MAC of one of
 // its cards count, so a docker bridge does not. An address in a subnet that is declared, by a
 // static address or around a gateway (those of the cards and near), comes before others, then the
 // first card, then IPv4. False if there is none to be reached at, as early in boot.
-func Choose(nics []NIC, seen []Interface, near []netip.Addr, by string) (guest.Address, bool) {
+func chooseAddress(nics []nic, seen []seenInterface, near []netip.Addr, by string) (guest.Address, bool) {
 	type candidate struct {
 		at          netip.Prefix
 		nic         int
@@ -78,7 +78,7 @@ func usable(ip netip.Addr) bool {
 }
 
 // inside reports whether an address is in a subnet that the files name.
-func inside(ip netip.Prefix, n NIC, near []netip.Addr) bool {
+func inside(ip netip.Prefix, n nic, near []netip.Addr) bool {
 	for _, s := range n.Static {
 		if s.Masked().Contains(ip.Addr()) {
 			return true
