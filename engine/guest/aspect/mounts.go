@@ -169,7 +169,7 @@ func (f mountsFound) mount(path string, want *spec.Mount) (spec.Mount, bool) {
 			options = append(options, "otherwise in /etc/fstab")
 		}
 	}
-	if want != nil && want.Credentials != "" && f.logins[path] != spec.LoginSum(want.LoginText()) {
+	if want != nil && want.Credentials != "" && f.logins[path] != guest.ContentSum(want.LoginText()) {
 		options = append(options, "other credentials")
 	}
 	m.Options = sorted(options)

@@ -1,8 +1,6 @@
 package spec
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"maps"
 	"slices"
 	"strings"
@@ -33,15 +31,6 @@ func (m *Mount) LoginText() string {
 		return ""
 	}
 	return strings.TrimRight(m.Credentials, "\n") + "\n"
-}
-
-// LoginSum names a content of that file, for comparison on the machine; "" for none.
-func LoginSum(text string) string {
-	if text == "" {
-		return ""
-	}
-	sum := sha256.Sum256([]byte(text))
-	return hex.EncodeToString(sum[:])
 }
 
 // WholeDisk is the size of a file system that fills its disk.
