@@ -156,8 +156,8 @@ func (c *Client) History(ctx context.Context, n int, address string) (History, e
 }
 
 // Verify verifies the chain of receipts.
-func (c *Client) Verify(ctx context.Context) (Chain, error) {
-	var chain Chain
+func (c *Client) Verify(ctx context.Context) (ledger.Proof, error) {
+	var chain ledger.Proof
 	err := c.get(ctx, "/history/verify", &chain)
 	return chain, err
 }

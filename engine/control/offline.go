@@ -39,7 +39,7 @@ func (o *Offline) History(_ context.Context, n int, address string) (History, er
 }
 
 // Verify checks the chain of receipts.
-func (o *Offline) Verify(context.Context) (Chain, error) {
+func (o *Offline) Verify(context.Context) (ledger.Proof, error) {
 	return o.receipts.Verify(ledger.Expect{})
 }
 

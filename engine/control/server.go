@@ -96,9 +96,6 @@ type History struct {
 	Problem  string           `json:"problem"` // receipts that cannot be read, "" for none
 }
 
-// Chain is the answer of /history/verify.
-type Chain = ledger.Proof
-
 // Limits for requests and connections.
 const (
 	controlBody  = 64 << 10         // bytes of a request
@@ -169,7 +166,7 @@ func (c *Server) routes(ending <-chan struct{}) http.Handler {
 	document("GET /status", func() any { return c.Agent.Status() })
 	document("GET /tree", func() any { return c.Tree() }) // the nodes, and what those reported of their own: wire.Report
 	handle("GET /history", c.history)                     // receipts, newest first; n= of them (20; 0: all), address=
-	handle("GET /history/verify", c.verify)               // whether the chain of receipts holds: Chain
+	handle("GET /history/verify", c.verify)               // whether the chain of receipts holds: ledger.Proof
 	mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) { c.Events.Serve(w, r, ending) })
 	handle("GET /why/{address}", c.why)               // where an object comes from and what was done to it: Reasons
 	handle("POST /reconcile", c.reconcile)            // check now; with ?wait the answer is the agent.PassStatus of that pass

@@ -45,16 +45,16 @@ func (c *commits) commit(id plumbing.Hash) (model.Commit, error) {
 }
 
 // Since lists the commits that to has and from does not have, newest first, including those that
-// merges brought in. It is ErrUnrelated if from is not known to be an
+// merges brought in. It is model.ErrUnrelated if from is not known to be an
 // ancestor of to.
 func (c *commits) Since(_ context.Context, from, to string) ([]model.Commit, error) {
 	a, err := objects.ParseID(from)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", objects.ErrUnrelated, err)
+		return nil, fmt.Errorf("%w: %w", model.ErrUnrelated, err)
 	}
 	b, err := objects.ParseID(to)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", objects.ErrUnrelated, err)
+		return nil, fmt.Errorf("%w: %w", model.ErrUnrelated, err)
 	}
 	nodes, err := c.graph.Between(a, b)
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source/objects"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
@@ -109,7 +110,7 @@ func TestAPackThatIsTooLarge(t *testing.T) {
 		last := r.Commit(map[string]string{"b": sourcetest.Gone}, "less")
 		require.Equal(t, last, head(t, repo).ID, "it begins anew with the head alone")
 		_, err := repo.Since(t.Context(), id, last)
-		require.ErrorIs(t, err, objects.ErrUnrelated)
+		require.ErrorIs(t, err, model.ErrUnrelated)
 		require.Equal(t, "1", readFile(t, repo, id, "a"))
 		fsck(t, o.Dir)
 	})
@@ -309,7 +310,7 @@ func TestAConnectionThatIsCutInAPack(t *testing.T) {
 		id := r.Commit(map[string]string{"a": "1"}, "first")
 		head(t, repo)
 		next := r.Commit(map[string]string{"a": noise(t, 20_000)}, "second")
-		s.SetFault(sourcetest.Cut(after))
+		s.SetFault(cut(after))
 		_, err := repo.Head(t.Context())
 		require.True(t, errors.Is(err, errCut) || errors.Is(err, errUnreachable), "%v", err)
 		require.Equal(t, "1", readFile(t, repo, id, "a"))
@@ -586,4 +587,31 @@ func TestAnSSHServerThatIsSilent(t *testing.T) {
 		Auth: Auth{KeyFile: s.KeyFile, KnownHostsFile: s.KnownHostsFile}, Timeout: 100 * time.Millisecond,
 	})
 	fault(t, repo, errTimeout, true)
+}
+
+// cut is a fault that ends the connection after so many bytes of the pack.
+func cut(after int) sourcetest.Fault {
+	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if r.Method != http.MethodPost {
+			next.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(&cutter{w, after}, r)
+	}
+}
+
+type cutter struct {
+	http.ResponseWriter
+	left int
+}
+
+func (c *cutter) Write(b []byte) (int, error) {
+	n := min(len(b), c.left)
+	c.left -= n
+	_, _ = c.ResponseWriter.Write(b[:n])
+	if c.left == 0 {
+		_ = http.NewResponseController(c.ResponseWriter).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	return n, nil
 }

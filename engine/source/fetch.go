@@ -13,6 +13,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source/objects"
 )
 
@@ -166,7 +167,7 @@ func (r *Repository) deepen(ctx context.Context, tip plumbing.Hash) error {
 		return nil
 	}
 	_, err := r.graph.Between(r.state.head, tip)
-	if !errors.Is(err, objects.ErrUnrelated) {
+	if !errors.Is(err, model.ErrUnrelated) {
 		return err
 	}
 	now, err := r.graph.Past(tip)

@@ -154,11 +154,11 @@ func TestSinceListsWhatCameNewestFirst(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, got)
 		_, err = repo.Since(t.Context(), last, first)
-		require.ErrorIs(t, err, objects.ErrUnrelated)
+		require.ErrorIs(t, err, model.ErrUnrelated)
 		_, err = repo.Since(t.Context(), strings.Repeat("1", 40), last)
-		require.ErrorIs(t, err, objects.ErrUnrelated)
+		require.ErrorIs(t, err, model.ErrUnrelated)
 		_, err = repo.Since(t.Context(), "main", last)
-		require.ErrorIs(t, err, objects.ErrUnrelated)
+		require.ErrorIs(t, err, model.ErrUnrelated)
 		fsck(t, o.Dir)
 	})
 }
@@ -195,14 +195,14 @@ func TestForcePush(t *testing.T) {
 		other := r.ForcePush(map[string]string{"c": "other"}, "other")
 		require.Equal(t, other, head(t, repo).ID)
 		_, err := repo.Since(t.Context(), first, other)
-		require.ErrorIs(t, err, objects.ErrUnrelated)
+		require.ErrorIs(t, err, model.ErrUnrelated)
 		require.Equal(t, "1", readFile(t, repo, first, "a"), "what is kept stays readable")
 		require.Equal(t, "other", readFile(t, repo, other, "c"))
 
 		r.Reset(older)
 		require.Equal(t, older, head(t, repo).ID)
 		_, err = repo.Since(t.Context(), first, older)
-		require.ErrorIs(t, err, objects.ErrUnrelated)
+		require.ErrorIs(t, err, model.ErrUnrelated)
 		r.Reset(first)
 		require.Equal(t, first, head(t, repo).ID, "and back again")
 		fsck(t, o.Dir)
@@ -441,11 +441,11 @@ func compare(t *testing.T, r *sourcetest.Repo, repo *Repository, from, to string
 	got, err := repo.Since(t.Context(), from, to)
 	related := strings.Contains(runGit(t, r.Dir, "", "rev-list", to), from)
 	if !related {
-		require.ErrorIs(t, err, objects.ErrUnrelated)
+		require.ErrorIs(t, err, model.ErrUnrelated)
 		return
 	}
 	if err != nil && rewritten {
-		require.ErrorIs(t, err, objects.ErrUnrelated) // it may not be able to tell, but it never guesses
+		require.ErrorIs(t, err, model.ErrUnrelated) // it may not be able to tell, but it never guesses
 		return
 	}
 	require.NoError(t, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
@@ -112,7 +113,7 @@ func (f *AgentFlags) Name(c *control.Client) string {
 type Record interface {
 	Status(ctx context.Context) (agent.Status, error)
 	History(ctx context.Context, n int, address string) (control.History, error)
-	Verify(ctx context.Context) (control.Chain, error)
+	Verify(ctx context.Context) (ledger.Proof, error)
 	Why(ctx context.Context, address string) (control.Reasons, error)
 }
 

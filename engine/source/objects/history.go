@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
+
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // Graph has the parents of local commits. It reads them from a store on demand and caches them,
@@ -110,7 +112,7 @@ func (p Past) Sorted() []*Commit {
 }
 
 // Between lists the commits that to has and from does not have, newest first. It is
-// ErrUnrelated unless from is an ancestor of to, and also where that is not certain for
+// model.ErrUnrelated unless from is an ancestor of to, and also where that is not certain for
 // each commit: a branch may have begun below the place where history ends here.
 func (g *Graph) Between(from, to plumbing.Hash) ([]*Commit, error) {
 	old, err := g.Past(from)
@@ -122,7 +124,7 @@ func (g *Graph) Between(from, to plumbing.Hash) ([]*Commit, error) {
 		return nil, err
 	}
 	if fresh[from] == nil || old[from] == nil {
-		return nil, fmt.Errorf("%w: commit %.8s, of %.8s: it was never seen here, or the branch was rewritten", ErrUnrelated, from, to)
+		return nil, fmt.Errorf("%w: commit %.8s, of %.8s: it was never seen here, or the branch was rewritten", model.ErrUnrelated, from, to)
 	}
 	for id := range old {
 		delete(fresh, id)
@@ -132,7 +134,7 @@ func (g *Graph) Between(from, to plumbing.Hash) ([]*Commit, error) {
 		return nil, err
 	}
 	if unsure {
-		return nil, fmt.Errorf("%w: commit %.8s, of %.8s: the history here is incomplete", ErrUnrelated, from, to)
+		return nil, fmt.Errorf("%w: commit %.8s, of %.8s: the history here is incomplete", model.ErrUnrelated, from, to)
 	}
 	return fresh.Sorted(), nil
 }

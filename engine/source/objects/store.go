@@ -21,9 +21,6 @@ const maxPlain = 32 << 20
 
 // Errors about commits and their storage.
 var (
-	// ErrUnrelated: Since cannot list the commits between two others, because the older one is
-	// unknown, or the branch was rewritten.
-	ErrUnrelated = model.ErrUnrelated
 	// ErrUnknown: the commit is not local. It was never fetched, or was removed.
 	ErrUnknown = errors.New("no such commit here")
 	// ErrDamaged: a checksum or the format of a file of the local copy is wrong, or a file is missing. The next Head replaces the

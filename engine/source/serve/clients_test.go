@@ -19,8 +19,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source"
-	"github.com/homestak/homestak-gitops/engine/source/objects"
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
@@ -297,7 +297,7 @@ func TestWithheld(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, w.head, got.ID)
 	_, err = child.Since(t.Context(), first, w.head)
-	require.ErrorIs(t, err, objects.ErrUnrelated, "what lies between is not known, so its trailers grant nothing")
+	require.ErrorIs(t, err, model.ErrUnrelated, "what lies between is not known, so its trailers grant nothing")
 }
 
 // A commit comes while a client is between its requests: it gets the one that it was

@@ -134,30 +134,3 @@ func (s *HTTPServer) CountConnections(f func()) {
 
 // CloseConnections cuts all connections, those in use included.
 func (s *HTTPServer) CloseConnections() { s.server.CloseClientConnections() }
-
-// Cut is a Fault that ends the connection after so many bytes of the pack.
-func Cut(after int) Fault {
-	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
-		if r.Method != http.MethodPost {
-			next.ServeHTTP(w, r)
-			return
-		}
-		next.ServeHTTP(&cutter{w, after}, r)
-	}
-}
-
-type cutter struct {
-	http.ResponseWriter
-	left int
-}
-
-func (c *cutter) Write(b []byte) (int, error) {
-	n := min(len(b), c.left)
-	c.left -= n
-	_, _ = c.ResponseWriter.Write(b[:n])
-	if c.left == 0 {
-		_ = http.NewResponseController(c.ResponseWriter).Flush()
-		panic(http.ErrAbortHandler)
-	}
-	return n, nil
-}
