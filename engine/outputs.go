@@ -22,15 +22,6 @@ func (d *Desired) Outputs(ctx context.Context, seen map[string]model.NodeFacts) 
 	return d.Render(ctx, model.OutputFacts(s, seen, func(r *model.Resource) string { return plan.StaticAddress(s.Kinds, r) }))
 }
 
-// Seen returns what is known of the nodes of a status, by their names.
-func Seen(nodes []NodeStatus) map[string]model.NodeFacts {
-	out := make(map[string]model.NodeFacts, len(nodes))
-	for _, n := range nodes {
-		out[n.Node] = model.NodeFacts{VMID: n.VMID, Address: n.IP, PVENode: n.PVENode, Phase: string(n.Life)}
-	}
-	return out
-}
-
 // outputs compares the outputs of the site as they are now with those after the plan. What is there now is what
 // Pass.Written has; what it lacks is rendered from the nodes that exist.
 func (p *Pass) outputs(ctx context.Context, c *progress) {

@@ -245,7 +245,9 @@ func (w *outputs) write(ctx context.Context, d engine.Desired, nodes []engine.No
 	for _, n := range w.tree().Nodes {
 		seen[n.Name] = model.NodeFacts{VMID: n.VMID, Address: n.IP, Phase: n.Life}
 	}
-	maps.Copy(seen, engine.Seen(nodes))
+	for _, n := range nodes {
+		seen[n.Node] = model.NodeFacts{VMID: n.VMID, Address: n.IP, PVENode: n.PVENode, Phase: string(n.Life)}
+	}
 	return w.writeAll(ctx, w.identity, d, seen, before)
 }
 
