@@ -109,7 +109,7 @@ func (s *notifierState) follow(t *group, all map[string]incident, known map[stri
 		t.ended = time.Time{}
 		if r := e.rule.Remind; r > 0 && past(at, t.Last, r) {
 			t.Last = at
-			s.queue(message(kindReminder, *t, at, present))
+			s.queue(newMessage(kindReminder, *t, at, present))
 		}
 	case t.ended.IsZero():
 		t.ended = at
@@ -122,7 +122,7 @@ func (s *notifierState) resolve(t group, e edge, at time.Time) {
 		s.Ended[i.key()] = at
 	}
 	if e.rule.Reports(model.Recovered) {
-		s.queue(message(kindResolved, t, at, t.Members))
+		s.queue(newMessage(kindResolved, t, at, t.Members))
 	}
 }
 
@@ -155,13 +155,13 @@ func (e edge) count(key string, i incident, at time.Time) {
 
 // fire opens groups of pending incidents, one for each condition, once the first of them has waited for others.
 func (s *notifierState) fire(there map[string]incident, e edge, at time.Time) {
-	ready := map[Condition]bool{}
+	ready := map[condition]bool{}
 	for key, p := range e.pending {
 		if !p.due.IsZero() && past(at, p.due, e.fold) {
 			ready[there[key].Condition] = true
 		}
 	}
-	for _, c := range []Condition{refused, failed, drifted, expiring} {
+	for _, c := range []condition{refused, failed, drifted, expiring} {
 		if !ready[c] {
 			continue
 		}
@@ -179,13 +179,13 @@ func (s *notifierState) fire(there map[string]incident, e edge, at time.Time) {
 		}
 		sort.Slice(t.Members, func(i, j int) bool { return t.Members[i].key() < t.Members[j].key() })
 		s.Open = append(s.Open, t)
-		s.queue(message(kindFiring, t, at, t.Members))
+		s.queue(newMessage(kindFiring, t, at, t.Members))
 	}
 }
 
 // lasting announces all members that last; it is not stored.
-func (s *notifierState) lasting(at time.Time) Message {
-	m := Message{Kind: kindFiring, At: at.UTC()}
+func (s *notifierState) lasting(at time.Time) message {
+	m := message{Kind: kindFiring, At: at.UTC()}
 	for _, t := range s.Open {
 		for _, i := range t.present {
 			i.since = t.Since
@@ -195,9 +195,9 @@ func (s *notifierState) lasting(at time.Time) Message {
 	return m
 }
 
-// message is a message about members of a group.
-func message(k kind, t group, at time.Time, members []incident) Message {
-	m := Message{ID: newID(), Kind: k, At: at.UTC(), Incident: t.ID, Since: t.Since.UTC(), Flaps: t.Flaps, Members: slices.Clone(members)}
+// newMessage is a message about members of a group.
+func newMessage(k kind, t group, at time.Time, members []incident) message {
+	m := message{ID: newID(), Kind: k, At: at.UTC(), Incident: t.ID, Since: t.Since.UTC(), Flaps: t.Flaps, Members: slices.Clone(members)}
 	if more := len(m.Members) - mostMembers; more > 0 {
 		m.Members, m.More = m.Members[:mostMembers], more
 	}

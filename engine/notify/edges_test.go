@@ -54,7 +54,7 @@ func newWorld(t *testing.T, rule model.Notify) *world {
 func (w *world) on(all ...string) {
 	for _, text := range all {
 		f := append(strings.Fields(text), "")
-		w.wrong = append(w.wrong, incident{Condition: Condition(f[0]), Host: f[1], Address: f[2], Cause: f[3], Text: "broken"})
+		w.wrong = append(w.wrong, incident{Condition: condition(f[0]), Host: f[1], Address: f[2], Cause: f[3], Text: "broken"})
 	}
 }
 
@@ -384,7 +384,7 @@ func TestBoundedQueue(t *testing.T) {
 	rules := map[string]*model.Notify{"ops": {Name: "ops", Type: model.NotifyWebhook, After: 1, Flap: time.Second}}
 	of := n.state.of("ops")
 	for i := range mostQueued {
-		of.queue(Message{ID: strconv.Itoa(i), Kind: kindFiring, At: noon})
+		of.queue(message{ID: strconv.Itoa(i), Kind: kindFiring, At: noon})
 	}
 	now := noon
 	for i, failing := range []map[string]bool{{"a": true}, {"a": true}, nil, nil} {

@@ -15,7 +15,7 @@ import (
 const mostDescription = 140
 
 // statusCall is the request that sets the status of a commit. The repository is named by its URL for browsers.
-func statusCall(n *model.Notify, m Message) (call, error) {
+func statusCall(n *model.Notify, m message) (call, error) {
 	if m.Kind != kindStatus {
 		return call{}, &failure{err: errors.New("a forge takes statuses of commits only"), final: true}
 	}

@@ -43,7 +43,7 @@ type call struct {
 }
 
 // send sends a message, by a transport in place of the network if it is not nil. The error is a *failure if the receiver answered.
-func send(ctx context.Context, web http.RoundTripper, n *model.Notify, m Message) error {
+func send(ctx context.Context, web http.RoundTripper, n *model.Notify, m message) error {
 	if len(n.Missing) > 0 {
 		return errors.New("the value of " + strings.Join(n.Missing, ", ") + " is not known here")
 	}
@@ -175,7 +175,7 @@ func sign(h http.Header, secret string, body []byte, now time.Time) {
 }
 
 // callOf is the request that sends a message.
-func callOf(n *model.Notify, m Message) (call, error) {
+func callOf(n *model.Notify, m message) (call, error) {
 	if n.OfCommits() {
 		return statusCall(n, m)
 	}
@@ -209,7 +209,7 @@ func callOf(n *model.Notify, m Message) (call, error) {
 }
 
 // documentOf is the body of a webhook.
-func documentOf(n *model.Notify, m Message, title, text string) document {
+func documentOf(n *model.Notify, m message, title, text string) document {
 	d := document{Version: 1, ID: m.ID, Notify: n.Name, State: m.Kind, Incident: m.Incident, At: m.At, Since: m.Since, Flaps: m.Flaps, Incidents: []documented{}, More: m.More, Title: title, Body: text, Type: severity(m)}
 	for _, i := range m.Members {
 		sum := sha256.Sum256([]byte(i.key()))
@@ -239,7 +239,7 @@ type alert struct {
 }
 
 // alerts are the alerts of a message that is sent now.
-func alerts(m Message, now time.Time) []alert {
+func alerts(m message, now time.Time) []alert {
 	ends := now.Add(lastsFor)
 	if m.Kind == kindResolved {
 		ends = m.At

@@ -15,21 +15,21 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Condition is what is wrong.
-type Condition string
+// condition is what is wrong.
+type condition string
 
 // The conditions.
 const (
-	failed   Condition = "failed"   // a pass, a node, a check, a host that does not report
-	drifted  Condition = "drift"    // what was changed on a host, reverted or not
-	refused  Condition = "refused"  // a commit
-	expiring Condition = "expiring" // a suspension, the certificate of the page
+	failed   condition = "failed"   // a pass, a node, a check, a host that does not report
+	drifted  condition = "drift"    // what was changed on a host, reverted or not
+	refused  condition = "refused"  // a commit
+	expiring condition = "expiring" // a suspension, the certificate of the page
 )
 
 // incident is a condition that exists now. Condition, host and address alone identify it: its text may have times and counts,
 // and changes.
 type incident struct {
-	Condition Condition `json:"condition"`
+	Condition condition `json:"condition"`
 	Host      string    `json:"host"`
 	Address   string    `json:"address"`
 	Text      string    `json:"text"`
@@ -79,7 +79,7 @@ type finder struct {
 	explained map[string]bool // hosts with an incident of one of their nodes
 }
 
-func (f *finder) add(c Condition, host, address, cause, round, text string, args ...any) {
+func (f *finder) add(c condition, host, address, cause, round, text string, args ...any) {
 	f.out.list = append(f.out.list, incident{Condition: c, Host: host, Address: address, Text: diag.ShortLine(f.Mask(fmt.Sprintf(text, args...)), mostIncidentText), Cause: cause, round: round})
 }
 

@@ -72,7 +72,7 @@ const (
 // Notifiers are all notifiers of a site. Run owns its state; the other methods may be called from any goroutine.
 type Notifiers struct {
 	o       Options
-	send    func(ctx context.Context, n *model.Notify, m Message) error
+	send    func(ctx context.Context, n *model.Notify, m message) error
 	wake    chan struct{}
 	checked time.Time
 	state   state
@@ -108,7 +108,7 @@ func Open(o Options) (*Notifiers, error) {
 		o.Replace = durable.Replace
 	}
 	n := &Notifiers{o: o, wake: make(chan struct{}, 1), acked: map[string]bool{}, round: map[string]map[string]*pending{}, lines: map[string]*line{}, done: make(chan sent)}
-	n.send = func(ctx context.Context, to *model.Notify, m Message) error { return send(ctx, o.Web, to, m) }
+	n.send = func(ctx context.Context, to *model.Notify, m message) error { return send(ctx, o.Web, to, m) }
 	n.published.Store(&[]agent.NotifyStatus{})
 	var err error
 	n.state, err = readState(o.File)
@@ -274,8 +274,8 @@ func (n *Notifiers) store(next state) {
 }
 
 // due returns the message that each notifier sends next: the first of its queue, or the announcement of its open incidents.
-func (n *Notifiers) due(rules map[string]*model.Notify, now time.Time) map[string]Message {
-	out := map[string]Message{}
+func (n *Notifiers) due(rules map[string]*model.Notify, now time.Time) map[string]message {
+	out := map[string]message{}
 	for name, rule := range rules {
 		l, of := n.lines[name], n.state.Notifiers[name]
 		switch {
@@ -374,7 +374,7 @@ func (n *Notifiers) Test(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, sendTime)
 	defer cancel()
 	now := time.Now().UTC()
-	m := Message{ID: newID(), Kind: kindTest, At: now, Since: now, Agent: seen.Status.Identity, Text: "This is a test of notify " + name + "."}
+	m := message{ID: newID(), Kind: kindTest, At: now, Since: now, Agent: seen.Status.Identity, Text: "This is a test of notify " + name + "."}
 	if rule.OfCommits() {
 		if seen.Status.InForce == nil {
 			return errors.New("no commit is in force, so there is no status to set")

@@ -125,7 +125,7 @@ func withAlertmanager(t *testing.T) {
 	}
 	require.NoError(t, post(t.Context(), n, one(kindResolved)))
 	require.Empty(t, shown())
-	require.NoError(t, post(t.Context(), n, Message{Kind: kindTest, Agent: "father", At: time.Now(), Since: time.Now(), Text: "a test"}))
+	require.NoError(t, post(t.Context(), n, message{Kind: kindTest, Agent: "father", At: time.Now(), Since: time.Now(), Text: "a test"}))
 	require.Len(t, shown(), 1)
 }
 
@@ -189,7 +189,7 @@ SECRET_KEY = secret
 
 	// The token may do no more than the page on notifications says.
 	n := &model.Notify{Type: model.NotifyGitea, To: "http://" + s.at + "/ann/site", Secret: lines[len(lines)-1]}
-	status := Message{Kind: kindStatus, Commit: commits[0].SHA}
+	status := message{Kind: kindStatus, Commit: commits[0].SHA}
 	for _, step := range []struct{ context, state, combined string }{
 		{"homestak/father", statePending, "pending"}, {"homestak", statePending, "pending"}, {"homestak/father", stateSuccess, "pending"}, {"homestak", stateSuccess, "success"}, {"homestak/father", stateFailure, "failure"},
 	} {

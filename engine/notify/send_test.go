@@ -40,18 +40,18 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden file")
 
 // post sends a message over the network.
-func post(ctx context.Context, n *model.Notify, m Message) error { return send(ctx, nil, n, m) }
+func post(ctx context.Context, n *model.Notify, m message) error { return send(ctx, nil, n, m) }
 
 // one is a message about one incident.
-func one(k kind) Message {
-	return Message{ID: "ID7", Kind: k, At: noon.Add(90 * time.Minute), Incident: "INC", Since: noon, Agent: "father", Members: []incident{
+func one(k kind) message {
+	return message{ID: "ID7", Kind: k, At: noon.Add(90 * time.Minute), Incident: "INC", Since: noon, Agent: "father", Members: []incident{
 		{Condition: failed, Host: "father", Address: "vm.web", Text: "<!channel> `x` & more"},
 	}}
 }
 
 // Messages in words, of all kinds and sizes.
 func TestWords(t *testing.T) {
-	many := func(c Condition, hosts, each int) (out []incident) {
+	many := func(c condition, hosts, each int) (out []incident) {
 		for h := range hosts {
 			for n := range each {
 				i := incident{Condition: c, Host: fmt.Sprintf("host-%02d", h), Text: "it broke"}
@@ -64,7 +64,7 @@ func TestWords(t *testing.T) {
 		return out
 	}
 	var text strings.Builder
-	for _, m := range []Message{
+	for _, m := range []message{
 		one(kindFiring), one(kindReminder), one(kindResolved),
 		{Kind: kindTest, Text: "This is a test of notify ops."},
 		{Kind: kindFiring, Members: many(refused, 12, 1)},
@@ -90,7 +90,7 @@ func TestWords(t *testing.T) {
 
 // Each receiver takes a message about many incidents with long texts: ntfy takes 4,096 bytes, Discord 2,000 characters.
 func TestLengthOfATextIsBounded(t *testing.T) {
-	m := Message{Kind: kindReminder, Flaps: true, Since: noon, More: 900}
+	m := message{Kind: kindReminder, Flaps: true, Since: noon, More: 900}
 	for n := range 100 {
 		host := fmt.Sprintf("host-%02d-%s", n, strings.Repeat("x", 50))
 		m.Members = append(m.Members, incident{Condition: failed, Host: host, Address: "vm." + strings.Repeat("y", 60), Text: strings.Repeat("z", mostIncidentText)})
@@ -210,13 +210,13 @@ func TestAlertmanager(t *testing.T) {
 		require.JSONEq(t, `[{"labels":{"alertname":"HomestakFailed","condition":"failed","host":"father","address":"vm.web"},
 			"annotations":{"summary":"vm.web on father","description":"<!channel> `+"`x`"+` & more"},"startsAt":"2026-01-02T12:00:00Z","endsAt":"`+ends+`"}]`, string(r.body))
 	}
-	require.NoError(t, post(t.Context(), n, Message{Kind: kindTest, Agent: "father", At: noon, Text: "a test"}))
+	require.NoError(t, post(t.Context(), n, message{Kind: kindTest, Agent: "father", At: noon, Text: "a test"}))
 	require.Contains(t, string((<-got).body), "HomestakTest")
 }
 
 // The statuses of a commit, as each forge documents them.
 func TestForges(t *testing.T) {
-	m := Message{Kind: kindStatus, Commit: head, Context: "homestak/" + strings.Repeat("x", 40), State: stateFailure, Text: strings.Repeat("é", 100)}
+	m := message{Kind: kindStatus, Commit: head, Context: "homestak/" + strings.Repeat("x", 40), State: stateFailure, Text: strings.Repeat("é", 100)}
 	short := strings.Repeat("é", 68) + "…"
 	key := m.Context[:31] + "-"
 	for _, c := range []struct {
@@ -249,7 +249,7 @@ func TestForges(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, c.url)
 	}
-	c, err := statusCall(&model.Notify{Type: model.NotifyBitbucket, To: "https://bitbucket.org/o/r"}, Message{Kind: kindStatus, Commit: head, Context: "homestak"})
+	c, err := statusCall(&model.Notify{Type: model.NotifyBitbucket, To: "https://bitbucket.org/o/r"}, message{Kind: kindStatus, Commit: head, Context: "homestak"})
 	require.NoError(t, err)
 	require.Equal(t, "https://api.bitbucket.org/2.0/repositories/o/r/commit/"+head+"/statuses/build", c.url)
 	url, _ := receiver(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -503,7 +503,7 @@ func TestFaultsOfMailServers(t *testing.T) {
 }
 
 // running runs notifiers in simulated time, against a receiver.
-func running(t *testing.T, rule model.Notify, receive func(ctx context.Context, m Message) error, during func(t *testing.T, n *Notifiers, set func(func(*Snapshot)))) {
+func running(t *testing.T, rule model.Notify, receive func(ctx context.Context, m message) error, during func(t *testing.T, n *Notifiers, set func(func(*Snapshot)))) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var mutex sync.Mutex
@@ -516,7 +516,7 @@ func running(t *testing.T, rule model.Notify, receive func(ctx context.Context, 
 		}
 		n, err := Open(Options{File: filepath.Join(t.TempDir(), "notify.json"), Log: slog.New(slog.DiscardHandler), Observe: observe})
 		require.NoError(t, err)
-		n.send = func(ctx context.Context, _ *model.Notify, m Message) error {
+		n.send = func(ctx context.Context, _ *model.Notify, m message) error {
 			observe() // after what the test changed
 			return receive(ctx, m)
 		}
@@ -550,7 +550,7 @@ func breaks(names ...string) func(*Snapshot) {
 func TestAReceiverThatIsDown(t *testing.T) {
 	var tries []string
 	down := true
-	running(t, model.Notify{Type: model.NotifyWebhook}, func(_ context.Context, m Message) error {
+	running(t, model.Notify{Type: model.NotifyWebhook}, func(_ context.Context, m message) error {
 		tries = append(tries, string(m.Kind))
 		if down {
 			return &failure{err: errors.New("it answered 503"), after: time.Minute}
@@ -581,7 +581,7 @@ func TestAReceiverThatIsDown(t *testing.T) {
 // A message with a final error is dropped, and counted.
 func TestAMessageWithAFinalError(t *testing.T) {
 	times := 0
-	running(t, model.Notify{Type: model.NotifyWebhook}, func(context.Context, Message) error {
+	running(t, model.Notify{Type: model.NotifyWebhook}, func(context.Context, message) error {
 		times++
 		return &failure{err: errors.New("it answered 400" + strings.Repeat(" no", 1000)), final: true}
 	}, func(t *testing.T, n *Notifiers, set func(func(*Snapshot))) {
@@ -597,7 +597,7 @@ func TestAMessageWithAFinalError(t *testing.T) {
 // A slow receiver delays nothing: Wake returns at once, and what happens meanwhile is sent later.
 func TestASlowReceiver(t *testing.T) {
 	var got []string
-	running(t, model.Notify{Type: model.NotifyWebhook}, func(ctx context.Context, m Message) error {
+	running(t, model.Notify{Type: model.NotifyWebhook}, func(ctx context.Context, m message) error {
 		select {
 		case <-time.After(25 * time.Second):
 		case <-ctx.Done():
@@ -626,7 +626,7 @@ func TestASlowReceiver(t *testing.T) {
 func TestOpenIncidentsAreAnnouncedToAlertmanager(t *testing.T) {
 	var ends []time.Duration
 	var kinds []kind
-	running(t, model.Notify{Type: model.NotifyAlertmanager}, func(_ context.Context, m Message) error {
+	running(t, model.Notify{Type: model.NotifyAlertmanager}, func(_ context.Context, m message) error {
 		kinds = append(kinds, m.Kind)
 		ends = append(ends, time.Until(alerts(m, time.Now())[0].EndsAt))
 		require.Len(t, m.Members, 1)
@@ -654,7 +654,7 @@ func TestOpenIncidentsAreAnnouncedToAlertmanager(t *testing.T) {
 func TestStatusesOfACommit(t *testing.T) {
 	var set []string
 	rule := model.Notify{Type: model.NotifyGitea, To: "https://git.example.org/o/r", Secret: "x"}
-	running(t, rule, func(_ context.Context, m Message) error {
+	running(t, rule, func(_ context.Context, m message) error {
 		set = append(set, fmt.Sprintf("%.3s %s %s: %s", m.Commit, m.Context, m.State, m.Text))
 		return nil
 	}, func(t *testing.T, _ *Notifiers, change func(func(*Snapshot))) {
@@ -709,7 +709,7 @@ func TestStatusesOfACommit(t *testing.T) {
 func TestACommitThatTheForgeLost(t *testing.T) {
 	var set []string
 	rule := model.Notify{Type: model.NotifyGitea, To: "https://git.example.org/o/r", Secret: "x"}
-	running(t, rule, func(_ context.Context, m Message) error {
+	running(t, rule, func(_ context.Context, m message) error {
 		if m.Commit == other {
 			return &failure{err: errors.New("it answered 500")}
 		}
@@ -736,9 +736,9 @@ func TestACommitThatTheForgeLost(t *testing.T) {
 
 // A test reports an error at once.
 func TestTest(t *testing.T) {
-	var got []Message
+	var got []message
 	fail := false
-	running(t, model.Notify{Type: model.NotifyWebhook}, func(_ context.Context, m Message) error {
+	running(t, model.Notify{Type: model.NotifyWebhook}, func(_ context.Context, m message) error {
 		if fail {
 			return errors.New("no route to canary")
 		}

@@ -39,7 +39,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 }
 
 // mail sends a message by SMTP: over TLS from the start, or after STARTTLS. Only to this machine itself it may be neither.
-func mail(ctx context.Context, n *model.Notify, m Message) error {
+func mail(ctx context.Context, n *model.Notify, m message) error {
 	u, err := url.Parse(n.Server)
 	if err != nil {
 		return errors.New("server is not a URL")
@@ -80,7 +80,7 @@ func mail(ctx context.Context, n *model.Notify, m Message) error {
 }
 
 // deliver sends a message in a session.
-func deliver(c *smtp.Client, server string, n *model.Notify, m Message) error {
+func deliver(c *smtp.Client, server string, n *model.Notify, m message) error {
 	from, err := netmail.ParseAddress(n.From)
 	if err != nil {
 		return errors.New("from is not a mail address")
@@ -122,7 +122,7 @@ func deliver(c *smtp.Client, server string, n *model.Notify, m Message) error {
 
 // letter is a message in the format of RFC 5322. All messages about an incident form one thread. One that is resent keeps its
 // Message-ID.
-func letter(from *netmail.Address, to []*netmail.Address, m Message) []byte {
+func letter(from *netmail.Address, to []*netmail.Address, m message) []byte {
 	title, text := words(m)
 	var b bytes.Buffer
 	header := func(name, value string) { fmt.Fprintf(&b, "%s: %s\r\n", name, value) }

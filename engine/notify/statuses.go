@@ -44,8 +44,8 @@ func (s *notifierState) commits(rule *model.Notify, seen Snapshot, now time.Time
 			s.Set = map[string]string{}
 		}
 		s.Set[key] = h.state
-		s.Queue = slices.DeleteFunc(s.Queue, func(q Message) bool { return q.Commit == commit && q.Context == h.host }) // it replaces one that is not sent yet
-		s.queue(Message{ID: newID(), Kind: kindStatus, At: now.UTC(), Commit: commit, Context: h.host, State: h.state, Text: diag.Line(seen.Mask(h.text))})
+		s.Queue = slices.DeleteFunc(s.Queue, func(q message) bool { return q.Commit == commit && q.Context == h.host }) // it replaces one that is not sent yet
+		s.queue(message{ID: newID(), Kind: kindStatus, At: now.UTC(), Commit: commit, Context: h.host, State: h.state, Text: diag.Line(seen.Mask(h.text))})
 	}
 	if r := st.Refused; r != nil && rule.Covers(st.Identity) {
 		commits = append(commits, r.Commit)

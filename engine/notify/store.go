@@ -26,8 +26,8 @@ const (
 	kindStatus   kind = "status" // of a commit
 )
 
-// Message is a message, as it is stored until it is sent.
-type Message struct {
+// message is a message, as it is stored until it is sent.
+type message struct {
 	ID       string     `json:"id"` // kept when it is resent
 	Kind     kind       `json:"kind"`
 	At       time.Time  `json:"at"`
@@ -57,7 +57,7 @@ type state struct {
 type notifierState struct {
 	Open    []group              `json:"open"`
 	Ended   map[string]time.Time `json:"ended"` // by key: incidents that resolved within flap
-	Queue   []Message            `json:"queue"`
+	Queue   []message            `json:"queue"`
 	Dropped int                  `json:"dropped"` // messages, until a day after the last of them
 	Lost    time.Time            `json:"lost,omitzero"`
 	Set     map[string]string    `json:"set,omitempty"` // by commit and context: the state that was queued last
@@ -96,7 +96,7 @@ func (s state) without(rules map[string]*model.Notify, sent map[string]bool) sta
 		}
 		c := *of
 		c.Open, c.Ended, c.Set = slices.Clone(of.Open), maps.Clone(of.Ended), maps.Clone(of.Set)
-		c.Queue = slices.DeleteFunc(slices.Clone(of.Queue), func(m Message) bool { return sent[m.ID] })
+		c.Queue = slices.DeleteFunc(slices.Clone(of.Queue), func(m message) bool { return sent[m.ID] })
 		next.Notifiers[name] = &c
 	}
 	return next
@@ -119,20 +119,20 @@ func (s state) of(name string) *notifierState {
 const mostQueued = 200
 
 // queue appends a message.
-func (s *notifierState) queue(m Message) { s.Queue = append(s.Queue, m) }
+func (s *notifierState) queue(m message) { s.Queue = append(s.Queue, m) }
 
 // first is the message to send next. Statuses of the newest commit come first: a forge that lost an older commit rejects its
 // statuses, not always with a final error.
-func (s *notifierState) first() Message {
+func (s *notifierState) first() message {
 	newest := s.Queue[len(s.Queue)-1].Commit
-	return s.Queue[slices.IndexFunc(s.Queue, func(m Message) bool { return m.Commit == newest })]
+	return s.Queue[slices.IndexFunc(s.Queue, func(m message) bool { return m.Commit == newest })]
 }
 
 // bound drops messages that are too old, and the oldest of too many.
 func (s state) bound(now time.Time) {
 	for _, of := range s.Notifiers {
 		before := len(of.Queue)
-		of.Queue = slices.DeleteFunc(of.Queue, func(m Message) bool { return past(now, m.At, tooOld) && now.After(m.At) })
+		of.Queue = slices.DeleteFunc(of.Queue, func(m message) bool { return past(now, m.At, tooOld) && now.After(m.At) })
 		of.Queue = of.Queue[max(0, len(of.Queue)-mostQueued):]
 		of.lose(before-len(of.Queue), now)
 		if past(now, of.Lost, tooOld) {

@@ -17,7 +17,7 @@ const mostLines = 20
 const mostText = 1500
 
 // words returns a message as text: a title of one line, and a body.
-func words(m Message) (title, text string) {
+func words(m message) (title, text string) {
 	if m.Kind == kindTest {
 		return "homestak: test", m.Text
 	}
@@ -64,12 +64,12 @@ func place(i incident) string {
 }
 
 // what summarizes a message: what happened, and where.
-func what(m Message) string {
+func what(m message) string {
 	if len(m.Members) == 0 {
 		return "homestak"
 	}
 	one := m.Members[0]
-	verb := map[Condition]string{failed: "failed", drifted: "changed by hand", refused: "refused a commit", expiring: "expires soon"}[one.Condition]
+	verb := map[condition]string{failed: "failed", drifted: "changed by hand", refused: "refused a commit", expiring: "expires soon"}[one.Condition]
 	n := len(m.Members) + m.More
 	hosts := []string{}
 	for _, i := range m.Members {
@@ -111,14 +111,14 @@ type document struct {
 // documented is an incident.
 type documented struct {
 	Fingerprint string    `json:"fingerprint"` // of condition, host and address
-	Condition   Condition `json:"condition"`
+	Condition   condition `json:"condition"`
 	Host        string    `json:"host"`
 	Address     string    `json:"address"`
 	Text        string    `json:"text"`
 }
 
 // severity is the type of a message for apprise.
-func severity(m Message) string {
+func severity(m message) string {
 	switch {
 	case m.Kind == kindTest:
 		return "info"
