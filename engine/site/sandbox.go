@@ -21,8 +21,8 @@ import (
 // evaluations of the site's own rules are made by a child, too, since their input differs from pass to pass.
 //
 // A child that accepted a tree, or answered, waits for the next tree or question, and keeps what it parsed and compiled; it
-// exits when it is idle for a while. What it keeps takes memory and time, and the kernel may have ended it while it waited.
-// So if it fails, a new child decides.
+// exits when it is idle for a while. What it keeps takes memory, and the kernel may have ended it while it waited. So if it
+// fails, a new child decides, unless the request itself took too much processor time.
 //
 // A Sandbox is safe for concurrent use by any number of loaders.
 type Sandbox struct {
@@ -104,6 +104,7 @@ type harmError struct {
 	Why     string
 	At      diag.Range // where it was; zero if that is unknown
 	Lasting bool       // it would be the same another time, on any machine
+	Time    bool       // it took too much processor time, which is counted for each request
 }
 
 // Error says it in one line, without the position.
@@ -161,7 +162,8 @@ func (s *Sandbox) do(ctx context.Context, tree fs.FS, r request) (a reply, whole
 	if c != nil {
 		a, whole, err = c.call(ctx, s.Limits, tree, r)
 	}
-	if c == nil || err != nil && ctx.Err() == nil {
+	harm, ok := errors.AsType[*harmError](err)
+	if slow := ok && harm.Time; c == nil || err != nil && ctx.Err() == nil && !slow {
 		if c != nil {
 			c.end()
 		}

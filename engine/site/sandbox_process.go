@@ -257,7 +257,7 @@ func (w *watch) exceeded() *harmError {
 }
 
 func overCPU(limit time.Duration) *harmError {
-	return &harmError{Why: fmt.Sprintf("it did not finish within %s of processor time", limit.Round(time.Second/10)), Lasting: true}
+	return &harmError{Why: fmt.Sprintf("it did not finish within %s of processor time", limit.Round(time.Second/10)), Lasting: true, Time: true}
 }
 
 func overMemory(limit int64) *harmError {

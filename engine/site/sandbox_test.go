@@ -119,7 +119,10 @@ func load(t *testing.T, l *Loader, tree fs.FS, name string) engine.Desired {
 
 // The file of the report: it took 2.9 GB and never ended. The finding names the place.
 func TestS2ALoadThatTakesTooMuchIsEnded(t *testing.T) {
-	l := loaderIn(sandboxed(t))
+	s := sandboxed(t)
+	starts := filepath.Join(t.TempDir(), "starts")
+	s.Command = []string{s.Command[0], s.Command[1], starts, inChild}
+	l := loaderIn(s)
 	good := load(t, l, soundTree(), "good")
 	require.NotNil(t, good.Site)
 	require.False(t, good.Findings.HasErrors(), "%v", good.Findings)
@@ -132,6 +135,9 @@ func TestS2ALoadThatTakesTooMuchIsEnded(t *testing.T) {
 	require.Equal(t, "bomb.hcl:3:7", d.Findings[0].At.String())
 	require.Contains(t, d.Findings[0].Code, "for k in range(1000)")
 	require.Contains(t, d.Findings[0].Summary, "the site takes too much to evaluate: it ")
+	got, err := os.ReadFile(starts)
+	require.NoError(t, err)
+	require.Equal(t, ".", string(got), "processor time is counted for each request, so no second process tries it")
 
 	again := load(t, l, soundTree(), "good")
 	require.Same(t, good.Site, again.Site, "what was loaded before is kept")
