@@ -12,7 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -77,15 +76,7 @@ func runPlan(ctx context.Context, a *app, f *session.Flags, o *planFlags) error 
 	default:
 		return fmt.Errorf("--format %s: want text or markdown", o.format)
 	}
-	var of []model.Address
-	for _, t := range o.targets {
-		addr, err := model.ParseAddress(t)
-		if err != nil && o.attributes {
-			return err
-		}
-		of = append(of, addr)
-	}
-	if o.attributes && len(of) == 0 {
+	if o.attributes && len(o.targets) == 0 {
 		return errors.New("--attributes lists those of targets: add --target ADDRESS")
 	}
 	if o.remote {
@@ -108,7 +99,7 @@ func runPlan(ctx context.Context, a *app, f *session.Flags, o *planFlags) error 
 	r := s.Observe(ctx, p)
 	doc := plan.Document{Scope: sc}
 	if o.attributes {
-		doc.Attributes = r.Attributes(of...)
+		doc.Attributes = r.Attributes(p.Targets...)
 	}
 	if err := showPlan(a, r, doc, o); err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -230,13 +231,13 @@ func historyOf(from receipts, n int, address string) History {
 	return h
 }
 
-// touches finds the receipts with a step about an address, nil for "".
+// touches finds the receipts with a step about an address or a name, nil for "".
 func touches(address string) func(*ledger.Receipt) bool {
 	if address == "" {
 		return nil
 	}
 	return func(r *ledger.Receipt) bool {
-		return slices.ContainsFunc(r.Steps, func(s ledger.Step) bool { return s.Address == address })
+		return slices.ContainsFunc(r.Steps, func(s ledger.Step) bool { return model.Means(address, s.Address) })
 	}
 }
 

@@ -2,8 +2,10 @@ package model
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // An identity is the name of an agent: that of a host, or of a node of type pve in a deployed manifest. The agent of a
@@ -91,6 +93,36 @@ func (m *Manifest) Below(child *Node) []*Node {
 		}
 	}
 	return all[1:]
+}
+
+// FindIn reads an address, or a bare name: that of a node, else of an object if only one has it.
+func FindIn(s *Site, text string) (Address, error) {
+	addr, err := ParseAddress(text)
+	if err == nil || s == nil {
+		return addr, err
+	}
+	var nodes, objects []string
+	for a := range s.Deployed() {
+		if a.Name == text {
+			nodes = append(nodes, a.String())
+		}
+	}
+	for a := range s.Objects {
+		if a.Name == text {
+			objects = append(objects, a.String())
+		}
+	}
+	found := nodes
+	if len(nodes) == 0 {
+		found = objects
+	}
+	switch slices.Sort(found); len(found) {
+	case 0:
+		return addr, err
+	case 1:
+		return ParseAddress(found[0])
+	}
+	return addr, fmt.Errorf("%q may be %s: write one of these addresses", text, strings.Join(found, " or "))
 }
 
 // Deployed returns the nodes of all deployed manifests, each with the way to it: the host, and the nodes between.

@@ -47,6 +47,12 @@ func ParseAddress(s string) (Address, error) {
 	return Address{Kind: kind, Name: name}, nil
 }
 
+// Means reports whether text is an address, or the name in it.
+func Means(text, address string) bool {
+	_, name, _ := strings.Cut(address, ".")
+	return text != "" && (text == address || text == name)
+}
+
 // Compare orders addresses by kind, then by name with numbers in it counted as
 // numbers, so that worker-2 comes before worker-10.
 func (a Address) Compare(b Address) int {

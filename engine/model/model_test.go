@@ -103,6 +103,24 @@ func TestNamesCountNumbersAsNumbers(t *testing.T) {
 	})
 }
 
+// TestFindIn: a name is that of a node, else of the only object that has it.
+func TestFindIn(t *testing.T) {
+	s := &Site{Manifests: map[string]*Manifest{"m": {Host: "father"}}, Objects: State{}}
+	s.Manifests["m"].Nodes = []*Node{{Name: "web", Resource: &Resource{Addr: Address{"vm", "web"}}}}
+	for _, a := range []Address{{"image", "web"}, {"image", "debian"}, {"template", "debian"}, {"pool", "lab"}} {
+		s.Objects[a] = &Resource{Addr: a}
+	}
+	for text, want := range map[string]string{"web": "vm.web", "image.web": "image.web", "lab": "pool.lab", "vm.gone": "vm.gone"} {
+		got, err := FindIn(s, text)
+		require.NoError(t, err)
+		require.Equal(t, want, got.String())
+	}
+	_, err := FindIn(s, "debian")
+	require.EqualError(t, err, `"debian" may be image.debian or template.debian: write one of these addresses`)
+	_, err = FindIn(s, "gone")
+	require.EqualError(t, err, `address "gone" is not of the form kind.name, such as vm.gone`)
+}
+
 func TestAddressesAreText(t *testing.T) {
 	a, err := ParseAddress("vm.web-1")
 	require.NoError(t, err)

@@ -338,7 +338,7 @@ func (c *carrier) plan(ctx context.Context, t wire.Task) wire.TaskResult {
 	made.Plan.Findings = append(made.Plan.Findings, engine.FindingOf(made.Err)...)
 	doc := plan.Document{Plan: made.Plan}
 	if t.Attributes != "" {
-		of, err := model.ParseAddress(t.Attributes)
+		of, err := model.FindIn(d.Site, t.Attributes)
 		if err != nil {
 			return failedTask(t, err)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -50,7 +51,7 @@ func receiptLine(r ledger.Receipt, address string) string {
 	for _, st := range r.Steps {
 		editors = append(editors, st.EditedBy...)
 		s.Count(st.Action)
-		if st.Address == address {
+		if model.Means(address, st.Address) {
 			one = append(one, st.Action+" "+st.Status)
 		}
 	}

@@ -79,7 +79,7 @@ func (f *Flags) GrantOrphans(c *cobra.Command) {
 
 // Target adds the flag that narrows a plan, into targets.
 func (f *Flags) Target(c *cobra.Command, targets *[]string) {
-	c.Flags().StringArrayVar(targets, "target", nil, "`ADDRESS`: only this resource, such as vm.web-1, and what it needs; repeatable")
+	c.Flags().StringArrayVar(targets, "target", nil, "`ADDRESS`: only this resource, such as vm.web-1 or web-1, and what it needs; repeatable")
 	f.completeTargets(c)
 }
 

@@ -18,7 +18,7 @@ import (
 func (s *Session) PassOver(h *model.Host, sc plan.Scope) (*engine.Pass, error) {
 	p := s.Pass(h, "")
 	for _, text := range sc.Targets {
-		addr, err := model.ParseAddress(text)
+		addr, err := model.FindIn(s.Desired.Site, text)
 		if err != nil {
 			return nil, fmt.Errorf("--target: %w", err)
 		}
