@@ -29,6 +29,10 @@ func (l *load) decodeSite() {
 		placeBackup(site.Backup, d.Ranges)
 		if site.References != nil {
 			site.References.Missing = d.Missing
+			if !d.Invalid && len(site.References.Paths)+len(site.References.Repositories) == 0 {
+				at := (&model.Resource{Ranges: d.Ranges}).RangeOf("references")
+				l.ErrorAt(at, "references searches nothing", "Name files in paths, or git repositories in repositories, or remove the block.")
+			}
 		}
 		l.checkSite(b, site)
 	}
@@ -57,6 +61,9 @@ func (l *load) decodeSite() {
 	for _, b := range l.Blocks["pack"] {
 		v := model.Pack{At: lang.DiagRange(b.At)}
 		l.decodeBlock(b, &v, false)
+		if v.Rules != nil && len(v.Rules) == 0 {
+			l.Errorf(attributeAt(b, "rules"), "rules of pack "+lang.Quote(b.Name)+" is empty", "Leave it out: then all its rules count.")
+		}
 		site.Packs = append(site.Packs, v)
 	}
 	for _, b := range l.Blocks["waiver"] {

@@ -409,7 +409,7 @@ func (d *Decoder) unknownAttributes(b *hclsyntax.Body, extra []string, parts []P
 // synonyms are words of other programs, with those of this language.
 var synonyms = map[string]string{
 	"ram": "memory", "cpu": "cores", "cpus": "cores", "vcpus": "cores", "network": "nic", "net": "nic", "anti_affinity": "spread",
-	"until": "expires", "reports_to": "parent",
+	"until": "expires", "reports_to": "parent", "token": "api_token", "mail": "smtp", "email": "smtp",
 }
 
 // holders lists the inner blocks that have an attribute, as it is written there.

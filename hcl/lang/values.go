@@ -260,10 +260,14 @@ func (d *Decoder) CheckValue(field reflect.Value, rule, name string, at hclv2.Ra
 }
 
 func (d *Decoder) checkText(r valueRule, s, name string, at hclv2.Range) {
+	meant := s
+	if slices.Contains(r.oneOf, synonyms[s]) {
+		meant = synonyms[s]
+	}
 	switch {
 	case r.oneOf != nil && !slices.Contains(r.oneOf, s):
 		d.Invalid = true
-		d.Errorf(at, fmt.Sprintf("%s = %s is not valid", name, Quote(s)), "%s", d.Nearest(s, r.oneOf))
+		d.Errorf(at, fmt.Sprintf("%s = %s is not valid", name, Quote(s)), "%s", d.Nearest(meant, r.oneOf))
 	case r.check != nil && s != "":
 		if problem := r.check(s); problem != "" {
 			d.Invalid = true
