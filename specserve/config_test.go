@@ -308,7 +308,7 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func mint(t *testing.T, k keys.Key, c keys.Claims) string {
 	t.Helper()
-	text, err := keys.MintToken(k, c)
+	text, err := k.MintToken(c)
 	require.NoError(t, err)
 	return text
 }
@@ -980,7 +980,7 @@ func BenchmarkSpec(b *testing.B) {
 	c, found := MakeCatalog(CatalogInput{Site: site(), Commit: "a", Policies: set})
 	require.Empty(b, found)
 	signingKeys := keys.Keys{keys.NewKey()}
-	text, err := keys.MintToken(signingKeys[0], keys.Claims{Node: "own", Spec: "base", Issued: 1})
+	text, err := signingKeys[0].MintToken(keys.Claims{Node: "own", Spec: "base", Issued: 1})
 	require.NoError(b, err)
 	body, _, err := c.Node("own").Answer(Own{Pins: certificate.Pins()})
 	require.NoError(b, err)

@@ -67,7 +67,7 @@ func join(x *request) error {
 // firstToken is the first token of a host, for one use.
 func firstToken(x *request, number int64) (string, error) {
 	next := keys.Claims{Node: x.identity, Spec: keys.ForAgent, Issued: x.now.Unix(), Expires: x.now.Add(keys.TokenLifetime).Unix(), Number: number, Once: true}
-	return keys.MintToken(x.view.Keys[0], x.view.Book.Next(next))
+	return x.view.Keys[0].MintToken(x.view.Book.Next(next))
 }
 
 // handOver lets a host join that the commit in force has below this agent, and that had another parent before. Both prove that

@@ -180,7 +180,7 @@ func status(x *request) error {
 
 // statusOf describes the last report of a node.
 func statusOf(v *View, r wire.ReceivedReport, now time.Time) nodeStatus {
-	usual := PeriodOf(v.Catalog.Node(r.Identity))
+	usual := v.Catalog.Node(r.Identity).PeriodOf()
 	stale := r.Stale(now, usual)
 	return nodeStatus{
 		Identity: r.Identity, Ready: r.Ready && !stale, Phase: r.Phase, Received: r.ReceivedAt.UTC(), Period: int(r.Period(usual).Seconds()),
@@ -234,7 +234,7 @@ func isChild(n *Node) bool { return n != nil && n.Child }
 // Runs is the version of the program of a child, as it reported; "" if it has not reported, or is silent since then.
 func (s *Server) Runs(node string) string {
 	r, has := s.reports.Get(node)
-	if !has || r.Stale(s.o.Now(), PeriodOf(s.view.Load().Catalog.Node(node))) {
+	if !has || r.Stale(s.o.Now(), s.view.Load().Catalog.Node(node).PeriodOf()) {
 		return ""
 	}
 	return r.Agent
@@ -250,7 +250,7 @@ func (s *Server) HasReported(node string) bool {
 func (s *Server) Forget(node string) { s.reports.Await(node, s.o.Now()) }
 
 // PeriodOf is the report interval of a node that does not state one: after each run. 0: only when it boots.
-func PeriodOf(n *Node) time.Duration {
+func (n *Node) PeriodOf() time.Duration {
 	if n == nil || n.Run == nil {
 		return Period
 	}

@@ -126,7 +126,7 @@ func serveOptions(t *testing.T, limits Limits, p *Program, change func(*Options)
 	certificate, err := keys.OpenCert(keys.CertOptions{Dir: s.dir, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	s.pins = certificate.Pins()
-	s.access, err = keys.EnsureAccess(keys.Files{Dir: s.dir}, keys.HookProviders())
+	s.access, err = (keys.Files{Dir: s.dir}).EnsureAccess(keys.HookProviders())
 	require.NoError(t, err)
 	set, found := policy.Compile(t.Context(), policy.Options{})
 	require.Empty(t, found)
@@ -181,7 +181,7 @@ func started(t *testing.T) *served {
 // mint makes a provisioning token that is good for an hour.
 func (s *served) mint(k keys.Key, node string) string {
 	s.t.Helper()
-	text, err := keys.MintToken(k, keys.Claims{Node: node, Spec: "base", Issued: s.now.Load(), Expires: s.now.Load() + 3600})
+	text, err := k.MintToken(keys.Claims{Node: node, Spec: "base", Issued: s.now.Load(), Expires: s.now.Load() + 3600})
 	require.NoError(s.t, err)
 	return text
 }
@@ -373,7 +373,7 @@ func TestTokensAreRenewed(t *testing.T) {
 	_, ok = renewed(s.mint(s.keys[1], "own"))
 	require.True(t, ok)
 
-	never, err := keys.MintToken(s.keys[1], keys.Claims{Node: "own", Spec: "base", Issued: 1})
+	never, err := s.keys[1].MintToken(keys.Claims{Node: "own", Spec: "base", Issued: 1})
 	require.NoError(t, err)
 	claims, ok = renewed(never)
 	require.True(t, ok)
@@ -485,7 +485,7 @@ func rules(text string) fs.FS {
 // and from another one. The same table is in policy/shipped/auth_test.rego.
 func TestAuth(t *testing.T) {
 	s := serveLimits(t, unlimited())
-	expired, err := keys.MintToken(s.keys[0], keys.Claims{Node: "own", Spec: "base", Issued: 1, Expires: 2})
+	expired, err := s.keys[0].MintToken(keys.Claims{Node: "own", Spec: "base", Issued: 1, Expires: 2})
 	require.NoError(t, err)
 	dropped := keys.NewKey()
 	const ok, none, bad, other, late = "200 ", "401 E300", "401 E301", "403 E302", "401 E303"
@@ -973,7 +973,7 @@ func TestS7EachProviderHasASecretOfItsOwn(t *testing.T) {
 	common, err := os.ReadFile(filepath.Join(s.dir, keys.Generic.File()))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(s.dir, keys.Provider("github").File()), common, 0o600))
-	s.access, err = keys.ReadAccess(keys.Files{Dir: s.dir}, keys.HookProviders())
+	s.access, err = (keys.Files{Dir: s.dir}).ReadAccess(keys.HookProviders())
 	require.NoError(t, err)
 	s.publish("3f2c1a9", site())
 	for _, provider := range []keys.Provider{"github", keys.Generic} {

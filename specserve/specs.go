@@ -157,7 +157,7 @@ func (x *request) renewed(n *Node) string {
 	if life := c.Life(); life != 0 {
 		next.Expires = x.now.Add(life).Unix()
 	}
-	text, err := keys.MintToken(x.view.Keys[0], x.view.Book.Next(next))
+	text, err := x.view.Keys[0].MintToken(x.view.Book.Next(next))
 	if err != nil {
 		x.o.Log.Error("a token cannot be renewed", "identity", n.Name, "error", err)
 		return ""

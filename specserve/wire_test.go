@@ -232,7 +232,7 @@ func TestNeighboursOfAGuesser(t *testing.T) {
 	leaving.Manifests["web"].Nodes = append(leaving.Manifests["web"].Nodes, &model.Node{Name: "inner", Spec: "own", Type: "pve"})
 	s.publish("a", leaving)
 	right, other := s.mint(s.keys[0], "own"), s.mint(s.keys[0], "net")
-	expired, err := keys.MintToken(s.keys[0], keys.Claims{Node: "own", Spec: "base", Issued: 1, Expires: 2})
+	expired, err := s.keys[0].MintToken(keys.Claims{Node: "own", Spec: "base", Issued: 1, Expires: 2})
 	require.NoError(t, err)
 	forged := s.mint(keys.NewKey(), "own")
 	checked := map[int]int{}
@@ -514,7 +514,7 @@ func TestEveryByteMatters(t *testing.T) {
 // that need them have a token.
 func TestDownloadsUnderEveryMethod(t *testing.T) {
 	s := withRepository(t)
-	expired, err := keys.MintToken(s.keys[0], keys.Claims{Node: "inner", Spec: "base", Issued: 1, Expires: 2})
+	expired, err := s.keys[0].MintToken(keys.Claims{Node: "inner", Spec: "base", Issued: 1, Expires: 2})
 	require.NoError(t, err)
 	const refs, program = "/site.git/info/refs?service=git-upload-pack", "/agent/plan9-arm"
 	require.Equal(t, 200, s.ask(http.MethodGet, "/spec/net").status, "from this network specs need nothing")

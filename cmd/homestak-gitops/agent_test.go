@@ -474,7 +474,7 @@ func TestAnotherAgentOfTheHostIsReported(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("root's own data folder is that of the machine")
 	}
-	release, err := control.LockFile(filepath.Join(own, control.AgentLock), control.Holder{Verb: "agent", Socket: socket})
+	release, err := (control.Holder{Verb: "agent", Socket: socket}).Lock(filepath.Join(own, control.AgentLock))
 	require.NoError(t, err)
 	defer release()
 	for identity, want := range map[string]bool{"father": true, "mother": false} {

@@ -289,7 +289,7 @@ func (f *importFlags) read(ctx context.Context, a *app, site *model.Site, h *mod
 	}
 	o := f.choice
 	o.Program = "homestak-gitops " + thisBuild().Version
-	files, report := importer.Write(seen, site, h, o, f.out != "", func(name string) bool {
+	files, report := seen.Write(site, h, o, f.out != "", func(name string) bool {
 		_, err := os.Lstat(filepath.Join(dir, name))
 		return !errors.Is(err, fs.ErrNotExist)
 	})

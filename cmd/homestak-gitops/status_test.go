@@ -249,7 +249,7 @@ func newServerStage(t *testing.T) *serverStage {
 	require.NoError(t, json.Unmarshal([]byte(out), &status))
 	s.server = status.Server
 	var err error
-	s.access, err = keys.ReadAccess(keys.Files{Dir: s.keys()}, nil)
+	s.access, err = (keys.Files{Dir: s.keys()}).ReadAccess(nil)
 	require.NoError(t, err)
 	pins, err := wire.ParsePins(s.server.Pins)
 	require.NoError(t, err)

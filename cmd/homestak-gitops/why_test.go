@@ -58,7 +58,7 @@ func TestWhy(t *testing.T) {
 	t.Parallel()
 	f, k := aPast(t)
 	why := func(address string) string {
-		return view.Why(control.ReasonsOf(address, f.Status(), k, f))
+		return view.Why(k.Reasons(address, f.Status(), f))
 	}
 	one := `vm.one (10001), of manifest web
   declared   site.hcl:14:3
@@ -97,7 +97,7 @@ last done
 	for _, name := range []string{"999", "scratch", "vm.scratch"} {
 		require.Equal(t, name+"\n  unmanaged  vm scratch (999): no ownership tag; it is ignored\n", why(name))
 	}
-	r := control.ReasonsOf("vm.onne", f.Status(), k, f)
+	r := k.Reasons("vm.onne", f.Status(), f)
 	require.True(t, r.NotFound)
 	require.Equal(t, `did you mean "vm.one"?`, r.Hint)
 	require.Len(t, f.List[1].Steps, 2, "the receipts themselves stay whole")

@@ -78,7 +78,7 @@ func (m Machine) Run(ctx context.Context, c guest.Command) (guest.Output, error)
 		return guest.Output{}, fmt.Errorf("%w: %s: %w", guest.ErrOutcomeLost, name, err)
 	}
 	if status.Signaled() {
-		return guest.Captured(0, int(status.Signal()), &out, &errs), nil
+		return out.Output(0, int(status.Signal()), &errs), nil
 	}
-	return guest.Captured(status.ExitStatus(), 0, &out, &errs), nil
+	return out.Output(status.ExitStatus(), 0, &errs), nil
 }

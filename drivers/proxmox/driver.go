@@ -93,7 +93,7 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 			return some, nil
 		}
 	}
-	v, err := api.ReadView(ctx, d.host.API, d.host.Model)
+	v, err := d.host.API.ReadView(ctx, d.host.Model)
 	if err != nil {
 		return all, fmt.Errorf("observing host %s at %s: %w", d.host.Model.Name, d.host.Model.API, err)
 	}

@@ -46,7 +46,7 @@ func (d *Driver) SendSeed(ctx context.Context, node, volid string, image []byte)
 
 // Content lists the volumes of a kind on a storage.
 func (d *Driver) Content(ctx context.Context, node, on, content string) ([]map[string]json.RawMessage, error) {
-	return api.ListVolumes(ctx, d.host.API, api.NodeStorage{Node: node, Storage: on}, content)
+	return d.host.API.ListVolumes(ctx, api.NodeStorage{Node: node, Storage: on}, content)
 }
 
 // DeclaredAddress is the address that a card of a container declares.

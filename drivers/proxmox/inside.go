@@ -47,7 +47,7 @@ func (g *machine) verify(ctx context.Context) error {
 	if g.nics != nil {
 		return nil
 	}
-	cfg, err := api.ReadConfig(ctx, g.h.API, g.at)
+	cfg, err := g.h.API.ReadConfig(ctx, g.at)
 	if err != nil {
 		return lasting(fmt.Errorf("reading %s: %w", g.at, err))
 	}
@@ -76,7 +76,7 @@ func (g *machine) reachable(ctx context.Context) error {
 // card itself.
 func cardOf(name, val, ipconfig string) nic {
 	p := api.ParseProperty(val)
-	n := nic{Name: name, MAC: api.MACOf(p)}
+	n := nic{Name: name, MAC: p.MAC()}
 	for _, values := range []map[string]string{p.Values, api.ParseProperty(ipconfig).Values} {
 		for _, key := range []string{"ip", "ip6"} {
 			if ip, err := netip.ParsePrefix(values[key]); err == nil {

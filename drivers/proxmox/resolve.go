@@ -239,7 +239,7 @@ func (r *resolver) tagTerms(g guest.Target, from string, longest owner.Tag) (ter
 
 // checkLength checks that notes and ownership tag fit into a description.
 func (r *resolver) checkLength(notes string, m owner.Tag) {
-	if n := utf8.RuneCountInString(owner.Describe(notes, m)); n > owner.MaxDescription {
+	if n := utf8.RuneCountInString(m.Describe(notes)); n > owner.MaxDescription {
 		r.errorf("description", "description too long", "with the ownership tag it has %d characters, PVE keeps %d: shorten it", n, owner.MaxDescription)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/inventory"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/provision"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -51,6 +50,6 @@ func templateNeeds(t *guest.Template, n *kind.Needs) {
 			Or: [][]kind.Grant{{{Path: path, Priv: "Datastore.AllocateSpace"}}},
 		}, "volume")
 	default:
-		objects.UploadNeeds(n, t.AsImage())
+		t.AsImage().UploadNeeds(n)
 	}
 }

@@ -108,8 +108,8 @@ if [ -f ` + refusedFile + ` ]; then row refused "$(stat -c %Y ` + refusedFile + 
 	return b.String()
 }
 
-// ObserveAgent reads what is on a machine, by one command that changes nothing.
-func ObserveAgent(ctx context.Context, m machine, w AgentWant) (*FoundAgent, error) {
+// Observe reads what is on a machine, by one command that changes nothing.
+func (w AgentWant) Observe(ctx context.Context, m machine) (*FoundAgent, error) {
 	fragments := []guest.Fragment{{Name: "agent", Body: probe()}}
 	boundary := "homestak-" + rand.Text()
 	out, err := m.Run(ctx, guest.Probe(boundary, "", fragments))

@@ -183,7 +183,7 @@ func (d *Driver) observeAgent(ctx context.Context, m guest.Machine, want *model.
 	}
 	way := want.Private.(*agentWay)
 	why := way.site.KeepsProgram(way.parent, want.Node, w.Program.Version, w.Program.Sum, d.cfg.Children().Runs, time.Now())
-	f, err := ObserveAgent(ctx, m, w)
+	f, err := w.Observe(ctx, m)
 	if err != nil {
 		return model.Observed{}, err
 	}
@@ -195,7 +195,7 @@ func (d *Driver) observeAgent(ctx context.Context, m guest.Machine, want *model.
 		}}
 	}
 	if w := way; w.spec == "" && f.Recorded() && !d.isWithdrawing(want.Node) {
-		out.Findings = append(out.Findings, model.StaysInside(want.Inside, guest.RecordFile+" of the machine lists it."))
+		out.Findings = append(out.Findings, want.Inside.StaysInside(guest.RecordFile+" of the machine lists it."))
 	}
 	if !f.None() {
 		out.State[want.Addr] = &model.Resource{Addr: want.Addr, Spec: f.Agent(), Node: want.Node}
@@ -222,7 +222,7 @@ func (d *Driver) applyAgent(ctx context.Context, m guest.Machine, s plan.Step) e
 	}
 	// One that leaves the site keeps its program, too, but is wanted as it was found: see reconnected.
 	w.Keeps = s.Action == plan.Update && !planned("program") && s.Want.Spec.(*Agent).Program == ours
-	f, err := ObserveAgent(ctx, m, w)
+	f, err := w.Observe(ctx, m)
 	if err != nil {
 		return err
 	}

@@ -217,7 +217,7 @@ func want(t *testing.T) AgentWant {
 func (m *childMachine) changes(w AgentWant) []string {
 	m.t.Helper()
 	runs := m.runs
-	f, err := ObserveAgent(m.t.Context(), m, w)
+	f, err := w.Observe(m.t.Context(), m)
 	require.NoError(m.t, err)
 	require.Equal(m.t, 1, m.runs-runs, "commands of an observation")
 	var out []string
@@ -229,7 +229,7 @@ func (m *childMachine) changes(w AgentWant) []string {
 
 // install makes the machine what it has to be, as a driver does.
 func (m *childMachine) install(w AgentWant, program []byte, token string) error {
-	f, err := ObserveAgent(m.t.Context(), m, w)
+	f, err := w.Observe(m.t.Context(), m)
 	if err != nil {
 		return err
 	}
@@ -257,7 +257,7 @@ func (m *childMachine) install(w AgentWant, program []byte, token string) error 
 
 func TestAnAgentIsInstalled(t *testing.T) {
 	m, w := begin(t), want(t)
-	f, err := ObserveAgent(t.Context(), m, w)
+	f, err := w.Observe(t.Context(), m)
 	require.NoError(t, err)
 	require.True(t, f.None())
 	require.NoError(t, m.install(w, programOf("1"), "good-1"))
@@ -462,7 +462,7 @@ func TestAProgramThatGoesBack(t *testing.T) {
 	require.NoError(t, m.install(w, programOf("1"), "good"))
 	next := w
 	next.Program.Sum, next.Program.Version = sumOf(programOf("2")), "2"
-	f, err := ObserveAgent(t.Context(), m, next)
+	f, err := next.Observe(t.Context(), m)
 	require.NoError(t, err)
 	require.True(t, f.Upgrades())
 	require.NoError(t, SendProgram(t.Context(), m, next.Program.Sum, programOf("2")))
@@ -471,11 +471,11 @@ func TestAProgramThatGoesBack(t *testing.T) {
 	require.Equal(t, []string{"upgrade: interrupted"}, m.changes(next))
 	require.NoError(t, f.Back(t.Context(), m))
 	require.Empty(t, m.changes(w))
-	f, err = ObserveAgent(t.Context(), m, next)
+	f, err = next.Observe(t.Context(), m)
 	require.NoError(t, err)
 	require.ErrorContains(t, f.Refused(), "version 2 of the program did not report")
 	m.sh("touch -d '2 hours ago' /usr/local/bin/.homestak-gitops.refused || rm /usr/local/bin/.homestak-gitops.refused")
-	f, err = ObserveAgent(t.Context(), m, next)
+	f, err = next.Observe(t.Context(), m)
 	require.NoError(t, err)
 	require.NoError(t, f.Refused())
 	require.NoError(t, m.install(next, programOf("2"), "good"))

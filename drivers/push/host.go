@@ -43,7 +43,7 @@ func (c Config) onHost(in model.Scope) (*model.Resource, diag.List) {
 	}
 	want, found := spec.Resolve(known, host.Machine())
 	if in.Earlier != nil {
-		return &model.Resource{Spec: spec.Withdrawn(want), At: in.Host.At}, nil
+		return &model.Resource{Spec: want.Withdrawn(), At: in.Host.At}, nil
 	}
 	return &model.Resource{
 		Spec: want, At: declared.At, Sensitive: want.Sensitive, Report: declared.Config != nil && declared.Config.Drift == "report",

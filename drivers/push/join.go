@@ -119,7 +119,7 @@ func (j *Join) Do(ctx context.Context, look bool) error {
 	}
 	sum := sha256.Sum256(j.Program)
 	own := Program{Sum: hex.EncodeToString(sum[:]), System: j.System + "-" + j.Arch, Version: j.Version}
-	found, err := ObserveAgent(ctx, j.Machine, joinWant(p, own))
+	found, err := joinWant(p, own).Observe(ctx, j.Machine)
 	if err == nil {
 		err = found.Check()
 	}
@@ -160,7 +160,7 @@ func (j *Join) Do(ctx context.Context, look bool) error {
 		}
 		own.Sum = announced
 	}
-	if found, err = ObserveAgent(ctx, j.Machine, joinWant(known, own)); err != nil {
+	if found, err = joinWant(known, own).Observe(ctx, j.Machine); err != nil {
 		return err
 	}
 	j.installs(found)
@@ -224,7 +224,7 @@ func (j *Join) joinedBefore(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	found, err := ObserveAgent(ctx, j.Machine, joinWant(p, Program{}))
+	found, err := joinWant(p, Program{}).Observe(ctx, j.Machine)
 	if err != nil {
 		return false
 	}

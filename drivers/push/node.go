@@ -132,7 +132,7 @@ func (c Config) withdrawn(of *model.Resource, in model.Scope) (*model.Resource, 
 	}
 	w := r.Private.(*way)
 	w.gone = true
-	return &model.Resource{Spec: spec.Withdrawn(r.Spec.(*spec.Spec)), Private: w, At: in.Node.At}, nil
+	return &model.Resource{Spec: r.Spec.(*spec.Spec).Withdrawn(), Private: w, At: in.Node.At}, nil
 }
 
 // hasKey reports whether there is any key to log in to guests of a host with.

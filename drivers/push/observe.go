@@ -318,7 +318,7 @@ func (d *Driver) stay(w *model.Want, have model.State) (diag.List, error) {
 			return nil, err
 		}
 		if len(known.Keys) > 0 {
-			found = append(found, model.StaysInside(addr, "It was set up before and may not be empty: only an agent knows the previous commit."))
+			found = append(found, addr.StaysInside("It was set up before and may not be empty: only an agent knows the previous commit."))
 		}
 	}
 	return found, nil

@@ -36,7 +36,7 @@ func (u *Upgrade) wanted(sum, version string) AgentWant {
 
 // Do upgrades the agent, if its parent has a later program, or ends what was begun before.
 func (u *Upgrade) Do(ctx context.Context) error {
-	found, err := ObserveAgent(ctx, u.Machine, u.wanted("", ""))
+	found, err := u.wanted("", "").Observe(ctx, u.Machine)
 	switch {
 	case err != nil:
 		return err
@@ -96,7 +96,7 @@ func semantic(version string) string {
 // Install puts this program, which was sent, in the place of the one before, if it has that SHA-256. The upgrade of that one goes
 // on from there.
 func (u *Upgrade) Install(ctx context.Context, sum string) error {
-	found, err := ObserveAgent(ctx, u.Machine, u.wanted(sum, u.Version))
+	found, err := u.wanted(sum, u.Version).Observe(ctx, u.Machine)
 	if err == nil {
 		err = found.Check()
 	}

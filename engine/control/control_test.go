@@ -598,7 +598,7 @@ func TestALockNeedsNoRoom(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "agent.lock")
 	require.NoError(t, os.Symlink("/dev/full", name))
-	release, err := control.LockFile(name, control.Holder{Verb: "agent"})
+	release, err := (control.Holder{Verb: "agent"}).Lock(name)
 	require.NoError(t, err)
 	release()
 }

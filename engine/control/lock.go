@@ -35,7 +35,7 @@ func HostFile(h *model.Host) string {
 func LockHost(dataDir string, h *model.Host, verb string) (release func(), err error) {
 	dir := filepath.Join(dataDir, "locks")
 	name := filepath.Join(dir, HostFile(h)+".lock")
-	release, err = LockFile(name, Holder{Verb: verb})
+	release, err = (Holder{Verb: verb}).Lock(name)
 	if locked, ok := errors.AsType[*LockedError](err); ok {
 		return nil, refusedf("host %s is being changed %w\nwait until it is done, and run this again", h.Name, locked)
 	}
@@ -46,9 +46,9 @@ func LockHost(dataDir string, h *model.Host, verb string) (release func(), err e
 	return release, nil
 }
 
-// LockFile takes the lock of a file, without waiting. The content of the file is only for messages.
+// Lock takes the lock of a file, without waiting. The content of the file is only for messages.
 // The error is a *LockedError if another process has the lock.
-func LockFile(name string, by Holder) (release func(), err error) {
+func (by Holder) Lock(name string) (release func(), err error) {
 	dir := filepath.Dir(name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

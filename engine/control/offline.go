@@ -45,7 +45,7 @@ func (o *Offline) Verify(context.Context) (ledger.Proof, error) {
 
 // Why explains an address from the receipts alone.
 func (o *Offline) Why(_ context.Context, address string) (Reasons, error) {
-	return ReasonsOf(address, o.status, &Facts{}, o.receipts), nil
+	return (&Facts{}).Reasons(address, o.status, o.receipts), nil
 }
 
 // ReadOffline reads the stored state of the last agent of a data folder.

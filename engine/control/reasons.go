@@ -42,8 +42,8 @@ const (
 	touchesRead  = 100 // receipts that are searched for an address of that name
 )
 
-// ReasonsOf collects what is known about an address. The name of a node or a VMID also works.
-func ReasonsOf(address string, s agent.Status, k *Facts, from receipts) Reasons {
+// Reasons collects what is known about an address. The name of a node or a VMID also works.
+func (k *Facts) Reasons(address string, s agent.Status, from receipts) Reasons {
 	r := Reasons{Address: address, Running: s.PID != 0, InForce: s.InForce, Checks: []agent.CheckStatus{}, Unmanaged: []model.Unmanaged{}, Unknown: []model.Unknown{}}
 	id := ""
 	if s.InForce != nil {

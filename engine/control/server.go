@@ -246,7 +246,7 @@ func (c *Server) verify(http.ResponseWriter, *http.Request) (any, error) {
 }
 
 func (c *Server) why(_ http.ResponseWriter, r *http.Request) (any, error) {
-	return ReasonsOf(r.PathValue("address"), c.Agent.Status(), c.Facts, c.Receipts), nil
+	return c.Facts.Reasons(r.PathValue("address"), c.Agent.Status(), c.Receipts), nil
 }
 
 // reconcile checks now; with ?wait it answers after the pass, for as long as the client stays.
@@ -307,11 +307,11 @@ func (c *Server) verifyNodes(w http.ResponseWriter, r *http.Request) (any, error
 		return nil, err
 	}
 	patient(w)
-	return VerifyNodes(r.Context(), c.Agent, c.Facts, s)
+	return c.Facts.VerifyNodes(r.Context(), c.Agent, s)
 }
 
 // VerifyNodes runs the checks of nodes of an agent. An error is a *ProblemError.
-func VerifyNodes(ctx context.Context, a Agent, f *Facts, s Selected) (out engine.Verified, err error) {
+func (f *Facts) VerifyNodes(ctx context.Context, a Agent, s Selected) (out engine.Verified, err error) {
 	by, err := asks(s.By)
 	if err != nil {
 		return out, err

@@ -15,7 +15,7 @@ func (c *Capture) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Captured is an output of what was kept.
-func Captured(code, signal int, out, err *Capture) Output {
+// Output is the output of what was kept.
+func (out *Capture) Output(code, signal int, err *Capture) Output {
 	return Output{Code: code, Signal: signal, Out: string(out.kept), Err: string(err.kept), Cut: out.cut || err.cut}
 }

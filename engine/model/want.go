@@ -239,7 +239,7 @@ func (s *Site) Withdraw(w *Want, earlier func(guest Address) (*Site, error)) (fo
 		n := w.Nodes[addr]
 		site, err := earlier(addr)
 		if err != nil {
-			found = append(found, StaysInside(addr, fmt.Sprintf("How the agent logged in to %s is unknown: %v.", addr, err)))
+			found = append(found, addr.StaysInside(fmt.Sprintf("How the agent logged in to %s is unknown: %v.", addr, err)))
 			continue
 		}
 		old := site.pushed(addr, host)
@@ -249,7 +249,7 @@ func (s *Site) Withdraw(w *Want, earlier func(guest Address) (*Site, error)) (fo
 		l, why := s.inside(w, w.State[addr], n, &Earlier{Site: site, Host: site.HostFor(host), Node: old})
 		switch {
 		case l.HasErrors():
-			found = append(found, StaysInside(addr, fmt.Sprintf("Spec %s is not withdrawn: %s.", old.Spec, l[0].Summary)))
+			found = append(found, addr.StaysInside(fmt.Sprintf("Spec %s is not withdrawn: %s.", old.Spec, l[0].Summary)))
 		case why != "":
 			w.Deferred = append(w.Deferred, Deferred{Address: addr.String(), Why: fmt.Sprintf("spec %s is not withdrawn yet: %s", old.Spec, why)})
 		}
@@ -266,7 +266,7 @@ func (s *Site) withdrawMachine(w *Want, earlier func(guest Address) (*Site, erro
 	n := h.Machine()
 	site, err := earlier(n.Resource.Addr)
 	if err != nil {
-		return diag.List{StaysInside(n.Resource.Addr, fmt.Sprintf("The last spec of %s is unknown: %v.", n.Resource.Addr, err))}
+		return diag.List{n.Resource.Addr.StaysInside(fmt.Sprintf("The last spec of %s is unknown: %v.", n.Resource.Addr, err))}
 	}
 	if site == nil || site.Hosts[h.Name] == nil || site.Hosts[h.Name].Spec == "" {
 		return nil
@@ -274,7 +274,7 @@ func (s *Site) withdrawMachine(w *Want, earlier func(guest Address) (*Site, erro
 	was := site.Hosts[h.Name]
 	found := s.addMachine(w, n, &Earlier{Site: site, Host: was, Node: was.Machine()})
 	if found.HasErrors() {
-		return diag.List{StaysInside(n.Resource.Addr, fmt.Sprintf("Spec %s is not withdrawn: %s.", was.Spec, found[0].Summary))}
+		return diag.List{n.Resource.Addr.StaysInside(fmt.Sprintf("Spec %s is not withdrawn: %s.", was.Spec, found[0].Summary))}
 	}
 	return nil
 }
@@ -301,7 +301,7 @@ func (s *Site) pushed(guest Address, host string) *Node {
 }
 
 // StaysInside warns that the effects of a spec remain inside a guest.
-func StaysInside(guest Address, why string) diag.Finding {
+func (guest Address) StaysInside(why string) diag.Finding {
 	return diag.Finding{
 		Severity: diag.Warning, Source: diag.FromSite, Address: guest.String(), Summary: fmt.Sprintf("%s has no spec any more, and what its last spec configured stays", guest),
 		Detail: why + " To withdraw it, give the node a spec with the access of that one and no other items, and take the spec away when it is applied.",

@@ -13,7 +13,7 @@ import (
 // Claim makes this process the one agent of its data folder, until release is called. It is
 // a *control.RefusedError where another one is.
 func (c *Config) Claim(verb, socket string) (release func() error, err error) {
-	unlock, err := control.LockFile(filepath.Join(c.DataDir, control.AgentLock), control.Holder{Verb: verb, Socket: socket})
+	unlock, err := (control.Holder{Verb: verb, Socket: socket}).Lock(filepath.Join(c.DataDir, control.AgentLock))
 	locked, isLocked := errors.AsType[*control.LockedError](err)
 	switch {
 	case isLocked && verb != "agent" && locked.By.Verb == "agent":

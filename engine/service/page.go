@@ -57,7 +57,7 @@ func servePage(ctx context.Context, s *Service) {
 	try := func() error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel() // ends what Client serves
-		if _, err := keys.EnsureAccess(c.keyFiles(), nil); err != nil {
+		if _, err := c.keyFiles().EnsureAccess(nil); err != nil {
 			return err
 		}
 		var certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
@@ -73,7 +73,7 @@ func servePage(ctx context.Context, s *Service) {
 				return &now, err
 			}
 		}
-		access := &kept[keys.Access]{read: func() (keys.Access, error) { return keys.ReadAccess(c.keyFiles(), nil) }}
+		access := &kept[keys.Access]{read: func() (keys.Access, error) { return c.keyFiles().ReadAccess(nil) }}
 		listen := new(net.ListenConfig).Listen
 		if own := s.o.Network.Listen; own != nil {
 			listen = func(ctx context.Context, _, address string) (net.Listener, error) { return own(ctx, address) }

@@ -59,7 +59,7 @@ func (s *Service) serveNodes() {
 
 // verify runs checks for those who ask the server.
 func (s shown) verify(ctx context.Context, nodes []string, manifest, by string) (any, error) {
-	v, err := control.VerifyNodes(ctx, s, s.service.facts, control.Selected{Nodes: nodes, Manifest: manifest, By: "https:" + by})
+	v, err := s.service.facts.VerifyNodes(ctx, s, control.Selected{Nodes: nodes, Manifest: manifest, By: "https:" + by})
 	if _, isProblem := errors.AsType[*control.ProblemError](err); isProblem {
 		return control.ProblemOf(err), nil
 	}

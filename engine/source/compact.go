@@ -34,7 +34,7 @@ func (r *Repository) compact(also ...plumbing.Hash) error {
 		r.compacted = have // most of it must stay
 		return nil
 	}
-	p, err := r.disk.add(func(w io.Writer) error { return objects.WritePack(w, r.objects, live.List()) })
+	p, err := r.disk.add(func(w io.Writer) error { return r.objects.WritePack(w, live.List()) })
 	if p == nil || err != nil { // nothing is here: then nothing is in the way either
 		return err
 	}

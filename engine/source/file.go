@@ -102,7 +102,7 @@ func (c *fileConversation) Pack(ctx context.Context, req *packp.UploadPackReques
 	s := &objects.Store{Objects: c.storage}
 	ids, err := c.missing(ctx, s, req)
 	if err == nil {
-		err = objects.WritePack(&untilEnd{ctx, w}, s, ids)
+		err = s.WritePack(&untilEnd{ctx, w}, ids)
 	}
 	switch {
 	case ctx.Err() != nil:

@@ -60,7 +60,7 @@ func sending(t *testing.T, o Options, sent ...raw) *Repository {
 		ids = append(ids, id)
 	}
 	var p bytes.Buffer
-	require.NoError(t, objects.WritePack(&p, &objects.Store{Objects: all}, ids))
+	require.NoError(t, (&objects.Store{Objects: all}).WritePack(&p, ids))
 	return serveAs(t, o, ids[len(ids)-1], p.Bytes())
 }
 

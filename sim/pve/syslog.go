@@ -33,5 +33,5 @@ func apiSyslog(w *core.World, c *core.Call) (any, error) {
 	if service := c.In["service"]; service != "" {
 		lines = slices.DeleteFunc(lines, func(l string) bool { return !strings.Contains(l, " "+service+"[") })
 	}
-	return core.LogPage(c, lines), nil
+	return c.LogPage(lines), nil
 }

@@ -40,7 +40,7 @@ func openCredentials(o credentialsOptions) (*credentialsKeeper, error) {
 	if k.ring, err = keys.Ensure(o.Access.Dir, time.Now()); err != nil {
 		return nil, err
 	}
-	if k.access, err = keys.EnsureAccess(o.Access, keys.HookProviders()); err != nil {
+	if k.access, err = o.Access.EnsureAccess(keys.HookProviders()); err != nil {
 		return nil, err
 	}
 	if k.book, err = keys.OpenBook(o.Access.Dir); err != nil {
@@ -92,7 +92,7 @@ func (k *credentialsKeeper) Check() (changed bool) {
 		k.ring, changed = ring, true
 		k.o.Log.Info("signing keys changed", "kid", ring[0].ID, "valid", len(ring))
 	}
-	access, errAccess := keys.ReadAccess(k.o.Access, keys.HookProviders())
+	access, errAccess := k.o.Access.ReadAccess(keys.HookProviders())
 	if err != nil || errAccess != nil {
 		k.files = durable.Stamps{} // they may become readable without being written
 	}

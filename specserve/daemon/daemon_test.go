@@ -324,7 +324,7 @@ func TestAsked(t *testing.T) {
 	m := newMachine(t)
 	m.o.poll = time.Hour
 	m.start()
-	access, err := keys.ReadAccess(keys.Files{Dir: m.o.Dir}, []keys.Provider{"gitlab"})
+	access, err := (keys.Files{Dir: m.o.Dir}).ReadAccess([]keys.Provider{"gitlab"})
 	require.NoError(t, err)
 	for domain, ask := range map[string]struct{ path, name, value string }{
 		"pushed.example":   {"/hook/gitlab", "X-Gitlab-Token", string(access.Hook("gitlab"))},
@@ -727,7 +727,7 @@ func (m *machine) commit(domain string) string {
 
 func (m *machine) key() string {
 	m.t.Helper()
-	access, err := keys.ReadAccess(keys.Files{Dir: m.o.Dir}, nil)
+	access, err := (keys.Files{Dir: m.o.Dir}).ReadAccess(nil)
 	require.NoError(m.t, err)
 	return string(access.Repository)
 }

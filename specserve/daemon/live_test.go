@@ -124,7 +124,7 @@ func listening(s State) bool { return len(s.Pins) > 0 && !strings.HasSuffix(s.Ad
 func TestOperatorsNeedNoCommit(t *testing.T) {
 	r := start(t, "127.0.0.1:0")
 	r.until(listening)
-	access, err := keys.ReadAccess(keys.Files{Dir: r.dir}, nil)
+	access, err := (keys.Files{Dir: r.dir}).ReadAccess(nil)
 	require.NoError(t, err)
 	status, body := r.get("/status", string(access.Read))
 	require.Equal(t, 200, status, body)
@@ -225,7 +225,7 @@ func TestKeys(t *testing.T) {
 	r := start(t, "127.0.0.1:0")
 	r.inForce(strings.Repeat("a", 40), siteOf(vm("web-1")))
 	pins := r.until(listening).Pins
-	access, err := keys.ReadAccess(keys.Files{Dir: r.dir}, nil)
+	access, err := (keys.Files{Dir: r.dir}).ReadAccess(nil)
 	require.NoError(t, err)
 	status, body := r.get("/status", string(access.Read))
 	require.Equal(t, 200, status)

@@ -96,7 +96,7 @@ func (f Files) hooks(providers []Provider) []string {
 }
 
 // EnsureAccess reads the keys, and makes those that are missing, with a secret for each of the providers.
-func EnsureAccess(f Files, providers []Provider) (Access, error) {
+func (f Files) EnsureAccess(providers []Provider) (Access, error) {
 	err := durable.Exclusively(f.Dir, func() error {
 		names := f.names()
 		for _, name := range slices.Concat(names[:], f.hooks(providers)) {
@@ -118,12 +118,12 @@ func EnsureAccess(f Files, providers []Provider) (Access, error) {
 	if err != nil {
 		return Access{}, err
 	}
-	return ReadAccess(f, providers)
+	return f.ReadAccess(providers)
 }
 
 // ReadAccess reads the keys. A provider without a file has no secret, and a secret that several providers have
 // counts for none of them.
-func ReadAccess(f Files, providers []Provider) (Access, error) {
+func (f Files) ReadAccess(providers []Provider) (Access, error) {
 	a, names := Access{hooks: map[Provider][]byte{}}, f.names()
 	for i, key := range []*[]byte{&a.Read, &a.Operator, &a.Repository} {
 		var err error

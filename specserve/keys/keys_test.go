@@ -66,7 +66,7 @@ func TestFirstStart(t *testing.T) {
 func TestRotation(t *testing.T) {
 	dir := t.TempDir()
 	first := ensure(t, dir)
-	minted, err := MintToken(first[0].Key, Claims{Node: "web-1", Spec: "base", Issued: now.Unix()})
+	minted, err := first[0].Key.MintToken(Claims{Node: "web-1", Spec: "base", Issued: now.Unix()})
 	require.NoError(t, err)
 	accepted := func(r Ring) wire.Code {
 		t.Helper()
@@ -142,10 +142,10 @@ func TestAccess(t *testing.T) {
 	_, err := Ensure(dir, time.Now())
 	require.NoError(t, err)
 	providers := []Provider{Generic, "github", "gitlab"}
-	_, err = ReadAccess(Files{Dir: dir}, providers)
+	_, err = (Files{Dir: dir}).ReadAccess(providers)
 	require.ErrorIs(t, err, os.ErrNotExist)
 
-	first, err := EnsureAccess(Files{Dir: dir}, providers)
+	first, err := (Files{Dir: dir}).EnsureAccess(providers)
 	require.NoError(t, err)
 	seen := map[string]bool{}
 	for name, key := range map[string][]byte{readFile: first.Read, operatorFile: first.Operator, repositoryFile: first.Repository, hookFile: first.Hook("generic"), "hook-github.key": first.Hook("github"), "hook-gitlab.key": first.Hook("gitlab")} {
@@ -157,14 +157,14 @@ func TestAccess(t *testing.T) {
 	}
 	require.Len(t, seen, 6, "each key is another one")
 
-	again, err := EnsureAccess(Files{Dir: dir}, providers)
+	again, err := (Files{Dir: dir}).EnsureAccess(providers)
 	require.NoError(t, err)
 	require.True(t, again.Equal(first))
 
 	// The administrator may write one.
 	own := filepath.Join(dir, Provider("github").File())
 	require.NoError(t, os.WriteFile(own, []byte("a secret of sixteen or more \n"), 0o600))
-	with, err := ReadAccess(Files{Dir: dir}, providers)
+	with, err := (Files{Dir: dir}).ReadAccess(providers)
 	require.NoError(t, err)
 	require.Equal(t, "a secret of sixteen or more", string(with.Hook("github")))
 	require.Equal(t, first.Hook("gitlab"), with.Hook("gitlab"))
@@ -173,7 +173,7 @@ func TestAccess(t *testing.T) {
 
 	// A file may be missing, as after its secret was moved to the file of another provider.
 	require.NoError(t, os.Rename(filepath.Join(dir, hookFile), own))
-	moved, err := ReadAccess(Files{Dir: dir}, providers)
+	moved, err := (Files{Dir: dir}).ReadAccess(providers)
 	require.NoError(t, err)
 	require.Nil(t, moved.Hook("generic"))
 	require.Equal(t, first.Hook("generic"), moved.Hook("github"))
@@ -199,7 +199,7 @@ func TestAccessRefused(t *testing.T) {
 				path := filepath.Join(dir, file)
 				require.NoError(t, os.WriteFile(path, []byte(c.content), 0o600))
 				require.NoError(t, os.Chmod(path, c.mode))
-				_, err = EnsureAccess(Files{Dir: dir}, []Provider{"generic", "gitea"})
+				_, err = (Files{Dir: dir}).EnsureAccess([]Provider{"generic", "gitea"})
 				require.ErrorContains(t, err, path)
 				require.NotContains(t, err.Error(), "canary")
 				after, err := os.ReadFile(path)
@@ -215,7 +215,7 @@ func TestFilesElsewhere(t *testing.T) {
 	dir, elsewhere := filepath.Join(t.TempDir(), "server"), filepath.Join(t.TempDir(), "read")
 	_, err := Ensure(dir, time.Now())
 	require.NoError(t, err)
-	made, err := EnsureAccess(Files{Dir: dir, Read: elsewhere}, nil)
+	made, err := (Files{Dir: dir, Read: elsewhere}).EnsureAccess(nil)
 	require.NoError(t, err)
 	require.NoFileExists(t, filepath.Join(dir, readFile))
 	require.FileExists(t, filepath.Join(dir, operatorFile))
@@ -271,7 +271,7 @@ func (d *desk) show(text string) (next string, code wire.Code) {
 	if life := c.Life(); life != 0 {
 		claims.Expires = d.now.Add(life).Unix()
 	}
-	next, err = MintToken(d.ring[0].Key, d.book.Next(claims))
+	next, err = d.ring[0].Key.MintToken(d.book.Next(claims))
 	require.NoError(d.t, err)
 	return next, ""
 }
@@ -419,7 +419,7 @@ func TestS7ClockOfAServerThatWasOff(t *testing.T) {
 // Tokens of earlier versions are good for a year. They are replaced at once, and end with that.
 func TestS8TokensOfEarlierVersions(t *testing.T) {
 	d := newDesk(t)
-	old, err := MintToken(d.ring[0].Key, Claims{Node: "web-1", Spec: "base", Issued: d.now.Unix(), Expires: d.now.AddDate(1, 0, 0).Unix()})
+	old, err := d.ring[0].Key.MintToken(Claims{Node: "web-1", Spec: "base", Issued: d.now.Unix(), Expires: d.now.AddDate(1, 0, 0).Unix()})
 	require.NoError(t, err)
 	next, code := d.show(old)
 	require.Empty(t, code)
@@ -715,7 +715,7 @@ func key(t *testing.T, digit string) Key {
 
 func mint(t *testing.T, k Key, c Claims) string {
 	t.Helper()
-	text, err := MintToken(k, c)
+	text, err := k.MintToken(c)
 	require.NoError(t, err)
 	return text
 }
@@ -867,7 +867,7 @@ func TestMintRefuses(t *testing.T) {
 		{k, Claims{Node: "edge"}, "needs the names"},
 		{k, Claims{Node: strings.Repeat("n", 800), Spec: "base"}, "1024 are the most"},
 	} {
-		_, err := MintToken(c.key, c.claims)
+		_, err := c.key.MintToken(c.claims)
 		require.ErrorContains(t, err, c.says)
 	}
 }

@@ -111,7 +111,7 @@ func (k Key) sign(payload string) []byte {
 }
 
 // MintToken signs claims. It fills in the version and the ID of the key.
-func MintToken(k Key, c Claims) (string, error) {
+func (k Key) MintToken(c Claims) (string, error) {
 	switch {
 	case k.isZero():
 		return "", errors.New("minting a token: there is no signing key")

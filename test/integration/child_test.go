@@ -81,7 +81,7 @@ func (n *nursery) Parent(node, spec string) (wire.Parent, error) {
 	n.minted++
 	p.Identity = node
 	if err == nil {
-		p.Token, err = keys.MintToken(n.keys[0], keys.Claims{Node: node, Spec: spec, Issued: time.Now().Unix(), Expires: time.Now().Add(time.Hour).Unix()})
+		p.Token, err = n.keys[0].MintToken(keys.Claims{Node: node, Spec: spec, Issued: time.Now().Unix(), Expires: time.Now().Add(time.Hour).Unix()})
 	}
 	return p, err
 }

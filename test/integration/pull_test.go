@@ -729,7 +729,7 @@ func (p *serving) expired(node string) string {
 	p.t.Helper()
 	ring, err := keys.Read(filepath.Join(p.data(), daemon.Folder))
 	require.NoError(p.t, err)
-	text, err := keys.MintToken(ring[0].Key, keys.Claims{Node: node, Spec: "door", Issued: 1, Expires: time.Now().AddDate(0, 0, -31).Unix()})
+	text, err := ring[0].Key.MintToken(keys.Claims{Node: node, Spec: "door", Issued: 1, Expires: time.Now().AddDate(0, 0, -31).Unix()})
 	require.NoError(p.t, err)
 	return text
 }
@@ -743,7 +743,7 @@ func (p *serving) rotate(args ...string) {
 // access are the keys of readers, operators and of the repository.
 func (p *serving) access() keys.Access {
 	p.t.Helper()
-	a, err := keys.ReadAccess(keys.Files{Dir: filepath.Join(p.data(), daemon.Folder)}, nil)
+	a, err := (keys.Files{Dir: filepath.Join(p.data(), daemon.Folder)}).ReadAccess(nil)
 	require.NoError(p.t, err)
 	return a
 }

@@ -73,7 +73,7 @@ func (p *server) addKey() {
 
 // mint makes a token of the node by the key that signs now.
 func (p *server) mint() string {
-	text, err := keys.MintToken(p.keys[0], keys.Claims{Node: "edge", Spec: "test", Issued: time.Now().Unix(), Expires: time.Now().Add(time.Hour).Unix()})
+	text, err := p.keys[0].MintToken(keys.Claims{Node: "edge", Spec: "test", Issued: time.Now().Unix(), Expires: time.Now().Add(time.Hour).Unix()})
 	require.NoError(p.t, err)
 	return text
 }

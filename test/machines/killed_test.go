@@ -458,7 +458,7 @@ func (r *raising) install(n int, instead func(guest.Command) guest.Command) erro
 	}
 	defer func() { r.instead = nil }()
 	m := way{r.world}
-	f, err := push.ObserveAgent(ctx, m, r.want)
+	f, err := r.want.Observe(ctx, m)
 	if err != nil {
 		return err
 	}
@@ -485,7 +485,7 @@ func (r *raising) install(n int, instead func(guest.Command) guest.Command) erro
 func (r *raising) changes() []string {
 	r.t.Helper()
 	before := r.world.runs
-	f, err := push.ObserveAgent(r.t.Context(), way{r.world}, r.want)
+	f, err := r.want.Observe(r.t.Context(), way{r.world})
 	require.NoError(r.t, err)
 	require.Equal(r.t, 1, r.world.runs-before)
 	var out []string

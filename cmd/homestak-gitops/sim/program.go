@@ -235,7 +235,7 @@ func (i inside) Run(ctx context.Context, c guest.Command) (guest.Output, error) 
 	if ctx.Err() != nil {
 		return guest.Output{}, fmt.Errorf("%w: %w", guest.ErrOutcomeLost, context.Cause(ctx))
 	}
-	return guest.Captured(code, int(signal), &out, &errs), nil
+	return out.Output(code, int(signal), &errs), nil
 }
 
 // python does what the script of the first boot does, and nothing else.

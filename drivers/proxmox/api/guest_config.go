@@ -23,7 +23,7 @@ type GuestConfig struct {
 }
 
 // ReadConfig reads both configurations and the digest in one request.
-func ReadConfig(ctx context.Context, c *Client, at GuestRef) (GuestConfig, error) {
+func (c *Client) ReadConfig(ctx context.Context, at GuestRef) (GuestConfig, error) {
 	var t ConfigText
 	if err := t.Read(ctx, c, at); err != nil {
 		return GuestConfig{}, err

@@ -20,7 +20,7 @@ import (
 // LeftVolumes lists the volumes on a storage without a guest, whose VMID is in a range of the site,
 // sorted. exists has the known VMIDs; PVE is asked again about the others. Only one VMID counts
 // unless it is 0.
-func LeftVolumes(ctx context.Context, c *Client, at NodeStorage, want *model.Want, only int, exists map[int]string) ([]string, error) {
+func (c *Client) LeftVolumes(ctx context.Context, at NodeStorage, want *model.Want, only int, exists map[int]string) ([]string, error) {
 	path := Path("nodes", at.Node, "storage", at.Storage, "content") + "?content=images"
 	if only != 0 {
 		path += "&vmid=" + strconv.Itoa(only)
@@ -37,7 +37,7 @@ func LeftVolumes(ctx context.Context, c *Client, at NodeStorage, want *model.Wan
 			continue
 		}
 		if _, asked := free[id]; !asked {
-			taken, err := IsTaken(ctx, c, id)
+			taken, err := c.IsTaken(ctx, id)
 			if err != nil {
 				return nil, err
 			}

@@ -8,7 +8,7 @@ import (
 
 // InSnapshots maps the volumes that snapshots of a guest hold to one snapshot that does.
 // It costs a request for each snapshot, and one more.
-func InSnapshots(ctx context.Context, c *Client, at GuestRef) (map[string]string, error) {
+func (c *Client) InSnapshots(ctx context.Context, at GuestRef) (map[string]string, error) {
 	var list []struct {
 		Name string `json:"name"`
 	}

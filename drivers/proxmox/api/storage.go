@@ -8,7 +8,7 @@ import (
 )
 
 // ListVolumes lists the volumes on a storage that have a type of content; all of them for "".
-func ListVolumes(ctx context.Context, c *Client, at NodeStorage, content string) (list []map[string]json.RawMessage, err error) {
+func (c *Client) ListVolumes(ctx context.Context, at NodeStorage, content string) (list []map[string]json.RawMessage, err error) {
 	path := Path("nodes", at.Node, "storage", at.Storage, "content")
 	if content != "" {
 		path += "?content=" + content
@@ -18,7 +18,7 @@ func ListVolumes(ctx context.Context, c *Client, at NodeStorage, content string)
 }
 
 // FreeVolume deletes a volume; a missing one is success.
-func FreeVolume(ctx context.Context, c *Client, node, volid string) error {
+func (c *Client) FreeVolume(ctx context.Context, node, volid string) error {
 	upid, err := c.Delete(ctx, Path("nodes", node, "storage", StorageOf(volid), "content", volid), nil)
 	if err = c.AwaitWrite(ctx, upid, err); ClassOf(err) == NotFound {
 		return nil
@@ -29,12 +29,12 @@ func FreeVolume(ctx context.Context, c *Client, node, volid string) error {
 // ClonesOfVolume lists the VMIDs of guests with a disk on a base volume. PVE writes the base before the
 // name of such a disk (PVE/Storage/Plugin.pm, parse_volname). On an LVM thin pool a clone is
 // independent and has no such name.
-func ClonesOfVolume(ctx context.Context, c *Client, node, volume string) ([]int, error) {
+func (c *Client) ClonesOfVolume(ctx context.Context, node, volume string) ([]int, error) {
 	on, _, ok := strings.Cut(volume, ":")
 	if !ok {
 		return nil, nil // it has no disk
 	}
-	list, err := ListVolumes(ctx, c, NodeStorage{Node: node, Storage: on}, "images")
+	list, err := c.ListVolumes(ctx, NodeStorage{Node: node, Storage: on}, "images")
 	if err != nil {
 		return nil, fmt.Errorf("listing the disks on storage %s: %w", on, err)
 	}

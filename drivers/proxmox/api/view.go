@@ -72,7 +72,7 @@ func (v *View) notObserved(scope, why string) {
 // ReadView reads the cluster's list once, and what shows whether that list can be
 // trusted: quorum, the state of the nodes, and whether the token sees guests at all.
 // A list that may be short is not an error: what it cannot show is in Unknown.
-func ReadView(ctx context.Context, c *Client, h *model.Host) (*View, error) {
+func (c *Client) ReadView(ctx context.Context, h *model.Host) (*View, error) {
 	v := &View{Nodes: map[string]bool{}, Guests: map[int]ListedGuest{}, Storages: map[NodeStorage]string{}, Rooms: map[NodeStorage]model.Room{}, Places: map[string]model.Place{}}
 	var status []map[string]json.RawMessage
 	var rights map[string]privileges
@@ -257,7 +257,7 @@ func ReadListed(r Row, node string, lxc bool) ListedGuest {
 type NodeStorage struct{ Node, Storage string }
 
 // IsTaken asks PVE whether some guest has a VMID, be it one that the token may not see.
-func IsTaken(ctx context.Context, c *Client, vmid int) (bool, error) {
+func (c *Client) IsTaken(ctx context.Context, vmid int) (bool, error) {
 	err := c.Get(ctx, fmt.Sprintf("/cluster/nextid?vmid=%d", vmid), nil)
 	if class := ClassOf(err); class == Invalid || class == Exists {
 		return true, nil

@@ -164,7 +164,7 @@ func (s *storages) leftVolumes(ctx context.Context) {
 			if s.nodes.dark(node) {
 				continue
 			}
-			left, err := api.LeftVolumes(ctx, s.client(), api.NodeStorage{Node: node, Storage: name}, s.want, 0, s.guests.have.Taken)
+			left, err := s.client().LeftVolumes(ctx, api.NodeStorage{Node: node, Storage: name}, s.want, 0, s.guests.have.Taken)
 			left = slices.DeleteFunc(left, func(v string) bool { return known[v] })
 			if err != nil || len(left) == 0 { // the checks of storages report what is wrong with one
 				continue

@@ -120,7 +120,7 @@ func (t *templates) mayPlug(ctx context.Context, name, bridge string) bool {
 
 // hidden distinguishes a template that is missing from one that the token may not see.
 func (t *templates) hidden(ctx context.Context, id int, lxc bool, name, why string) {
-	there, err := api.IsTaken(ctx, t.client(), id)
+	there, err := t.client().IsTaken(ctx, id)
 	switch {
 	case err != nil:
 		t.unread(name, err)

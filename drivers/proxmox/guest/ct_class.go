@@ -94,7 +94,7 @@ func (c CTState) refuse(want Target, have *model.Resource) []model.Problem {
 				Detail: "PVE moves no volume of a running container: set restart = \"allowed\", or power = \"stopped\" for as long as it takes",
 			})
 		}
-		if h.Protection && (!there || !SameMount(wd, hd)) {
+		if h.Protection && (!there || !wd.SameMount(hd)) {
 			out = append(out, model.Problem{
 				Path: path, Summary: fmt.Sprintf("it is protected, and so is its disk %s", wd.Name),
 				Detail: "set protection = false in the files, apply it, then change the disk",

@@ -30,8 +30,8 @@ type Lock struct {
 	NotListed bool     // the tasks could not be listed
 }
 
-// WithFacts is an observed guest, or a template that is one, with what was read of it beside its configuration.
-func WithFacts(r *model.Resource, f Facts) *model.Resource {
+// AddedTo is an observed guest, or a template that is one, with what was read of it beside its configuration.
+func (f Facts) AddedTo(r *model.Resource) *model.Resource {
 	out, g := *r, *r.Guest
 	out.Guest = &g
 	if f.Lock != nil {

@@ -316,7 +316,7 @@ func TestDecisionsChangeNoFacts(t *testing.T) {
 				r.Guest.Running, r.Spec.(*VM).Power = false, "stopped"
 			}
 			before := r.Spec.(*VM).Power
-			have := WithFacts(r, c.facts)
+			have := c.facts.AddedTo(r)
 			require.Equal(t, before, r.Spec.(*VM).Power)
 
 			seen := model.Clone(have.Spec)
@@ -551,7 +551,7 @@ func readRecorded(t *testing.T, s shown) (*model.Resource, api.GuestConfig) {
 	})
 	require.NoError(t, err)
 	at := api.GuestRef{Node: "father", VMID: 100, LXC: s.lxc}
-	cfg, err := api.ReadConfig(t.Context(), c, at)
+	cfg, err := c.ReadConfig(t.Context(), at)
 	require.NoError(t, err)
 	tag := owner.Tag{V: 1, Site: "home", Node: "db", Type: at.Kind(), UUID: owner.UUID(cfg.Next["smbios1"]), Slots: map[string]string{}}
 	for key, val := range cfg.Next {

@@ -21,7 +21,7 @@ import (
 // readNIC reads a card of a VM. Its addresses are in another key, see IPConfigKey.
 func readNIC(name, value string) NIC {
 	p := api.ParseProperty(value)
-	model, mac := api.CardModel(p)
+	model, mac := p.CardModel()
 	return NIC{
 		Name: name, Bridge: p.Values["bridge"], VLAN: readCount(p.Values["tag"]), MAC: strings.ToUpper(mac), Model: model,
 		Firewall: isOn(p.Values["firewall"]), MTU: readCount(p.Values["mtu"]), Queues: readCount(p.Values["queues"]),
@@ -42,7 +42,7 @@ func (n NIC) members() map[string]string {
 // does not change keep their text, since PVE takes queues=0 and an absent queues for two different cards.
 func (n NIC) Text(old string) string {
 	p := api.ParseProperty(old)
-	model, mac := api.CardModel(p)
+	model, mac := p.CardModel()
 	if n.MAC != "" && !strings.EqualFold(n.MAC, mac) {
 		mac = n.MAC
 	}

@@ -23,7 +23,7 @@ func FromConfig(g api.ListedGuest, cfg api.GuestConfig, notes string, m owner.Ta
 
 // Relisted is a guest that FromConfig made, as a list shows it later: spec and seen are what it made of the same configuration
 // and ownership tag. It is nil if the list shows another power, or for a template. They are shared, so they are immutable.
-func Relisted(spec any, seen *Observation, g api.ListedGuest) *model.Resource {
+func (seen *Observation) Relisted(spec any, g api.ListedGuest) *model.Resource {
 	if seen == nil || seen.runs != g.Running {
 		return nil
 	}

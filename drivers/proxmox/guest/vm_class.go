@@ -29,7 +29,7 @@ func (v VMTarget) class(have *model.Resource, path string, cost model.Class) mod
 		return model.ClassNone
 	case path == "pending":
 		return byRestart(w.Restart)
-	case ChangesCloudInit(w, h, path):
+	case w.ChangesCloudInit(h, path):
 		return byRestart(w.Restart) // PVE stores it at once, the guest reads it when it boots
 	case head == "options":
 		cost = h.plug(option, w.Options[option])

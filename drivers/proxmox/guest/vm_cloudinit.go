@@ -16,7 +16,7 @@ import (
 //
 // Cards without an address are not in the documents. A VM with a seed image of its own has no such
 // drive.
-func ChangesCloudInit(want VMTarget, have VMState, path string) bool {
+func (want VMTarget) ChangesCloudInit(have VMState, path string) bool {
 	if have.Tag.HasNocloudISO() {
 		return false
 	}
@@ -64,7 +64,7 @@ func (v VMState) note(want Target, _ *model.Resource, paths []string) []string {
 	w, h := want.(VMTarget), v
 	var out []string
 	waits := slices.Contains(paths, "pending") && h.cloudInitPending()
-	if waits || slices.ContainsFunc(paths, func(p string) bool { return ChangesCloudInit(w, h, p) && !IsRevert(w, h, p) }) {
+	if waits || slices.ContainsFunc(paths, func(p string) bool { return w.ChangesCloudInit(h, p) && !IsRevert(w, h, p) }) {
 		out = append(out, cloudInitAgain)
 	}
 	for _, wd := range w.Disks {

@@ -41,7 +41,7 @@ type writer struct {
 // Write makes the files that declare the guests of a host that a site does not declare yet, by their names in the
 // folder of the site. A site that is fresh gets files of its own, too. exists reports whether there is a file of a
 // name: none of those is written.
-func Write(s *Seen, site *model.Site, h *model.Host, o Options, fresh bool, exists func(name string) bool) (map[string][]byte, *Report) {
+func (s *Seen) Write(site *model.Site, h *model.Host, o Options, fresh bool, exists func(name string) bool) (map[string][]byte, *Report) {
 	w := &writer{o: o, site: site, host: h, fresh: fresh, names: map[string]bool{}, claimed: map[string]string{}, report: &Report{Host: h.Name, Unknown: s.Unknown}}
 	for _, want := range site.Resolved {
 		for addr, r := range want.State {

@@ -106,7 +106,7 @@ func Discover(ctx context.Context, cfg api.Config) error {
 
 // Read reads the guests of a host that are asked for, each with one request. begun is called with their number.
 func Read(ctx context.Context, c *api.Client, h *model.Host, o Options, begun func(guests int)) (*Seen, error) {
-	v, err := api.ReadView(ctx, c, h)
+	v, err := c.ReadView(ctx, h)
 	if err != nil {
 		return nil, fmt.Errorf("read host %s at %s: %w", h.Name, h.API, err)
 	}
@@ -163,7 +163,7 @@ func readFiles(ctx context.Context, c *api.Client, v *api.View, asked bool, cont
 			if !asked || !v.Nodes[at.Node] || !slices.Contains(strings.Split(has, ","), content) {
 				continue
 			}
-			list, err := api.ListVolumes(ctx, c, at, content)
+			list, err := c.ListVolumes(ctx, at, content)
 			for _, e := range list {
 				if volume := api.Text(e["volid"]); err == nil && !strings.Contains(volume, "/homestak.") {
 					out = append(out, volume)

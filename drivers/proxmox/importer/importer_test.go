@@ -85,7 +85,7 @@ func (w *world) importing(o importer.Options) (map[string][]byte, *importer.Repo
 	seen, err := importer.Read(w.t.Context(), c, h, o, func(int) {})
 	require.NoError(w.t, err)
 	o.Program = "homestak-gitops v1"
-	files, report := importer.Write(seen, site, h, o, fresh, func(name string) bool { return w.files[name] != nil })
+	files, report := seen.Write(site, h, o, fresh, func(name string) bool { return w.files[name] != nil })
 	if fresh {
 		w.secrets = &model.Secrets{Values: map[string]map[string]string{"passwords": {}}}
 		for _, name := range report.Secrets() {

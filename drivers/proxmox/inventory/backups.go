@@ -54,7 +54,7 @@ func Backups(ctx context.Context, obs *kind.Observation, have model.State) (out 
 		}
 		if n := obs.Want.State[addr]; n != nil && n.Guest != nil && (due == nil || was.Proved.Before(oldest)) { // one in a pass: each loads the storage
 			oldest, due = was.Proved, &model.Resource{
-				Addr: model.Address{Kind: model.RestoreKind, Name: model.RestoreName(addr)}, At: of.RangeOf("verify"),
+				Addr: model.Address{Kind: model.RestoreKind, Name: addr.RestoreName()}, At: of.RangeOf("verify"),
 				Spec:  &model.RestoreTest{Archive: st.Archive, Of: addr, Disk: api.StorageOf(obs.Configs[api.RefOf(r)].Config.Now["rootfs"])},
 				Guest: &model.Guest{Choose: n.Guest.Choose, Node: r.Guest.Node},
 			}

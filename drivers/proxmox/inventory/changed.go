@@ -68,7 +68,7 @@ func Changed(ctx context.Context, h *kind.Host, want *model.Want) (seen model.Ob
 // login that the host refuses.
 func (d finder) readChanged(ctx context.Context, addr model.Address, at model.Guest) (g api.ListedGuest, cfg api.GuestConfig, alone bool, err error) {
 	ref := api.GuestRef{Node: at.Node, VMID: at.VMID, LXC: api.GuestKind(addr) == "ct"}
-	cfg, err = api.ReadConfig(ctx, d.API, ref)
+	cfg, err = d.API.ReadConfig(ctx, ref)
 	var now lifecycle.GuestState
 	if err == nil {
 		now, err = lifecycle.GuestAt(d.Host, ref).State(ctx)

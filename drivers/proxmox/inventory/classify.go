@@ -190,7 +190,7 @@ func (c *classifier) judge(at api.GuestRef, read kind.Reading) *judgement {
 // the tag as far as it counts, which is always the same for one judgement.
 func (j *judgement) resource(g api.ListedGuest, cfg api.GuestConfig, m owner.Tag) *model.Resource {
 	if before := j.made.Load(); before != nil {
-		if r := guest.Relisted(before.spec, before.seen, g); r != nil {
+		if r := before.seen.Relisted(before.spec, g); r != nil {
 			return r
 		}
 	}

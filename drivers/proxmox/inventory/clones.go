@@ -26,7 +26,7 @@ func (d finder) withClones(ctx context.Context, obs *kind.Observation, guests mo
 	for _, addr := range guests.Find(isTemplate) {
 		r := guests[addr]
 		t := *r.Spec.(*guest.Template)
-		ids, err := api.ClonesOfVolume(ctx, d.API, r.Guest.Node, t.DiskVolume)
+		ids, err := d.API.ClonesOfVolume(ctx, r.Guest.Node, t.DiskVolume)
 		if api.EndsPass(ctx, err) {
 			return nil, err
 		}

@@ -20,7 +20,7 @@ func (d finder) withFacts(ctx context.Context, obs *kind.Observation, guests mod
 			return nil, err
 		}
 		if out[addr] = guests[addr]; !reflect.ValueOf(f).IsZero() {
-			out[addr] = guest.WithFacts(guests[addr], f)
+			out[addr] = f.AddedTo(guests[addr])
 		}
 	}
 	return out, nil
@@ -69,7 +69,7 @@ func (d finder) readLock(ctx context.Context, r *model.Resource) (*guest.Lock, e
 	if len(tasks) > 0 {
 		return out, nil
 	}
-	cfg, err := api.ReadConfig(ctx, d.API, at)
+	cfg, err := d.API.ReadConfig(ctx, at)
 	if api.EndsPass(ctx, err) {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (d finder) readSnapshots(ctx context.Context, want, r *model.Resource) (map
 	if from.Observed().Config.Now["parent"] == "" || !from.Volumes().MovesOrRemoves(to.Volumes()) {
 		return nil, nil
 	}
-	inUse, err := api.InSnapshots(ctx, d.API, api.RefOf(r))
+	inUse, err := d.API.InSnapshots(ctx, api.RefOf(r))
 	switch {
 	case api.EndsPass(ctx, err):
 		return nil, err

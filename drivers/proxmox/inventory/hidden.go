@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -45,7 +44,7 @@ func (d finder) findHidden(ctx context.Context, obs *kind.Observation, found mod
 	for i, id := range ask {
 		g.Go(func() error {
 			var err error
-			taken[i], err = api.IsTaken(gctx, d.API, id)
+			taken[i], err = d.API.IsTaken(gctx, id)
 			return err
 		})
 	}

@@ -32,7 +32,7 @@ func (d finder) readLeftVolumes(ctx context.Context, obs *kind.Observation, foun
 		if !obs.View.Nodes[at.Node] || !slices.Contains(strings.Split(obs.View.Storages[at], ","), "images") || !slices.Contains(guest.DiskStorages(obs.Want), at.Storage) {
 			continue
 		}
-		left, err := api.LeftVolumes(ctx, d.API, at, obs.Want, 0, found.Taken)
+		left, err := d.API.LeftVolumes(ctx, at, obs.Want, 0, found.Taken)
 		switch {
 		case api.EndsPass(ctx, err):
 			return out, err

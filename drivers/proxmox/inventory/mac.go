@@ -48,7 +48,7 @@ func (s *check) addresses(ctx context.Context, changed []model.Address) error {
 		cfg := s.obs.Configs[g.Ref()].Config
 		for _, key := range cardKeys(cfg.Next) {
 			p := api.ParseProperty(cfg.Next[key])
-			c, clash := wants[strings.ToUpper(api.MACOf(p))]
+			c, clash := wants[strings.ToUpper(p.MAC())]
 			if !clash {
 				continue
 			}

@@ -179,7 +179,7 @@ func (s *check) template(ctx context.Context, want *model.Resource, r *guest.Res
 		return "", nil, nil
 	}
 	if s.templates[g.VMID] == nil {
-		cfg, err := api.ReadConfig(ctx, s.obs.Host.API, g.Ref())
+		cfg, err := s.obs.Host.API.ReadConfig(ctx, g.Ref())
 		if api.EndsPass(ctx, err) {
 			return "", nil, err
 		}

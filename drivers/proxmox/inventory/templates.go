@@ -130,7 +130,7 @@ func (d finder) checkNamed(ctx context.Context, obs *kind.Observation, addr mode
 			return fmt.Sprintf("%s, of which %s cannot be a clone", g.Ref(), r.Addr), nil
 		}
 	}
-	cfg, err := api.ReadConfig(ctx, d.API, g.Ref())
+	cfg, err := d.API.ReadConfig(ctx, g.Ref())
 	switch {
 	case api.EndsPass(ctx, err):
 		return "", err

@@ -170,7 +170,7 @@ func (d finder) classifyOne(ctx context.Context, obs *kind.Observation, have mod
 	case len(by) > 0:
 		return others("is being created by "+by[0].String(), by, false), nil
 	}
-	cfg, err := api.ReadConfig(ctx, d.API, at)
+	cfg, err := d.API.ReadConfig(ctx, at)
 	switch lock := cfg.Now["lock"]; {
 	case api.EndsPass(ctx, err):
 		return model.Observed{}, err

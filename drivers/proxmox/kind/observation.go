@@ -77,10 +77,10 @@ func (obs *Observation) Wants(kind string) bool {
 func (obs *Observation) Volumes(ctx context.Context, at api.NodeStorage, content string) ([]map[string]json.RawMessage, error) {
 	all, ok := obs.volumes[at]
 	if !ok {
-		return api.ListVolumes(ctx, obs.Host.API, at, content)
+		return obs.Host.API.ListVolumes(ctx, at, content)
 	}
 	if all.asked.CompareAndSwap(false, true) {
-		all.list, all.err = api.ListVolumes(ctx, obs.Host.API, at, "")
+		all.list, all.err = obs.Host.API.ListVolumes(ctx, at, "")
 		close(all.there)
 	}
 	select {

@@ -35,7 +35,7 @@ func (g Guest) await(ctx context.Context, running bool, patience time.Duration) 
 		case err == nil && now.HA == "error":
 			return fmt.Errorf("%s is not %s: %s", g.Ref, what, HAError(g.Ref))
 		case api.ClassOf(err) == api.NotFound, api.ClassOf(err) == api.Denied:
-			if v, readErr := api.ReadView(ctx, g.Host.API, g.Host.Model); readErr == nil && v.Guests[g.Ref.VMID].Node != "" {
+			if v, readErr := g.Host.API.ReadView(ctx, g.Host.Model); readErr == nil && v.Guests[g.Ref.VMID].Node != "" {
 				g.Ref.Node = v.Guests[g.Ref.VMID].Node
 			}
 		}

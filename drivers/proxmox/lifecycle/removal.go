@@ -93,7 +93,7 @@ var (
 // departing reads a guest that is to go: it must be provably ours, and nothing must
 // speak against its going.
 func (r target) departing(ctx context.Context, addr model.Address, undo bool) (api.GuestConfig, owner.Verdict, error) {
-	cfg, err := api.ReadConfig(ctx, r.host.API, r.at)
+	cfg, err := r.host.API.ReadConfig(ctx, r.at)
 	if c := api.ClassOf(err); c == api.NotFound || c == api.Denied {
 		return cfg, owner.Verdict{}, errors.Join(errGone, err)
 	}
@@ -211,7 +211,7 @@ func (r target) verifyFinal(ctx context.Context, m owner.Tag, volid string, cfg 
 	vmid, err := r.freeVMID(ctx)
 	if err == nil {
 		at := api.GuestRef{Node: r.at.Node, VMID: vmid, LXC: r.at.LXC}
-		err = verifyArchive(ctx, r.host, at, model.RestoreName(m.Addr()), volid, api.StorageOf(cfg.Now["rootfs"]))
+		err = verifyArchive(ctx, r.host, at, m.Addr().RestoreName(), volid, api.StorageOf(cfg.Now["rootfs"]))
 	}
 	if err != nil {
 		return fmt.Errorf("its final backup is not proved, so it is kept, stopped: %w", err)
@@ -221,7 +221,7 @@ func (r target) verifyFinal(ctx context.Context, m owner.Tag, volid string, cfg 
 
 // freeVMID finds the highest free VMID of the site: plans draw the lowest ones.
 func (r target) freeVMID(ctx context.Context) (int, error) {
-	view, err := api.ReadView(ctx, r.host.API, r.host.Model)
+	view, err := r.host.API.ReadView(ctx, r.host.Model)
 	if err != nil {
 		return 0, err
 	}
@@ -230,7 +230,7 @@ func (r target) freeVMID(ctx context.Context) (int, error) {
 			if _, used := view.Guests[id]; used {
 				continue
 			}
-			if taken, err := api.IsTaken(ctx, r.host.API, id); err != nil || !taken {
+			if taken, err := r.host.API.IsTaken(ctx, id); err != nil || !taken {
 				return id, err
 			}
 		}
@@ -272,7 +272,7 @@ func (r target) destroy(ctx context.Context) error {
 			return fmt.Errorf("removing %s: %w; and %w", r.at, err, waitErr)
 		}
 	}
-	if _, readErr := api.ReadConfig(ctx, r.host.API, r.at); api.ClassOf(readErr) == api.NotFound || api.ClassOf(readErr) == api.Denied {
+	if _, readErr := r.host.API.ReadConfig(ctx, r.at); api.ClassOf(readErr) == api.NotFound || api.ClassOf(readErr) == api.Denied {
 		return r.mustBeGone(ctx, err)
 	}
 	if strings.Contains(err.Error(), "still in use by linked clone") { // PVE/QemuServer.pm, destroy_vm
@@ -286,7 +286,7 @@ func (r target) destroy(ctx context.Context) error {
 // itself proves nothing, since with rights on a pool only a missing guest and a
 // hidden one look the same.
 func (r target) mustBeGone(ctx context.Context, why error) error {
-	v, err := api.ReadView(ctx, r.host.API, r.host.Model)
+	v, err := r.host.API.ReadView(ctx, r.host.Model)
 	if err != nil {
 		return err
 	}
@@ -301,7 +301,7 @@ func (r target) mustBeGone(ctx context.Context, why error) error {
 	if !v.LimitedVisibility {
 		return nil
 	}
-	switch hidden, err := api.IsTaken(ctx, r.host.API, r.at.VMID); {
+	switch hidden, err := r.host.API.IsTaken(ctx, r.at.VMID); {
 	case err != nil:
 		return fmt.Errorf("asking whether %s is gone: %w", r.at, err)
 	case hidden:
@@ -313,7 +313,7 @@ func (r target) mustBeGone(ctx context.Context, why error) error {
 // mustHaveNoClones checks once more before a template is removed. PVE itself refuses if there are clones that the
 // token may not see.
 func (r target) mustHaveNoClones(ctx context.Context, cfg api.GuestConfig) error {
-	ids, err := api.ClonesOfVolume(ctx, r.host.API, r.at.Node, api.VolumeOf(cfg.Now[TemplateSlot]))
+	ids, err := r.host.API.ClonesOfVolume(ctx, r.at.Node, api.VolumeOf(cfg.Now[TemplateSlot]))
 	switch {
 	case err != nil:
 		return fmt.Errorf("removing template %d: %w", r.at.VMID, err)

@@ -63,14 +63,14 @@ const (
 // error says which part failed; nothing is left then, unless ctx has ended or it says so.
 func verifyArchive(ctx context.Context, h *kind.Host, at api.GuestRef, name, archive, disk string) error {
 	v := verification{target{h, at}, name, archive, disk}
-	switch taken, err := api.IsTaken(ctx, h.API, at.VMID); {
+	switch taken, err := h.API.IsTaken(ctx, at.VMID); {
 	case err != nil:
 		return fmt.Errorf("verifying %s: asking whether VMID %d is free: %w", archive, at.VMID, err)
 	case taken: // by an earlier attempt of this step, or by another guest since the plan
 		if err := removeScratch(ctx, h, name, model.Guest{Node: at.Node, VMID: at.VMID}); err != nil {
 			return err
 		}
-		if taken, err = api.IsTaken(ctx, h.API, at.VMID); err != nil || taken {
+		if taken, err = h.API.IsTaken(ctx, at.VMID); err != nil || taken {
 			return fmt.Errorf("verifying %s: VMID %d is taken by another guest by now: %w", archive, at.VMID, cmp.Or(err, errUnverified))
 		}
 	}
@@ -172,7 +172,7 @@ func (v verification) belongs(ctx context.Context) error {
 	if now, moved := v.host.ID.Moved[of]; moved {
 		of = now
 	}
-	if !found || tag.Site != v.host.ID.Site || model.RestoreName(of) != v.name {
+	if !found || tag.Site != v.host.ID.Site || of.RestoreName() != v.name {
 		return errors.New("it is of another guest, or from before this one had its name: its configuration has no ownership tag of this node")
 	}
 	return nil
@@ -237,7 +237,7 @@ func attachments(cfg api.GuestConfig) []string {
 
 // scratch reads the guest, and verifies that it is the one of this verification.
 func (v verification) scratch(ctx context.Context) (api.GuestConfig, error) {
-	cfg, err := api.ReadConfig(ctx, v.host.API, v.at)
+	cfg, err := v.host.API.ReadConfig(ctx, v.at)
 	if err != nil {
 		return cfg, err
 	}
@@ -279,7 +279,7 @@ func (v verification) awaitBoot(ctx context.Context) error {
 // removeScratch stops and destroys the guest of a verification, after verifying once more that it is one. One that is gone counts
 // as removed.
 func removeScratch(ctx context.Context, h *kind.Host, name string, where model.Guest) error {
-	view, err := api.ReadView(ctx, h.API, h.Model)
+	view, err := h.API.ReadView(ctx, h.Model)
 	if err != nil {
 		return err
 	}

@@ -110,7 +110,7 @@ func RemoveSeed(ctx context.Context, h *kind.Host, node, volid string) error {
 	if !ok || name.Site != h.ID.Site || name.Owner != OwnerSum(h.ID.Owner) {
 		return fmt.Errorf("volume %s does not have a managed name: not changed", volid)
 	}
-	err := api.FreeVolume(ctx, h.API, node, volid)
+	err := h.API.FreeVolume(ctx, node, volid)
 	if api.ClassOf(err) == api.Denied {
 		err = UploadSeed(ctx, h, node, volid, EmptyImage())
 	}

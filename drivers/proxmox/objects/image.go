@@ -57,7 +57,7 @@ var ImageKind = kind.Of[Image]{
 	More:       func(want, have *model.Resource) bool { return want.Spec.(*Image).Volume != have.Spec.(*Image).Volume },
 	Create:     CreateImage,
 	Update: func(ctx context.Context, h *kind.Host, s plan.Step, want, have *Image) error {
-		if err := EnsureImage(ctx, h, h.Model.PVENode(), s.Address, want); err != nil {
+		if err := want.Ensure(ctx, h, h.Model.PVENode(), s.Address); err != nil {
 			return err
 		}
 		return RemoveImage(ctx, h, have.Volume)
@@ -271,8 +271,8 @@ func ReportsFirst(volid, than, wanted string) bool {
 // other nodes follow it: each is made there before the first guest is created from it, and removed before the one on the
 // own node. On a shared storage all are one file.
 
-// EnsureImage fetches a file to a node unless it is there.
-func EnsureImage(ctx context.Context, h *kind.Host, node string, addr model.Address, want *Image) error {
+// Ensure fetches a file to a node unless it is there.
+func (want *Image) Ensure(ctx context.Context, h *kind.Host, node string, addr model.Address) error {
 	done, err := h.Fetches.Take(ctx, node+" "+want.Volume, "the same download to node "+node)
 	if err != nil {
 		return err
@@ -358,7 +358,7 @@ func download(ctx context.Context, h *kind.Host, to string, want *Image, fields 
 // under another name and renames it when it is complete and its checksum right
 // (pve-common, Tools.pm, download_file_from_url).
 func hasVolume(ctx context.Context, h *kind.Host, node string, want *Image) (bool, error) {
-	list, err := api.ListVolumes(ctx, h.API, api.NodeStorage{Node: node, Storage: want.Storage}, want.Content())
+	list, err := h.API.ListVolumes(ctx, api.NodeStorage{Node: node, Storage: want.Storage}, want.Content())
 	return slices.ContainsFunc(list, func(e map[string]json.RawMessage) bool { return api.Text(e["volid"]) == want.Volume }), err
 }
 
@@ -370,7 +370,7 @@ func RemoveImage(ctx context.Context, h *kind.Host, volid string) error {
 	}
 	own := h.Model.PVENode()
 	if nodes := h.Model.AllNodes(); len(nodes) > 1 {
-		v, err := api.ReadView(ctx, h.API, h.Model)
+		v, err := h.API.ReadView(ctx, h.Model)
 		if err != nil {
 			return attempt("finding the nodes that have volume "+volid, err)
 		}
@@ -379,12 +379,12 @@ func RemoveImage(ctx context.Context, h *kind.Host, volid string) error {
 			if node == own || !has || !v.Nodes[node] {
 				continue
 			}
-			if err := api.FreeVolume(ctx, h.API, node, volid); err != nil {
+			if err := h.API.FreeVolume(ctx, node, volid); err != nil {
 				return attempt("removing volume "+volid+" on node "+node, err)
 			}
 		}
 	}
-	return attempt("removing volume "+volid, api.FreeVolume(ctx, h.API, own, volid))
+	return attempt("removing volume "+volid, h.API.FreeVolume(ctx, own, volid))
 }
 
 // upload sends a file of the site. PVE wants the text fields first, in the order in
@@ -408,14 +408,14 @@ func upload(ctx context.Context, h *kind.Host, to string, want *Image, fields ap
 }
 
 func imageNeeds(i *Image, n *kind.Needs) {
-	UploadNeeds(n, i)
+	i.UploadNeeds(n)
 	if i.File != "" {
 		n.Uploads = append(n.Uploads, i.File)
 	}
 }
 
 // UploadNeeds adds the privileges for an uploaded file on a storage.
-func UploadNeeds(n *kind.Needs, i *Image) {
+func (i *Image) UploadNeeds(n *kind.Needs) {
 	n.Uses = append(n.Uses, kind.StorageUse{Storage: i.Storage, Content: i.Content(), GiB: 0, By: n.From, Attr: "storage"})
 	path := "/storage/" + i.Storage
 	n.Add(kind.Need{Grant: kind.Grant{Path: path, Priv: "Datastore.AllocateTemplate"}, Role: kind.RoleImages, For: "download or upload"}, "")

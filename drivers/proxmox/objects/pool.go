@@ -74,7 +74,7 @@ var PoolKind = kind.Of[Pool]{
 func trimmed(comment string) string { return strings.TrimRight(comment, " \t\r\n") }
 
 func poolComment(h *kind.Host, s plan.Step, want *Pool) string {
-	return owner.Describe(want.Comment, poolTag(h, s.Address.Name))
+	return poolTag(h, s.Address.Name).Describe(want.Comment)
 }
 
 func poolTag(h *kind.Host, name string) owner.Tag {

@@ -187,7 +187,7 @@ func ParseDescription(s string) (notes string, m Tag, found bool) {
 
 // Describe joins notes and tag as they are; see Identity.Describe for the tag of a guest. PVE cuts trailing white space,
 // so there is none.
-func Describe(notes string, m Tag) string {
+func (m Tag) Describe(notes string) string {
 	if notes = strings.TrimRight(notes, " \t\r\n"); notes != "" {
 		return notes + "\n" + m.Line()
 	}

@@ -60,12 +60,12 @@ func (id Identity) keys(owner string) [][]byte {
 // not exist yet it is empty, and its tag has Begin applied. A site without a key signs nothing. A guest with very
 // many disks has no room for the volume of each.
 func (id Identity) Describe(notes string, m Tag, at api.GuestRef, cfg api.GuestConfig) string {
-	text := Describe(notes, id.Sign(m, at, cfg))
+	text := id.Sign(m, at, cfg).Describe(notes)
 	if len(m.Volumes) == 0 || utf8.RuneCountInString(text) <= MaxDescription {
 		return text
 	}
 	m.Volumes = nil
-	return Describe(notes, id.Sign(m, at, cfg))
+	return id.Sign(m, at, cfg).Describe(notes)
 }
 
 // Sign signs a tag for a guest, see Describe.

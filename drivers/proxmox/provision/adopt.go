@@ -85,7 +85,7 @@ var errTagged = errors.New("nothing to do")
 func tagged(ctx context.Context, h *kind.Host, at api.GuestRef, text func(api.GuestConfig, owner.Verdict) (string, []string, error)) error {
 	var last error
 	for range mostTries {
-		cfg, err := api.ReadConfig(ctx, h.API, at)
+		cfg, err := h.API.ReadConfig(ctx, at)
 		if err != nil {
 			return fmt.Errorf("reading %s: %w", at, errors.Join(err, last))
 		}

@@ -47,7 +47,7 @@ func (d updater) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 		return s, errors.New("plan again")
 	}
 	at := api.RefOf(s.Have)
-	cfg, err := api.ReadConfig(ctx, d.API, at)
+	cfg, err := d.API.ReadConfig(ctx, at)
 	if err != nil {
 		return s, fmt.Errorf("reading it again: %w", err)
 	}

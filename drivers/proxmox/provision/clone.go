@@ -14,7 +14,7 @@ import (
 // its template; if an earlier run whose answer was lost got further, it is not, and keeps what it
 // has. m is the ownership tag that it carries.
 func (d maker) readClone(ctx context.Context, at api.GuestRef, addr model.Address) (cfg api.GuestConfig, m owner.Tag, provisional bool, err error) {
-	cfg, err = api.ReadConfig(ctx, d.API, at)
+	cfg, err = d.API.ReadConfig(ctx, at)
 	if err != nil {
 		return cfg, m, false, fmt.Errorf("reading the clone %s back: %w", at, err)
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -74,7 +73,7 @@ func ensureFiles(ctx context.Context, h *kind.Host, node string, s plan.Step, fi
 		if !used {
 			continue
 		}
-		if err := objects.EnsureImage(ctx, h, node, f.Addr, f.Image); err != nil {
+		if err := f.Image.Ensure(ctx, h, node, f.Addr); err != nil {
 			return err
 		}
 	}
@@ -97,13 +96,13 @@ func (d maker) withLeftVolumes(ctx context.Context, at api.GuestRef, want *model
 	if _, known := errors.AsType[*model.UnusableVMIDError](err); known || errors.Is(err, api.ErrOutcomeLost) || api.EndsPass(ctx, err) {
 		return err
 	}
-	if _, readErr := api.ReadConfig(ctx, d.API, at); !d.isVacant(ctx, at, readErr) {
+	if _, readErr := d.API.ReadConfig(ctx, at); !d.isVacant(ctx, at, readErr) {
 		return err
 	}
 	only := &model.Want{State: model.State{want.Addr: want}}
 	var left []string
 	for _, name := range guest.DiskStorages(only) {
-		if on, readErr := api.LeftVolumes(ctx, d.API, api.NodeStorage{Node: at.Node, Storage: name}, only, at.VMID, nil); readErr == nil {
+		if on, readErr := d.API.LeftVolumes(ctx, api.NodeStorage{Node: at.Node, Storage: name}, only, at.VMID, nil); readErr == nil {
 			left = append(left, on...)
 		}
 	}
@@ -167,7 +166,7 @@ func (d maker) confirmCreated(ctx context.Context, worksOn, at api.GuestRef, m o
 			return fmt.Errorf("creating %s: %w; and %w", at, err, waitErr)
 		}
 	}
-	cfg, readErr := api.ReadConfig(ctx, d.API, at)
+	cfg, readErr := d.API.ReadConfig(ctx, at)
 	if left := leftVolumeHint(at, err); left != "" && d.isVacant(ctx, at, readErr) {
 		return &model.UnusableVMIDError{VMID: at.VMID, Err: fmt.Errorf("creating %s: %w: %s", at, err, left)}
 	}
@@ -195,7 +194,7 @@ func (d maker) isVacant(ctx context.Context, at api.GuestRef, readErr error) boo
 	case api.NotFound:
 		return true
 	case api.Denied:
-		hidden, err := api.IsTaken(ctx, d.API, at.VMID)
+		hidden, err := d.API.IsTaken(ctx, at.VMID)
 		return err == nil && !hidden
 	default:
 		return false
@@ -205,7 +204,7 @@ func (d maker) isVacant(ctx context.Context, at api.GuestRef, readErr error) boo
 // complete brings a new guest from what was ordered to what is wanted: it grows disks, writes tags
 // and starts the guest. It returns the ownership tag that the guest has.
 func (d maker) complete(ctx context.Context, at api.GuestRef, want *guest.Volumes, tags []string, aim string) (owner.Tag, error) {
-	cfg, err := api.ReadConfig(ctx, d.API, at)
+	cfg, err := d.API.ReadConfig(ctx, at)
 	if err != nil {
 		return owner.Tag{}, fmt.Errorf("reading %s back: %w", at, err)
 	}

@@ -25,7 +25,7 @@ func (d updater) restoreCards(ctx context.Context, ch *change, why error) error 
 	if !answered || refused.Status != http.StatusBadRequest && refused.Status != http.StatusInternalServerError || api.ClassOf(why) == api.Changed || ch.lastSeen.wrote || ctx.Err() != nil {
 		return why
 	}
-	cfg, err := api.ReadConfig(ctx, d.API, at)
+	cfg, err := d.API.ReadConfig(ctx, at)
 	if err != nil {
 		return fmt.Errorf("%w; and reading it failed: %w", why, err)
 	}
@@ -52,7 +52,7 @@ func (d updater) restoreCards(ctx context.Context, ch *change, why error) error 
 	}
 	back.preferReverts(cfg, true, func(string, string, string) bool { return false })
 	for _, w := range back.withReverts([]patch{{set: back.set, del: back.del}}) {
-		if cfg, err = api.ReadConfig(ctx, d.API, at); err == nil {
+		if cfg, err = d.API.ReadConfig(ctx, at); err == nil {
 			_, err = d.API.Put(ctx, at.Path("config"), w.body(cfg.Digest))
 		}
 		if err != nil {

@@ -61,12 +61,12 @@ func (d ctCreator) unpack(ctx context.Context, at api.GuestRef, m owner.Tag) err
 // clone copies a template, and writes the configuration of the clone.
 func (d ctCreator) clone(ctx context.Context, at api.GuestRef, m owner.Tag) error {
 	want := d.want
-	v, err := api.ReadView(ctx, d.API, d.Model)
+	v, err := d.API.ReadView(ctx, d.Model)
 	if err != nil {
 		return fmt.Errorf("finding template %d: %w", want.TemplateVMID, err)
 	}
 	from := api.GuestRef{Node: cmp.Or(v.Guests[want.TemplateVMID].Node, at.Node), VMID: want.TemplateVMID, LXC: true}
-	cfg, err := api.ReadConfig(ctx, d.API, from)
+	cfg, err := d.API.ReadConfig(ctx, from)
 	if err != nil {
 		return fmt.Errorf("reading template %s: %w", from, err)
 	}
@@ -104,7 +104,7 @@ func (d ctCreator) withSourceLock(ctx context.Context, from api.GuestRef, err er
 		return err
 	}
 	tasks, taskErr := lifecycle.GuestAt(d.Host, from).Tasks(ctx)
-	cfg, readErr := api.ReadConfig(ctx, d.API, from)
+	cfg, readErr := d.API.ReadConfig(ctx, from)
 	if lock := cfg.Now["lock"]; taskErr == nil && readErr == nil && lock != "" {
 		return fmt.Errorf("%w; %s", err, lifecycle.LockText(from, lock, tasks))
 	}
@@ -136,7 +136,7 @@ func (d ctCreator) finishClone(ctx context.Context, at api.GuestRef, m owner.Tag
 	for _, disk := range want.Disks {
 		if slot := m.Slots["disk."+disk.Name]; cfg.Next[slot] == "" {
 			w.set[slot] = disk.NewValue(slot)
-		} else if !guest.SameMount(disk, guest.ReadCTDisk(disk.Name, cfg.Next[slot])) {
+		} else if !disk.SameMount(guest.ReadCTDisk(disk.Name, cfg.Next[slot])) {
 			w.set[slot] = disk.KeepValue(cfg.Next[slot])
 		}
 	}

@@ -99,7 +99,7 @@ func onlyPassEnding(ctx context.Context, err error) error {
 // checkMovable refuses a move of volumes that PVE would refuse, before the container is stopped for
 // it.
 func (d updater) checkMovable(ctx context.Context, ch *change) error {
-	inUse, err := api.InSnapshots(ctx, d.API, ch.lastSeen.at)
+	inUse, err := d.API.InSnapshots(ctx, ch.lastSeen.at)
 	if err != nil {
 		return err
 	}

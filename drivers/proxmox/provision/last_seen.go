@@ -40,7 +40,7 @@ func (d writer) reread(ctx context.Context, l *lastSeen, slot string) error {
 	if l.fresh {
 		return nil
 	}
-	cfg, err := api.ReadConfig(ctx, d.API, l.at)
+	cfg, err := d.API.ReadConfig(ctx, l.at)
 	if err != nil {
 		return fmt.Errorf("reading it again: %w", err)
 	}
@@ -56,7 +56,7 @@ func (d writer) reread(ctx context.Context, l *lastSeen, slot string) error {
 
 // verifyOwner verifies once more that the guest at a reference is the one of an address.
 func (d writer) verifyOwner(ctx context.Context, at api.GuestRef, addr model.Address) error {
-	cfg, err := api.ReadConfig(ctx, d.API, at)
+	cfg, err := d.API.ReadConfig(ctx, at)
 	if err != nil {
 		return fmt.Errorf("reading it first: %w", err)
 	}

@@ -131,7 +131,7 @@ const NoParent = "it is in mode pull, and no server for its spec runs here"
 // isCreated reports whether an earlier order of the VM was carried out completely. If that cannot
 // be seen, the VM is ordered again, and PVE's answer decides.
 func (d vmCreator) isCreated(ctx context.Context, at api.GuestRef, addr model.Address) bool {
-	cfg, err := api.ReadConfig(ctx, d.API, at)
+	cfg, err := d.API.ReadConfig(ctx, at)
 	if err != nil {
 		return false
 	}
@@ -146,7 +146,7 @@ func (d vmCreator) removeSeed(ctx context.Context, at api.GuestRef, m owner.Tag)
 	if m.Seed == nil || m.Seed.Volume == "" || !d.want.Agent && d.want.Pulls == "" || !d.awaitBoot(ctx, at) {
 		return
 	}
-	cfg, err := api.ReadConfig(ctx, d.API, at)
+	cfg, err := d.API.ReadConfig(ctx, at)
 	if err != nil || !d.ID.Check(cfg, at).IsOwnedAs(m.Addr()) || lifecycle.AttachedSeed(m, cfg.Next) == "" {
 		return
 	}
@@ -192,6 +192,6 @@ func macFor(identity, nic string) string {
 
 // seedsOn lists our seed images on a storage, by name.
 func seedsOn(ctx context.Context, h *kind.Host, node, on string) ([]lifecycle.SeedFile, error) {
-	list, err := api.ListVolumes(ctx, h.API, api.NodeStorage{Node: node, Storage: on}, "iso")
+	list, err := h.API.ListVolumes(ctx, api.NodeStorage{Node: node, Storage: on}, "iso")
 	return lifecycle.SeedsAmong(h, list), err
 }

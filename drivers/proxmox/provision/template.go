@@ -40,7 +40,7 @@ func UpdateTemplate(ctx context.Context, h *kind.Host, s plan.Step, want, have *
 		return CreateTemplate(ctx, h, s, want)
 	}
 	if want.File != "" {
-		if err := objects.EnsureImage(ctx, h, h.Model.PVENode(), s.Address, want.AsImage()); err != nil {
+		if err := want.AsImage().Ensure(ctx, h, h.Model.PVENode(), s.Address); err != nil {
 			return err
 		}
 	}
@@ -91,7 +91,7 @@ func (d maker) convert(ctx context.Context, at api.GuestRef, addr model.Address)
 	var failed error
 	tried, tagged, signed := false, false, false
 	for {
-		cfg, err := api.ReadConfig(ctx, d.API, at)
+		cfg, err := d.API.ReadConfig(ctx, at)
 		if err != nil {
 			return fmt.Errorf("reading %s, which becomes a template: %w", at, errors.Join(err, failed))
 		}

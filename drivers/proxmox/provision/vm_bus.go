@@ -112,7 +112,7 @@ func (d updater) writeInTwo(ctx context.Context, s plan.Step, ch *change) error 
 // allAttached reports whether the disks that go to another bus are all attached, at their old slot
 // or at the new one. A VM with a detached disk is not started.
 func (d updater) allAttached(ctx context.Context, ch *change) bool {
-	cfg, err := api.ReadConfig(ctx, d.API, ch.lastSeen.at)
+	cfg, err := d.API.ReadConfig(ctx, ch.lastSeen.at)
 	if err != nil {
 		return false
 	}

@@ -87,7 +87,7 @@ func (d vmCreator) clone(ctx context.Context, at api.GuestRef, m owner.Tag) erro
 	from := api.GuestRef{Node: at.Node, VMID: want.TemplateVMID}
 	err := d.API.Do(ctx, from.Path("clone"), d.inPool(p))
 	if api.ClassOf(err) == api.NotFound { // only the node of the template can clone it, to another node if the storage is shared
-		v, readErr := api.ReadView(ctx, d.API, d.Model)
+		v, readErr := d.API.ReadView(ctx, d.Model)
 		if readErr != nil {
 			return fmt.Errorf("finding template %d: %w", from.VMID, readErr)
 		}

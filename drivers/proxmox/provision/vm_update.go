@@ -113,7 +113,7 @@ func (c *vmChange) followBoot() {
 // add implements changer. It records when the documents of cloud-init change.
 func (c *vmChange) add(path string) {
 	c.key(path)
-	if s := c.step; s.Have.Guest.Running && guest.ChangesCloudInit(c.want, c.have, path) && !guest.IsRevert(c.want, c.have, path) {
+	if s := c.step; s.Have.Guest.Running && c.want.ChangesCloudInit(c.have, path) && !guest.IsRevert(c.want, c.have, path) {
 		c.tag.Seeded = time.Now().Unix()
 	}
 }

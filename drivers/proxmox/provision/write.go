@@ -30,7 +30,7 @@ func (d writer) write(ctx context.Context, at api.GuestRef, w, later patch, have
 	if api.ClassOf(err) != api.Changed {
 		return w.pendingAfterHotplug(err)
 	}
-	cfg, readErr := api.ReadConfig(ctx, d.API, at)
+	cfg, readErr := d.API.ReadConfig(ctx, at)
 	if readErr != nil {
 		return fmt.Errorf("%w; and reading it failed: %w", err, readErr)
 	}

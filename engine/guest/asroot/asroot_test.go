@@ -195,7 +195,7 @@ func TestASpecIsAppliedAndWithdrawn(t *testing.T) {
 	require.Contains(t, change.Path, "config.file./etc/motd")
 
 	h.repo.Commit(map[string]string{"README": "x", "spec.json": sourcetest.Gone}, "no spec")
-	none := spec.Withdrawn(want)
+	none := want.Withdrawn()
 	c = h.client(h.repo.Head())
 	require.NoError(t, c.Apply(t.Context(), none, converge.Options{}))
 	require.NoError(t, c.Apply(t.Context(), none, converge.Options{}))

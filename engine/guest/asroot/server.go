@@ -269,7 +269,7 @@ func (s *Server) wanted(ctx context.Context, st *state, commit model.Commit) (*s
 	case want == nil:
 		return spec.Read(st.Withdrawn)
 	}
-	st.Withdrawn, err = json.Marshal(spec.Withdrawn(want))
+	st.Withdrawn, err = json.Marshal(want.Withdrawn())
 	return want, err
 }
 

@@ -342,7 +342,7 @@ func Empty(node string) *Spec {
 }
 
 // Withdrawn is what a machine shall be when a spec is withdrawn from it: it asks nothing, and says what happens to the users.
-func Withdrawn(s *Spec) *Spec {
+func (s *Spec) Withdrawn() *Spec {
 	none := Empty(s.Node)
 	none.Name, none.Access.FormerUsers, none.Access.FirstUser = s.Name, s.Access.FormerUsers, s.Access.FirstUser
 	return none

@@ -15,7 +15,7 @@ import (
 
 // WritePack writes a pack of objects, each in full. Only one of them is in memory at a
 // time; go-git's own encoder holds them all.
-func WritePack(w io.Writer, s *Store, ids []plumbing.Hash) error {
+func (s *Store) WritePack(w io.Writer, ids []plumbing.Hash) error {
 	sum := sha1.New()
 	out := bufio.NewWriter(io.MultiWriter(w, sum))
 	_, _ = out.Write(binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), uint32(len(ids))))

@@ -206,7 +206,7 @@ func (p parcel) write(ctx context.Context, s *Snapshot, most int64, w io.Writer)
 			return bad("the request is for more than %d MiB; use --depth 1, or ask for less at a time", most>>20)
 		}
 	}
-	return objects.WritePack(w, s.store, v.List())
+	return s.store.WritePack(w, v.List())
 }
 
 func gather(ctx context.Context, v *objects.Inventory, c *objects.Commit) error {

@@ -93,7 +93,7 @@ func oldDisk(w *core.World, g *core.Guest) (volid string, size int64) {
 			continue
 		}
 		v := &core.Volume{
-			Name: core.DiskName(s, g.Vmid, 0, "raw"), Content: "images", Format: "raw", Size: size, Vmid: g.Vmid, System: true,
+			Name: s.DiskName(g.Vmid, 0, "raw"), Content: "images", Format: "raw", Size: size, Vmid: g.Vmid, System: true,
 			Ctime: w.Boot.Unix(), Used: 1 << 20,
 		}
 		s.Put(g.Node, v)

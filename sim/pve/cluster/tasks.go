@@ -74,7 +74,7 @@ func apiTaskLog(_ *core.World, c *core.Call) (any, error) {
 	if t == nil {
 		return core.Paged{Data: map[string]any{"n": 1, "t": "unable to open file - No such file or directory"}, Total: 1}, nil
 	}
-	return core.LogPage(c, t.Log), nil
+	return c.LogPage(t.Log), nil
 }
 
 // apiTaskStop is DELETE /nodes/{node}/tasks/{upid}.

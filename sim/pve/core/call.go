@@ -368,7 +368,7 @@ func (c *Call) MayDrop(optional, required string) error {
 
 // LogPage is a page of a log: numbered lines from the parameter start on, at most as many
 // as the parameter limit says (50; 0 for all).
-func LogPage(c *Call, lines []string) Paged {
+func (c *Call) LogPage(lines []string) Paged {
 	start, limit := c.Num("start", 0), c.Num("limit", 50)
 	page := []map[string]any{}
 	for n := start; n < len(lines) && (limit == 0 || len(page) < limit); n++ {

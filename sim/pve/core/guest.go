@@ -285,7 +285,7 @@ func (c *Call) Guest() (*Guest, error) {
 }
 
 // AgentEnabled says whether a VM is configured to have a guest agent.
-func AgentEnabled(g *Guest) bool {
+func (g *Guest) AgentEnabled() bool {
 	return perl.ParseProperty("agent", g.Conf["agent"])["enabled"] == "1"
 }
 

@@ -168,7 +168,7 @@ func (s *Store) FreeDisk(node string, vmid int, format string) string {
 	for taken[n] {
 		n++
 	}
-	return DiskName(s, vmid, n, format)
+	return s.DiskName(vmid, n, format)
 }
 
 // dirOf reports whether a volume is where those of a guest are: of files it is the folder

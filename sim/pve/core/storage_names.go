@@ -168,7 +168,7 @@ var isoName = regexp.MustCompile(`[^/]\.(?:iso|img)$`)
 var templateName = regexp.MustCompile(`[^/]\.(?:tar|tar\.(?:gz|xz|zst|bz2))$`)
 
 // DiskName is the name of the n-th disk of a guest on a storage.
-func DiskName(st *Store, vmid, n int, format string) string {
+func (st *Store) DiskName(vmid, n int, format string) string {
 	name := fmt.Sprintf("vm-%d-disk-%d", vmid, n)
 	if format == "subvol" {
 		name = fmt.Sprintf("subvol-%d-disk-%d", vmid, n)

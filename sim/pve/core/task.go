@@ -314,7 +314,7 @@ func (t *Task) Kill() {
 	if t.Abort != nil {
 		t.Abort(t)
 	}
-	if g := t.Guest; t.Kind == "qmshutdown" && g != nil && g.Run != nil && AgentEnabled(g) && t.W.Now.Before(g.Run.Booted) {
+	if g := t.Guest; t.Kind == "qmshutdown" && g != nil && g.Run != nil && g.AgentEnabled() && t.W.Now.Before(g.Run.Booted) {
 		t.Logf("QEMU Guest Agent is not running - received interrupt")
 		t.Crash()
 		return

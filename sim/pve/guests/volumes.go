@@ -93,7 +93,7 @@ func Leave(w *core.World, g *core.Guest, old string, remove bool, t *core.Task) 
 		}
 		t.Logf("%s", err)
 	}
-	perl.AddUnused(g.Conf, old)
+	g.Conf.AddUnused(old)
 }
 
 // FreeDisks frees the volumes of a guest that goes: those its configuration

@@ -229,7 +229,7 @@ func dropCT(w *core.World, g *core.Guest, key, trouble string, going map[string]
 		// Also one that something else uses: PVE compares its whole value with volumes. If
 		// a mount point has it, it is not unused once the file is written.
 		if m := perl.ParseMount(key, value); m.Kind() == "volume" {
-			perl.AddUnused(g.Conf, m.Volume)
+			g.Conf.AddUnused(m.Volume)
 		}
 	case strings.HasPrefix(key, "unused"):
 		if !mounts(g, value) && guests.Owns(w, g, value) {
@@ -255,7 +255,7 @@ func takeCT(w *core.World, g *core.Guest, key, trouble string, problems map[stri
 		value = made
 		if old, ok := g.Conf[key]; ok {
 			if m := perl.ParseMount(key, old); m.Kind() == "volume" {
-				perl.AddUnused(g.Conf, m.Volume) // If it is the same one, it is gone when the file is written.
+				g.Conf.AddUnused(m.Volume) // If it is the same one, it is gone when the file is written.
 			}
 		}
 	}

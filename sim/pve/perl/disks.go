@@ -155,7 +155,7 @@ func ParseSize(s string) (bytes int64, ok bool) {
 }
 
 // AddUnused puts a volume into the first free unusedN.
-func AddUnused(c Config, volid string) {
+func (c Config) AddUnused(volid string) {
 	for n := range 256 {
 		key := "unused" + strconv.Itoa(n)
 		if c[key] == volid {

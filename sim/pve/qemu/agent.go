@@ -43,7 +43,7 @@ func agent(c *core.Call) (*core.Guest, error) {
 		return nil, perl.Fail("No QEMU guest agent configured")
 	case g.Run == nil:
 		return nil, perl.Fail("VM %d is not running", g.Vmid)
-	case !core.AgentEnabled(g) || !guests.Obeys(c.W, g):
+	case !g.AgentEnabled() || !guests.Obeys(c.W, g):
 		return nil, perl.Fail("QEMU guest agent is not running")
 	}
 	return g, nil

@@ -96,7 +96,7 @@ func runningStatus(w *core.World, g *core.Guest, s core.Sample, v map[string]any
 func apiCurrent(w *core.World, _ *core.Call, g *core.Guest) (any, error) {
 	v := vmStatus(w, g, true)
 	v["ha"] = w.HA.Status(g)
-	if core.AgentEnabled(g) {
+	if g.AgentEnabled() {
 		v["agent"] = 1
 	}
 	if vga := g.Conf["vga"]; vga != "" {

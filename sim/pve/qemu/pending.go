@@ -300,7 +300,7 @@ func unuse(w *core.World, g *core.Guest, d perl.Drive) {
 		_ = core.Free(w, g.Node, d.File) // PVE only warns.
 		clear(g.Cloud)
 	case !d.Cdrom() && guests.Owns(w, g, d.File):
-		perl.AddUnused(g.Conf, d.File)
+		g.Conf.AddUnused(d.File)
 	}
 }
 

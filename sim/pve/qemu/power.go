@@ -154,7 +154,7 @@ func ShutdownJob(w *core.World, g *core.Guest, c *core.Call, force bool) core.Jo
 // askToShutDown sets how long the task waits for the guest, and reports whether it waits in vain.
 func askToShutDown(t *core.Task, g *core.Guest, patience time.Duration) (inVain bool) {
 	t.Takes, inVain = shutdownTakes(t.W, g, patience)
-	if inVain && core.AgentEnabled(g) {
+	if inVain && g.AgentEnabled() {
 		t.Logf("QEMU Guest Agent is not running - VM %d qmp command 'guest-ping' failed - got timeout", g.Vmid)
 	}
 	return inVain

@@ -215,7 +215,7 @@ func findUnused(w *core.World, g *core.Guest, log func(string, ...any)) {
 			if v.Vmid != g.Vmid || v.Content != "images" || slices.Contains(named, volid) || strings.Contains(v.Name, "-state-") {
 				continue
 			}
-			perl.AddUnused(g.Conf, volid)
+			g.Conf.AddUnused(volid)
 			log("VM %d add unreferenced volume '%s' as '%s' to config", g.Vmid, volid, keyOf(g.Conf, volid))
 		}
 	}

@@ -81,7 +81,7 @@ func rollBack(w *core.World, g *core.Guest, s *core.Snapshot) {
 	kept := slices.Collect(maps.Values(guests.Disks(g, conf)))
 	for _, key := range slices.Sorted(maps.Keys(before)) {
 		if volid := before[key]; !slices.Contains(kept, volid) && guests.Owns(w, g, volid) {
-			perl.AddUnused(conf, volid)
+			conf.AddUnused(volid)
 		}
 	}
 	conf["parent"] = s.Name
