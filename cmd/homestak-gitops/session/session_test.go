@@ -137,13 +137,15 @@ func TestKeptPlan(t *testing.T) {
 func TestScope(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := prepare(t)
-		require.Len(t, s.planned(t, plan.Scope{Targets: []string{"vm.one"}}).Steps, 2, "the node, and the image that it needs")
+		for _, target := range []string{"vm.one", "one"} {
+			require.Len(t, s.planned(t, plan.Scope{Targets: []string{target}}).Steps, 2, "the node, and the image that it needs")
+		}
 		require.Empty(t, s.planned(t, plan.Scope{RefreshOnly: true}).Steps)
 
 		opened, h, err := s.ReachDeployed(t.Context(), s.flags, "plan")
 		require.NoError(t, err)
 		defer opened.Close()
-		_, err = opened.PassOver(h, plan.Scope{Targets: []string{"one"}})
+		_, err = opened.PassOver(h, plan.Scope{Targets: []string{"none"}})
 		require.ErrorContains(t, err, "--target: ")
 	})
 }
