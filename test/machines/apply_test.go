@@ -999,7 +999,7 @@ func TestTheSpecsOfTheExampleResolve(t *testing.T) {
 			if node.Spec != "" {
 				n++
 				require.Contains(t, s.Platform.Packages, "htop")
-				require.Equal(t, "nopasswd", s.User("homestak").Sudo)
+				require.Equal(t, spec.SudoNoPasswd, s.User("homestak").Sudo)
 			}
 		}
 	}
