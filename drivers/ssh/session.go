@@ -84,7 +84,7 @@ func (s *session) outcome(err error) (guest.Output, error) {
 	if err != nil {
 		return guest.Output{}, err
 	}
-	return s.out.Capture.Output(s.code, s.kill, &s.errs.Capture), nil
+	return s.out.Output(s.code, s.kill, &s.errs.Capture), nil
 }
 
 // run returns nil if the command has exited.

@@ -311,12 +311,12 @@ func (c *Server) verifyNodes(w http.ResponseWriter, r *http.Request) (any, error
 }
 
 // VerifyNodes runs the checks of nodes of an agent. An error is a *ProblemError.
-func (f *Facts) VerifyNodes(ctx context.Context, a Agent, s Selected) (out engine.Verified, err error) {
+func (k *Facts) VerifyNodes(ctx context.Context, a Agent, s Selected) (out engine.Verified, err error) {
 	by, err := asks(s.By)
 	if err != nil {
 		return out, err
 	}
-	_, manifests := f.host()
+	_, manifests := k.host()
 	if s.Manifest != "" && manifests != nil && !slices.Contains(manifests, s.Manifest) {
 		return out, badRequest(fmt.Sprintf("the agent deploys no manifest %q", s.Manifest), diag.DidYouMean(s.Manifest, manifests))
 	}

@@ -16,6 +16,6 @@ func (c *Capture) Write(p []byte) (int, error) {
 }
 
 // Output is the output of what was kept.
-func (out *Capture) Output(code, signal int, err *Capture) Output {
-	return Output{Code: code, Signal: signal, Out: string(out.kept), Err: string(err.kept), Cut: out.cut || err.cut}
+func (c *Capture) Output(code, signal int, err *Capture) Output {
+	return Output{Code: code, Signal: signal, Out: string(c.kept), Err: string(err.kept), Cut: c.cut || err.cut}
 }

@@ -229,4 +229,4 @@ type RestoreTest struct {
 }
 
 // RestoreName is the name of the verification of a guest's backups.
-func (guest Address) RestoreName() string { return guest.Kind + "-" + guest.Name }
+func (a Address) RestoreName() string { return a.Kind + "-" + a.Name }

@@ -301,9 +301,9 @@ func (s *Site) pushed(guest Address, host string) *Node {
 }
 
 // StaysInside warns that the effects of a spec remain inside a guest.
-func (guest Address) StaysInside(why string) diag.Finding {
+func (a Address) StaysInside(why string) diag.Finding {
 	return diag.Finding{
-		Severity: diag.Warning, Source: diag.FromSite, Address: guest.String(), Summary: fmt.Sprintf("%s has no spec any more, and what its last spec configured stays", guest),
+		Severity: diag.Warning, Source: diag.FromSite, Address: a.String(), Summary: fmt.Sprintf("%s has no spec any more, and what its last spec configured stays", a),
 		Detail: why + " To withdraw it, give the node a spec with the access of that one and no other items, and take the spec away when it is applied.",
 	}
 }

@@ -66,7 +66,7 @@ func TestFirstStart(t *testing.T) {
 func TestRotation(t *testing.T) {
 	dir := t.TempDir()
 	first := ensure(t, dir)
-	minted, err := first[0].Key.MintToken(Claims{Node: "web-1", Spec: "base", Issued: now.Unix()})
+	minted, err := first[0].MintToken(Claims{Node: "web-1", Spec: "base", Issued: now.Unix()})
 	require.NoError(t, err)
 	accepted := func(r Ring) wire.Code {
 		t.Helper()
@@ -271,7 +271,7 @@ func (d *desk) show(text string) (next string, code wire.Code) {
 	if life := c.Life(); life != 0 {
 		claims.Expires = d.now.Add(life).Unix()
 	}
-	next, err = d.ring[0].Key.MintToken(d.book.Next(claims))
+	next, err = d.ring[0].MintToken(d.book.Next(claims))
 	require.NoError(d.t, err)
 	return next, ""
 }
@@ -419,7 +419,7 @@ func TestS7ClockOfAServerThatWasOff(t *testing.T) {
 // Tokens of earlier versions are good for a year. They are replaced at once, and end with that.
 func TestS8TokensOfEarlierVersions(t *testing.T) {
 	d := newDesk(t)
-	old, err := d.ring[0].Key.MintToken(Claims{Node: "web-1", Spec: "base", Issued: d.now.Unix(), Expires: d.now.AddDate(1, 0, 0).Unix()})
+	old, err := d.ring[0].MintToken(Claims{Node: "web-1", Spec: "base", Issued: d.now.Unix(), Expires: d.now.AddDate(1, 0, 0).Unix()})
 	require.NoError(t, err)
 	next, code := d.show(old)
 	require.Empty(t, code)

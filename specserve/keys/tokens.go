@@ -78,7 +78,7 @@ func mintClaims(dir string, c Claims, life time.Duration, now time.Time) (Minted
 		at := now.Add(life).UTC().Truncate(time.Second)
 		m.Expires, c.Expires = &at, at.Unix()
 	}
-	m.Token, err = ring[0].Key.MintToken(c)
+	m.Token, err = ring[0].MintToken(c)
 	return m, err
 }
 

@@ -210,7 +210,7 @@ func (m *meter) agentRestarting() {
 	a := m.follow(m.publish(f, host.access), host, never)
 	ring, err := keys.Read(filepath.Join(a.data, daemon.Folder))
 	require.NoError(m.b, err)
-	text, err := ring[0].Key.MintToken(keys.Claims{Node: f.Name(1), Spec: "base", Issued: time.Now().Unix(), Expires: time.Now().Add(time.Hour).Unix()})
+	text, err := ring[0].MintToken(keys.Claims{Node: f.Name(1), Spec: "base", Issued: time.Now().Unix(), Expires: time.Now().Add(time.Hour).Unix()})
 	require.NoError(m.b, err)
 	ask := "GET " + wire.SpecPath.Of(f.Name(1)) + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + text + "\r\n\r\n"
 	a.serves(ask)

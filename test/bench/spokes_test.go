@@ -123,7 +123,7 @@ func (m *meter) spoke(n int, a *agentProcess, hub *agent.ServerStatus) *spoke {
 	x := &spoke{name: spokeName(n), due: make(chan struct{}, 1)}
 	ring, err := keys.Read(filepath.Join(a.data, daemon.Folder))
 	require.NoError(m.b, err)
-	token, err := ring[0].Key.MintToken(keys.Claims{Node: x.name, Spec: keys.ForAgent, Issued: time.Now().Unix(), Expires: time.Now().Add(keys.TokenLifetime).Unix()})
+	token, err := ring[0].MintToken(keys.Claims{Node: x.name, Spec: keys.ForAgent, Issued: time.Now().Unix(), Expires: time.Now().Add(keys.TokenLifetime).Unix()})
 	require.NoError(m.b, err)
 	pins, err := wire.ParsePins(hub.Pins)
 	require.NoError(m.b, err)

@@ -729,7 +729,7 @@ func (p *serving) expired(node string) string {
 	p.t.Helper()
 	ring, err := keys.Read(filepath.Join(p.data(), daemon.Folder))
 	require.NoError(p.t, err)
-	text, err := ring[0].Key.MintToken(keys.Claims{Node: node, Spec: "door", Issued: 1, Expires: time.Now().AddDate(0, 0, -31).Unix()})
+	text, err := ring[0].MintToken(keys.Claims{Node: node, Spec: "door", Issued: 1, Expires: time.Now().AddDate(0, 0, -31).Unix()})
 	require.NoError(p.t, err)
 	return text
 }

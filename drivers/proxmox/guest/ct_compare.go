@@ -51,6 +51,6 @@ func (*CT) SameValue(key, want, have string) bool { return CTKeys().Same(key, wa
 func (CTState) sameOption(string, string, string) bool { return false }
 
 // SameMount reports whether two disks are mounted alike, whatever their volumes.
-func (a CTDisk) SameMount(b CTDisk) bool {
-	return a.Path == b.Path && a.Backup == b.Backup && slices.Equal(memberTexts(a.Options), memberTexts(b.Options))
+func (d CTDisk) SameMount(b CTDisk) bool {
+	return d.Path == b.Path && d.Backup == b.Backup && slices.Equal(memberTexts(d.Options), memberTexts(b.Options))
 }

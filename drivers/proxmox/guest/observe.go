@@ -23,11 +23,11 @@ func FromConfig(g api.ListedGuest, cfg api.GuestConfig, notes string, m owner.Ta
 
 // Relisted is a guest that FromConfig made, as a list shows it later: spec and seen are what it made of the same configuration
 // and ownership tag. It is nil if the list shows another power, or for a template. They are shared, so they are immutable.
-func (seen *Observation) Relisted(spec any, g api.ListedGuest) *model.Resource {
-	if seen == nil || seen.runs != g.Running {
+func (o *Observation) Relisted(spec any, g api.ListedGuest) *model.Resource {
+	if o == nil || o.runs != g.Running {
 		return nil
 	}
-	now := *seen
+	now := *o
 	now.uptime = g.Uptime
 	return resource(g, now.Config, now.Tag, spec, &now)
 }

@@ -16,7 +16,7 @@ import (
 //
 // Cards without an address are not in the documents. A VM with a seed image of its own has no such
 // drive.
-func (want VMTarget) ChangesCloudInit(have VMState, path string) bool {
+func (v VMTarget) ChangesCloudInit(have VMState, path string) bool {
 	if have.Tag.HasNocloudISO() {
 		return false
 	}
@@ -31,7 +31,7 @@ func (want VMTarget) ChangesCloudInit(have VMState, path string) bool {
 	name, attr, _ := strings.Cut(rest, ".")
 	switch attr {
 	case "ip", "gateway", "ip6", "gateway6", "mac":
-		return addressed(want.VM, name) || addressed(have.VM, name)
+		return addressed(v.VM, name) || addressed(have.VM, name)
 	default:
 		return false
 	}

@@ -272,20 +272,20 @@ func ReportsFirst(volid, than, wanted string) bool {
 // own node. On a shared storage all are one file.
 
 // Ensure fetches a file to a node unless it is there.
-func (want *Image) Ensure(ctx context.Context, h *kind.Host, node string, addr model.Address) error {
-	done, err := h.Fetches.Take(ctx, node+" "+want.Volume, "the same download to node "+node)
+func (i *Image) Ensure(ctx context.Context, h *kind.Host, node string, addr model.Address) error {
+	done, err := h.Fetches.Take(ctx, node+" "+i.Volume, "the same download to node "+node)
 	if err != nil {
 		return err
 	}
 	defer done()
-	there, err := hasVolume(ctx, h, node, want)
+	there, err := hasVolume(ctx, h, node, i)
 	switch {
 	case err != nil:
-		return attempt("looking for "+want.Volume+" on node "+node, err)
+		return attempt("looking for "+i.Volume+" on node "+node, err)
 	case there:
 		return nil
 	default:
-		return fetch(ctx, h, node, addr, want)
+		return fetch(ctx, h, node, addr, i)
 	}
 }
 

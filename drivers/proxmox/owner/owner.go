@@ -187,11 +187,11 @@ func ParseDescription(s string) (notes string, m Tag, found bool) {
 
 // Describe joins notes and tag as they are; see Identity.Describe for the tag of a guest. PVE cuts trailing white space,
 // so there is none.
-func (m Tag) Describe(notes string) string {
+func (t Tag) Describe(notes string) string {
 	if notes = strings.TrimRight(notes, " \t\r\n"); notes != "" {
-		return notes + "\n" + m.Line()
+		return notes + "\n" + t.Line()
 	}
-	return m.Line()
+	return t.Line()
 }
 
 var uuidText = regexp.MustCompile(`(?i)^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)

@@ -168,12 +168,12 @@ var isoName = regexp.MustCompile(`[^/]\.(?:iso|img)$`)
 var templateName = regexp.MustCompile(`[^/]\.(?:tar|tar\.(?:gz|xz|zst|bz2))$`)
 
 // DiskName is the name of the n-th disk of a guest on a storage.
-func (st *Store) DiskName(vmid, n int, format string) string {
+func (s *Store) DiskName(vmid, n int, format string) string {
 	name := fmt.Sprintf("vm-%d-disk-%d", vmid, n)
 	if format == "subvol" {
 		name = fmt.Sprintf("subvol-%d-disk-%d", vmid, n)
 	}
-	return st.NameOf(vmid, name, format)
+	return s.NameOf(vmid, name, format)
 }
 
 // NameOf is the name of a volume of a guest; a file is in the folder of the guest.
