@@ -76,7 +76,8 @@ func tokenRevokeVerb(a *app) *cobra.Command {
 next request on.
 
 The next pass of the parent's agent gives a new token to the agent of a pve node, and to a
-container in mode pull that it can enter by pct. Other nodes need one from token mint.
+node in mode pull that it can enter: a VM as its spec says, a container by pct. Other nodes
+need one from token mint.
 Tokens in the secrets of the site are not affected.`,
 		Args: ui.TakesArgs(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
