@@ -83,7 +83,7 @@ func checkBackup(rs *rules, b *model.Backup) {
 // oneTime matches calendar events of Proxmox VE with one time of day, which may have days of the week before it.
 var oneTime = regexp.MustCompile(`^(?:([a-z][a-z,.]*)\s+)?(?:[01]?\d|2[0-3]):[0-5]?\d(?::[0-5]?\d)?$`)
 
-// longestGap is the longest time between two backups of a schedule; 0 for one that it cannot tell.
+// longestGap is the longest time between two backups of a schedule; 0 if that is neither a word nor one time of day.
 func longestGap(schedule string) time.Duration {
 	schedule = strings.ToLower(strings.TrimSpace(schedule))
 	if gap, ok := map[string]time.Duration{"hourly": time.Hour, "daily": day, "weekly": 7 * day}[schedule]; ok {

@@ -1174,3 +1174,14 @@ func TestASetKeepsNoTree(t *testing.T) {
 	require.Nil(t, tree.Value())
 	runtime.KeepAlive(s)
 }
+
+// A position is one of the site's own files: a shipped rule is none of them.
+func TestAPositionIsOfTheSite(t *testing.T) {
+	for rule, want := range map[string]string{"": "", "warn contains sprintf(\"%d\", [1])": "policy/x.rego"} {
+		s, found := policy.Compile(t.Context(), policy.Options{Site: tree("policy/x.rego", "package homestak.site\n"+rule+"\n")})
+		require.False(t, found.HasErrors(), "%v", found)
+		p := &policy.Position{}
+		_, _ = s.Site(policy.WithPosition(t.Context(), p), site(), request())
+		require.Equal(t, want, p.At().File)
+	}
+}

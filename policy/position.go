@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -20,10 +21,10 @@ type Position struct {
 // Stopped reports whether an evaluation was stopped at a limit.
 func (p *Position) Stopped() bool { return p.stopped.Load() }
 
-// At is the position of the call; zero if there was none.
+// At is the position of the call; zero if there was none, or if it is in a shipped rule.
 func (p *Position) At() diag.Range {
 	l := p.at.Load()
-	if l == nil || l.File == "" {
+	if l == nil || l.File == "" || strings.HasPrefix(l.File, shippedFolder+"/") {
 		return diag.Range{}
 	}
 	at := diag.Pos{Line: max(l.Row, 1), Column: max(l.Col, 1), Byte: l.Offset}

@@ -52,7 +52,7 @@ func (s *Server) now(add func(name, help string, value float64, labels ...string
 	ready := 0
 	for _, r := range s.reports.All() {
 		is := 0
-		if r.Ready && !r.Stale(now, v.Catalog.Node(r.Identity).PeriodOf()) {
+		if r.Ready && !r.Stale(now, v.Catalog.Node(r.Identity).ReportPeriod()) {
 			is = 1
 			ready++
 		}

@@ -180,7 +180,7 @@ func status(x *request) error {
 
 // statusOf describes the last report of a node.
 func statusOf(v *View, r wire.ReceivedReport, now time.Time) nodeStatus {
-	usual := v.Catalog.Node(r.Identity).PeriodOf()
+	usual := v.Catalog.Node(r.Identity).ReportPeriod()
 	stale := r.Stale(now, usual)
 	return nodeStatus{
 		Identity: r.Identity, Ready: r.Ready && !stale, Phase: r.Phase, Received: r.ReceivedAt.UTC(), Period: int(r.Period(usual).Seconds()),
@@ -234,7 +234,7 @@ func isChild(n *Node) bool { return n != nil && n.Child }
 // Runs is the version of the program of a child, as it reported; "" if it has not reported, or is silent since then.
 func (s *Server) Runs(node string) string {
 	r, has := s.reports.Get(node)
-	if !has || r.Stale(s.o.Now(), s.view.Load().Catalog.Node(node).PeriodOf()) {
+	if !has || r.Stale(s.o.Now(), s.view.Load().Catalog.Node(node).ReportPeriod()) {
 		return ""
 	}
 	return r.Agent
@@ -249,8 +249,8 @@ func (s *Server) HasReported(node string) bool {
 // Forget drops the report of a node that is about to be created: it came from another machine.
 func (s *Server) Forget(node string) { s.reports.Await(node, s.o.Now()) }
 
-// PeriodOf is the report interval of a node that does not state one: after each run. 0: only when it boots.
-func (n *Node) PeriodOf() time.Duration {
+// ReportPeriod is the report interval of a node that does not state one: after each run. 0: only when it boots.
+func (n *Node) ReportPeriod() time.Duration {
 	if n == nil || n.Run == nil {
 		return Period
 	}

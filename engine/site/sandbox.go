@@ -33,9 +33,10 @@ type Sandbox struct {
 	loads     chan struct{} // one for each child that loads
 	questions chan struct{} // of the only one that answers
 	waiting   struct {
-		mutex sync.Mutex
-		child *child // nil: none
-		idle  *time.Timer
+		mutex  sync.Mutex
+		child  *child // nil: none
+		idle   *time.Timer
+		closed bool // none waits any more
 	}
 }
 
@@ -193,19 +194,26 @@ func (s *Sandbox) take() *child {
 	return c
 }
 
-// keep makes a child wait, in place of one that waits already.
+// keep makes a child wait, in place of one that waits already. After Close it ends the child.
 func (s *Sandbox) keep(c *child) {
 	w := &s.waiting
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
+	if w.closed {
+		c.end()
+		return
+	}
 	if w.child != nil && w.idle.Stop() {
 		w.child.end()
 	}
 	w.child, w.idle = c, time.AfterFunc(idleFor, c.end)
 }
 
-// Close ends the child that waits.
+// Close ends the child that waits, and has every other one end with its request.
 func (s *Sandbox) Close() {
+	s.waiting.mutex.Lock()
+	s.waiting.closed = true
+	s.waiting.mutex.Unlock()
 	if c := s.take(); c != nil {
 		c.end()
 	}

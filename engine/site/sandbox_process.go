@@ -75,7 +75,7 @@ func (c *child) call(ctx context.Context, l limits, tree fs.FS, r request) (answ
 	_, r.Most = l.aroundRules(w.read)
 	if r.Memory = r.Most; r.Load != nil {
 		_, r.Memory = l.of(0)
-		w.told = r.Memory
+		w.known = r.Memory
 	}
 	go w.run(ctx)
 	answer, err = c.converse(w, tree, r)
@@ -177,7 +177,7 @@ type watch struct {
 
 	mutex sync.Mutex
 	read  int64 // bytes of files that it was given
-	told  int64 // the limit of memory that it knows
+	known int64 // the limit of memory that it has been sent
 	rules bool  // it evaluates rules
 
 	began time.Time     // this part of the work
@@ -191,17 +191,17 @@ type watch struct {
 	done chan struct{}
 }
 
-// add counts bytes, and returns the limit of memory if that is much more than the child knows: telling it stops it for a moment.
+// add counts bytes, and returns the limit of memory if that is much more than the child knows: to set it stops the child for a moment.
 func (w *watch) add(bytes int64) int64 {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	w.read += bytes
 	const much = 8 << 20
 	_, memory := w.limits.of(w.read)
-	if memory < w.told+much {
+	if memory < w.known+much {
 		return 0
 	}
-	w.told = memory
+	w.known = memory
 	return memory
 }
 

@@ -238,6 +238,15 @@ func TestS2AChildThatEndedWhileItWaitedIsReplaced(t *testing.T) {
 	require.Equal(t, "...", string(got), "a byte for each process")
 }
 
+// A child that works while the sandbox is closed ends with its request, and does not wait for another one.
+func TestS2AChildAtWorkEndsAfterClose(t *testing.T) {
+	s := sandboxed(t)
+	s.Close()
+	_, err := s.try(t.Context(), soundTree(), Input{})
+	require.NoError(t, err)
+	require.Nil(t, s.waiting.child)
+}
+
 // The names of trees belong to a loader: another one may mean another folder of the same commit.
 func TestS2AChildGoesByContentsNotByNames(t *testing.T) {
 	s := sandboxed(t)
@@ -254,7 +263,7 @@ func TestS2AChildGoesByContentsNotByNames(t *testing.T) {
 
 // A child knows its limit of memory as it grows with the text, and collects its garbage within it.
 func TestS2AChildKnowsItsLimitOfMemory(t *testing.T) {
-	w := &watch{told: sandboxMemory}
+	w := &watch{known: sandboxMemory}
 	require.Zero(t, w.add(60<<10))
 	require.EqualValues(t, sandboxMemory+8<<20, w.add(4<<10))
 	require.Zero(t, w.add(0))

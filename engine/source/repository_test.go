@@ -445,7 +445,7 @@ func compare(t *testing.T, r *sourcetest.Repo, repo *Repository, from, to string
 		return
 	}
 	if err != nil && rewritten {
-		require.ErrorIs(t, err, model.ErrUnrelated) // it may not be able to tell, but it never guesses
+		require.ErrorIs(t, err, model.ErrUnrelated) // it may not know, but it never guesses
 		return
 	}
 	require.NoError(t, err)

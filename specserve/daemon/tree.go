@@ -40,7 +40,7 @@ func (s *Server) Tree(own wire.Report, now time.Time) wire.Report {
 	}
 	every := func(string) time.Duration { return specserve.Period }
 	if c != nil {
-		every = func(identity string) time.Duration { return c.Node(identity).PeriodOf() }
+		every = func(identity string) time.Duration { return c.Node(identity).ReportPeriod() }
 		for i, n := range own.Nodes {
 			if node := c.Node(n.Name); node != nil && node.Child {
 				own.Nodes[i].Type = "pve"
