@@ -376,9 +376,6 @@ func realSSHD(t *testing.T) (*sourcetest.SSHServer, driver.Config) {
 	if s.User != "root" {
 		t.Skip("commands run as root, and the test does not")
 	}
-	// below another shell, bash does not read the ~/.bashrc of the user who runs the test, which may take long
-	// (run_startup_files in shell.c of bash).
-	s.Configure("SetEnv SHLVL=1")
 	read := func(file string) string {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)

@@ -576,6 +576,16 @@ func TestAnSSHConnectionThatIsCut(t *testing.T) {
 	require.Equal(t, next, head(t, repo).ID)
 }
 
+// What a login shell prints is no refusal of a server whose connection is cut.
+func TestAnSSHConnectionThatIsCutAfterTheShellPrinted(t *testing.T) {
+	t.Parallel()
+	r, s, repo := sshRepository(t, nil)
+	r.Commit(map[string]string{"a": "1"}, "first")
+	// so much text that sshd has sent some of it before it ends
+	s.Configure(`ForceCommand yes "rm: no such file" | head -c 500000 >&2; kill -9 $PPID`)
+	require.Contains(t, fault(t, repo, errCut, true), "the server says: rm: no such file")
+}
+
 func TestAnSSHServerThatIsSilent(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

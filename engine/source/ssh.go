@@ -158,9 +158,14 @@ func (c *sshConversation) explain(ctx context.Context, err error) error {
 	cutOff := errors.Is(err, packp.ErrEmptyInput) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 	if cutOff || errors.As(err, &odd) {
 		_ = c.in.Close()
-		_ = c.session.Wait() // so that all of its words are here; the exchange ends a long wait
-		if text := c.said.String(); text != "" && (cutOff || odd.Msg != "") {
-			return c.from.refused(text)
+		end := c.session.Wait() // so that all of its words are here; the exchange ends a long wait
+		_, failed := errors.AsType[*ssh.ExitError](end)
+		if text := c.said.String(); text != "" && (cutOff || odd.Msg != "") && c.x.ctx.Err() == nil {
+			if end == nil || failed {
+				return c.from.refused(text)
+			}
+			// without a status of the command, the connection was cut, and the text may be of the login shell
+			return c.from.Fault(errCut, "the server says: "+text, "this is retried", err)
 		}
 		if !cutOff && !strings.Contains(odd.Msg, "EOF") {
 			return c.from.Fault(errNotGit, odd.Msg, "check the URL; a login shell that prints something also causes this", err)

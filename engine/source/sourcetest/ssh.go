@@ -151,6 +151,9 @@ func (s *SSHServer) configure(hostKey string) {
 		"AuthorizedKeysFile " + filepath.Join(s.dir, "authorized"),
 		"PidFile none", "StrictModes no", "UsePAM no", "PasswordAuthentication no", "KbdInteractiveAuthentication no",
 		"PermitRootLogin prohibit-password", "LogLevel ERROR",
+		// below another shell, bash does not read the ~/.bashrc of the user who runs the test, which may take long
+		// or print something (run_startup_files in shell.c of bash).
+		"SetEnv SHLVL=1",
 	}, s.lines...), "\n") + "\n"
 	if err := os.WriteFile(filepath.Join(s.dir, "config"), []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
