@@ -47,7 +47,7 @@ func runWhy(ctx context.Context, a *app, f *session.AgentFlags, address string) 
 		if hint == "" {
 			hint = "addresses look like vm.web-1; homestak-gitops status lists them"
 		}
-		return fmt.Errorf("nothing is known of %q\n%s", address, hint)
+		return fmt.Errorf("%q is not a known address\n%s", address, hint)
 	}
 	return nil
 }

@@ -101,6 +101,12 @@ last done
 	require.True(t, r.NotFound)
 	require.Equal(t, `did you mean "vm.one"?`, r.Hint)
 	require.Len(t, f.List[1].Steps, 2, "the receipts themselves stay whole")
+
+	f.List[0].Steps = append(f.List[0].Steps, ledger.Step{Address: "ct.old"}, ledger.Step{Address: "pool.one"})
+	r = k.Reasons("old", f.Status(), f)
+	require.True(t, r.NotFound)
+	require.Equal(t, `"old" may be ct.old or vm.old: write one of these addresses`, r.Hint)
+	require.Equal(t, one, why("one"), "a name is that of a node first")
 }
 
 func TestHistoryTable(t *testing.T) {
@@ -134,7 +140,7 @@ func TestHistoryTable(t *testing.T) {
 	require.Contains(t, stderr, "the chain is broken at 1 receipt; 3 receipts hold")
 	code, _, stderr = runIn(t, env, "why", "nobody")
 	require.Equal(t, ui.ExitFailed, code)
-	require.Contains(t, stderr, "nothing is known of \"nobody\"")
+	require.Contains(t, stderr, "\"nobody\" is not a known address")
 }
 
 // The stored state of an agent is shown as far as it goes.

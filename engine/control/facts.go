@@ -1,7 +1,6 @@
 package control
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -101,19 +100,26 @@ func (k *Facts) host() (api string, manifests []string) {
 
 // declared says where a commit declares an address, and which addresses it has.
 // Whether anything is known of the commit says ok.
-func (k *Facts) declared(id, address string) (at *declaration, all []string, ok bool) {
+func (k *Facts) declared(id, address string) (at *declaration, nodes, objects []string, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, c := range k.commits {
 		if c.id != id {
 			continue
 		}
-		if d, there := c.at[address]; there {
-			at = &d
+		for a, d := range c.at {
+			if a == address {
+				at = &d
+			}
+			if d.Node != "" {
+				nodes = append(nodes, a)
+			} else {
+				objects = append(objects, a)
+			}
 		}
-		return at, slices.Sorted(maps.Keys(c.at)), true
+		return at, nodes, objects, true
 	}
-	return nil, nil, false
+	return nil, nil, nil, false
 }
 
 // beyond returns the unmanaged guests on the host, and the parts that could not be observed.

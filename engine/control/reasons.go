@@ -1,9 +1,9 @@
 package control
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
@@ -44,23 +44,32 @@ const (
 
 // Reasons collects what is known about an address. The name of a node or a VMID also works.
 func (k *Facts) Reasons(address string, s agent.Status, from receipts) Reasons {
-	r := Reasons{Address: address, Running: s.PID != 0, InForce: s.InForce, Checks: []agent.CheckStatus{}, Unmanaged: []model.Unmanaged{}, Unknown: []model.Unknown{}}
+	r := Reasons{Address: address, Running: s.PID != 0, InForce: s.InForce, Checks: []agent.CheckStatus{}, Unmanaged: []model.Unmanaged{}, Unknown: []model.Unknown{}, Receipts: []ledger.Receipt{}}
 	id := ""
 	if s.InForce != nil {
 		id = s.InForce.ID
 	}
-	_, all, known := k.declared(id, "")
-	for _, n := range s.Nodes {
-		all = append(all, n.Address)
-	}
+	_, nodes, objects, known := k.declared(id, "")
 	r.Known = known
-	for _, rec := range historyOf(from, touchesRead, "").Receipts {
-		for _, st := range rec.Steps {
-			all = append(all, st.Address)
+	var past []string
+	for _, n := range s.Nodes {
+		nodes = append(nodes, n.Address)
+		if strconv.Itoa(n.VMID) == address {
+			r.Address = n.Address
 		}
 	}
-	r.Address = whole(address, all, s.Nodes)
-	r.Declared, _, _ = k.declared(id, r.Address)
+	for _, rec := range historyOf(from, touchesRead, "").Receipts {
+		for _, st := range rec.Steps {
+			past = append(past, st.Address)
+		}
+	}
+	found, err := model.FindAmong(address, nodes, objects, past)
+	if err != nil {
+		r.NotFound, r.Hint = true, err.Error()
+		return r
+	}
+	r.Address = cmp.Or(found, r.Address)
+	r.Declared, _, _, _ = k.declared(id, r.Address)
 	for _, n := range s.Nodes {
 		if n.Address == r.Address {
 			r.Node = &n
@@ -86,28 +95,11 @@ func (k *Facts) Reasons(address string, s agent.Status, from receipts) Reasons {
 	r.Removed = removed(r)
 	if r.Declared == nil && r.Node == nil && len(r.Unmanaged) == 0 && len(r.Receipts) == 0 {
 		r.NotFound = true
+		all := slices.Concat(nodes, objects, past)
 		slices.Sort(all)
 		r.Hint = diag.DidYouMean(address, slices.Compact(all))
 	}
 	return r
-}
-
-// whole finds the address for a name or VMID; any other text is returned unchanged.
-func whole(text string, all []string, nodes []engine.NodeStatus) string {
-	if slices.Contains(all, text) {
-		return text
-	}
-	for _, n := range nodes {
-		if n.Node == text || strconv.Itoa(n.VMID) == text {
-			return n.Address
-		}
-	}
-	for _, a := range all {
-		if _, name, _ := strings.Cut(a, "."); name == text {
-			return a
-		}
-	}
-	return text
 }
 
 // removed finds the pass that removed something that is no longer declared.

@@ -103,26 +103,30 @@ func FindIn(s *Site, text string) (Address, error) {
 	}
 	var nodes, objects []string
 	for a := range s.Deployed() {
-		if a.Name == text {
-			nodes = append(nodes, a.String())
-		}
+		nodes = append(nodes, a.String())
 	}
 	for a := range s.Objects {
-		if a.Name == text {
-			objects = append(objects, a.String())
+		objects = append(objects, a.String())
+	}
+	found, ambiguous := FindAmong(text, nodes, objects)
+	if ambiguous != nil || found == "" {
+		return addr, cmp.Or(ambiguous, err)
+	}
+	return ParseAddress(found)
+}
+
+// FindAmong finds the address that a text means in the first of the lists that has one; "" if none has.
+func FindAmong(text string, lists ...[]string) (string, error) {
+	for _, all := range lists {
+		found := slices.DeleteFunc(slices.Clone(all), func(a string) bool { return !Means(text, a) })
+		slices.Sort(found)
+		if found = slices.Compact(found); len(found) > 1 {
+			return "", fmt.Errorf("%q may be %s: write one of these addresses", text, strings.Join(found, " or "))
+		} else if len(found) == 1 {
+			return found[0], nil
 		}
 	}
-	found := nodes
-	if len(nodes) == 0 {
-		found = objects
-	}
-	switch slices.Sort(found); len(found) {
-	case 0:
-		return addr, err
-	case 1:
-		return ParseAddress(found[0])
-	}
-	return addr, fmt.Errorf("%q may be %s: write one of these addresses", text, strings.Join(found, " or "))
+	return "", nil
 }
 
 // Deployed returns the nodes of all deployed manifests, each with the way to it: the host, and the nodes between.
