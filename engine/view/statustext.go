@@ -252,7 +252,7 @@ func StatusRows(s agent.Status, now time.Time) []Row {
 	}
 	if s.Last != nil {
 		row("last pass", "%s", passLine(withoutKnownError(s), now))
-		warnings(row, s.Last.Findings)
+		warnings(row, s)
 	}
 	for _, sus := range s.Suspended {
 		row("suspended", "%s", Suspension(sus, now))
@@ -298,19 +298,37 @@ func outputsText(row func(label, format string, args ...any), s agent.Status) {
 
 // checksText lists the checks that fail.
 func checksText(row func(label, format string, args ...any), s agent.Status, now time.Time) {
-	const most = 5
-	failing := s.FailingChecks()
-	for i, c := range failing[:min(len(failing), most)] {
-		label, idle := "", ""
-		if i == 0 {
-			label = "failing"
-		}
-		if c.Idle != "" {
-			idle = " (not run now: " + c.Idle + ")"
-		}
-		row(label, "check %s of %s for %s: %s%s", c.Check, c.Address, ago(now, c.Since), c.Error, idle)
+	var texts []string
+	for _, c := range s.FailingChecks() {
+		texts = append(texts, fmt.Sprintf("check %s of %s for %s", c.Check, c.Address, ago(now, c.Since))+checkError(c, s.Nodes))
 	}
-	if more := len(failing) - most; more > 0 {
+	limited(row, "failing", texts)
+}
+
+// checkError is why a check failed, unless its node says so, and why it does not run.
+func checkError(c agent.CheckStatus, nodes []engine.NodeStatus) (text string) {
+	if c.Error != "" && !saidBy(nodes, c.Address, c.Error) {
+		text = ": " + c.Error
+	}
+	if c.Idle != "" {
+		text += " (not run now: " + c.Idle + ")"
+	}
+	return text
+}
+
+// saidBy reports whether the state of a node contains a text.
+func saidBy(nodes []engine.NodeStatus, address, text string) bool {
+	return slices.ContainsFunc(nodes, func(n engine.NodeStatus) bool { return n.Address == address && strings.Contains(n.Error, text) })
+}
+
+// limited adds the first of some texts as rows, and how many more there are.
+func limited(row func(label, format string, args ...any), label string, texts []string) {
+	const most = 5
+	for _, text := range texts[:min(len(texts), most)] {
+		row(label, "%s", text)
+		label = ""
+	}
+	if more := len(texts) - most; more > 0 {
 		row("", "and %d more: homestak-gitops status --json", more)
 	}
 }
@@ -378,19 +396,14 @@ func around(row func(label, format string, args ...any), s agent.Status, now tim
 }
 
 // warnings lists what the last pass reported of guests that are as the files say.
-func warnings(row func(label, format string, args ...any), found diag.List) {
-	const most = 5
-	of := slices.DeleteFunc(slices.Clone(found), func(f diag.Finding) bool { return f.Source != diag.FromHost })
-	for i, f := range of[:min(len(of), most)] {
-		label := ""
-		if i == 0 {
-			label = "warnings"
+func warnings(row func(label, format string, args ...any), s agent.Status) {
+	var texts []string
+	for _, f := range s.Last.Findings {
+		if f.Source == diag.FromHost && !saidBy(s.Nodes, f.Address, f.Summary) {
+			texts = append(texts, f.Summary)
 		}
-		row(label, "%s", f.Summary)
 	}
-	if more := len(of) - most; more > 0 {
-		row("", "and %d more: homestak-gitops status --json", more)
-	}
+	limited(row, "warnings", texts)
 }
 
 // withoutKnownError is the last pass, without an error that the status shows anyway.

@@ -123,6 +123,26 @@ func TestStatusShowsFailingChecks(t *testing.T) {
 	require.NotContains(t, text, "vm.db")
 }
 
+// What the state of a node says is not said again, neither by status nor by why.
+func TestAnExplanationIsShownOnce(t *testing.T) {
+	n := engine.NodeStatus{Address: "vm.web", Phase: "run", Error: "check web failed: no route; vm.web: the host does not answer; it is made from an old image"}
+	check := agent.CheckStatus{Address: "vm.web", Check: "web", State: agent.CheckFailing, Since: before(time.Minute), Error: "no route"}
+	said := diag.Finding{Severity: diag.Warning, Source: diag.FromHost, Address: "vm.web", Summary: "it is made from an old image"}
+	other := check
+	other.Address = "vm.db"
+	s := agent.Status{Identity: "father", State: agent.Idle, Nodes: []engine.NodeStatus{n}, Checks: []agent.CheckStatus{check, other}, Last: &agent.PassStatus{Findings: diag.List{said}}}
+	text := Status(s, noon, false)
+	require.Contains(t, text, "failing     check web of vm.web for 60 s\n              check web of vm.db for 60 s: no route\n")
+	require.Equal(t, 1, strings.Count(text, said.Summary), text)
+
+	check.Idle = "it is off"
+	why := Why(control.Reasons{
+		Address: "vm.web", Running: true, Known: true, Node: &n, Checks: []agent.CheckStatus{check},
+		Unknown: []model.Unknown{{Scope: "vm.web", Why: "the host does not answer"}, {Scope: "vm.db", Why: "no answer"}},
+	})
+	require.Equal(t, fmt.Sprintf("vm.web\n  is         not ready: %s\n  check      web failing since %s (not run now: it is off)\n  unknown    vm.db: no answer\n", n.Error, When(check.Since)), why)
+}
+
 // A pass of a suspended agent reverts nothing, and says so.
 func TestN3ASuspendedPassRevertsNothing(t *testing.T) {
 	now := time.Now()

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
@@ -66,7 +67,9 @@ func Explain(r control.Reasons) Explained {
 	case len(r.Receipts) > 0:
 		row("declared", "no: the commit in force does not have it, but it was not removed")
 	}
+	var nodes []engine.NodeStatus
 	if r.Node != nil {
+		nodes = append(nodes, *r.Node)
 		row("is", "%s", standing(*r.Node))
 		if r.Node.Life != "" {
 			row("phase", "%s", r.Node.Life)
@@ -76,20 +79,15 @@ func Explain(r control.Reasons) Explained {
 		}
 	}
 	for _, c := range r.Checks {
-		text := fmt.Sprintf("%s %s since %s", c.Check, c.State, When(c.Since))
-		if c.Error != "" {
-			text += ": " + c.Error
-		}
-		if c.Idle != "" {
-			text += " (not run now: " + c.Idle + ")"
-		}
-		row("check", "%s", text)
+		row("check", "%s %s since %s%s", c.Check, c.State, When(c.Since), checkError(c, nodes))
 	}
 	for _, g := range r.Unmanaged {
 		row("unmanaged", "%s %s (%d): %s; it is ignored", g.Kind, g.Name, g.VMID, g.Why)
 	}
 	for _, n := range r.Unknown {
-		row("unknown", "%s: %s", n.Scope, n.Why)
+		if text := n.Scope + ": " + n.Why; !saidBy(nodes, r.Address, text) {
+			row("unknown", "%s", text)
+		}
 	}
 	why := Explained{Head: diag.Clean(head), Rows: out}
 	for _, rec := range r.Receipts {
