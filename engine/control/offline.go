@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
@@ -45,13 +46,20 @@ func (o *Offline) Verify(context.Context) (ledger.Proof, error) {
 
 // Why explains an address from the receipts alone.
 func (o *Offline) Why(_ context.Context, address string) (Reasons, error) {
-	return (&Facts{}).Reasons(address, o.status, o.receipts), nil
+	r := (&Facts{}).Reasons(address, o.status, o.receipts)
+	if r.NotFound {
+		r.Hint = strings.TrimSpace(r.Hint + "\nwithout an agent only its receipts are known: systemctl start homestak-gitops" + planInstead)
+	}
+	return r, nil
 }
+
+// planInstead names what needs no agent.
+const planInstead = "; or compare a clone of the site with the host: homestak-gitops plan"
 
 // ReadOffline reads the stored state of the last agent of a data folder.
 func ReadOffline(dataDir string) (*Offline, error) {
 	dir := filepath.Join(dataDir, LedgerDir)
-	const start = "start one: homestak-gitops agent --repository URL --identity NAME, or systemctl start homestak-gitops"
+	const start = "start one: homestak-gitops agent --repository URL --identity NAME, or systemctl start homestak-gitops" + planInstead
 	_, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
