@@ -20,7 +20,7 @@ func flagSecretChecks(s *model.Spec) {
 // checkChecks finds checks that a node can never pass: those by a guest agent that it
 // does not have.
 func (rs *rules) checkChecks(n *model.Node) {
-	if rs.invalid[n.Resource.Addr.String()] || n.Resource.Spec == nil {
+	if rs.invalid[n.Resource.Addr.String()] {
 		return
 	}
 	without := ""

@@ -80,7 +80,7 @@ func (rs *rules) linkParent(m *manifest, n *nodeInfo) {
 	at := n.Resource.RangeOf("parent")
 	found := rs.meant(m, n.Parent, at)
 	switch {
-	case len(found) == 0 || found[0].Resource.Spec == nil || found[0].guessed && found[0].Type != typePVE: // reported already
+	case len(found) == 0 || found[0].guessed && found[0].Type != typePVE: // reported already
 	case len(found) > 1:
 		rs.ErrorAt(at, fmt.Sprintf("parent %s names %d nodes", lang.Quote(n.Parent), len(found)), "Name one of them, such as %s.", lang.Quote(found[0].Name))
 	case found[0].Type != typePVE:

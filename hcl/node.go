@@ -144,22 +144,15 @@ func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *lang.Scop
 	common := l.schemas.Part(n.Node, lang.NodeBlock)
 	r := &model.Resource{At: n.At, Manifest: m.Name, Node: n.Name}
 	n.Resource = r
-	if d.Kind == nil {
-		d.Invalid = true
-		d.Body(decl.body, decl.at, l.anyKind(), common)
-		l.schemas.Fill(common.Value, lang.NodeBlock)
-		r.Addr = model.Address{Kind: n.Type, Name: n.Name}
-	} else {
-		r.Addr, r.Spec = model.Address{Kind: d.Kind.Name, Name: n.Name}, d.Kind.New()
-		own := l.schemas.Part(r.Spec, d.Kind.Name)
-		own.Secrets = true
-		if own.Label >= 0 {
-			own.Value.Field(own.Label).SetString(n.Name)
-		}
-		d.Body(decl.body, decl.at, instanceAttrs(), common, own)
-		n.guessed, n.Type = n.Type != d.Kind.Name, d.Kind.Name
-		l.schemas.Fill(common.Value, lang.NodeBlock)
+	r.Addr, r.Spec = model.Address{Kind: d.Kind.Name, Name: n.Name}, d.Kind.New()
+	own := l.schemas.Part(r.Spec, d.Kind.Name)
+	own.Secrets = true
+	if own.Label >= 0 {
+		own.Value.Field(own.Label).SetString(n.Name)
 	}
+	d.Body(decl.body, decl.at, instanceAttrs(), common, own)
+	n.guessed, n.Type = n.Type != d.Kind.Name, d.Kind.Name
+	l.schemas.Fill(common.Value, lang.NodeBlock)
 	d.Finish()
 	r.Needs, r.Ranges, r.Sensitive, r.Missing, r.MissingToCreate = d.Needs, d.Ranges, d.Sensitive, d.Missing, d.MissingToCreate
 	placeBackup(n.Backup, r.Ranges)
@@ -186,9 +179,7 @@ func (l *load) addNode(m *manifest, n *nodeInfo) {
 		return
 	}
 	m.byName[strings.ToLower(n.Name)] = n
-	if n.Resource.Spec != nil {
-		m.Nodes = append(m.Nodes, n.Node)
-	}
+	m.Nodes = append(m.Nodes, n.Node)
 	if n.invalid {
 		l.invalid[n.Resource.Addr.String()] = true
 	}
@@ -198,39 +189,42 @@ func instanceAttrs() []string { return []string{"count", "for_each"} }
 
 // kindOf finds the kind of a node's type.
 func (l *load) kindOf(decl *nodeDecl, d *lang.Decoder) *model.Kind {
-	a := decl.body.Attributes["type"]
+	a, kinds := decl.body.Attributes["type"], l.Kinds.Block(lang.NodeBlock)
 	if a == nil {
-		return nil
+		return l.likely(decl.body, kinds)
 	}
 	v, ok := l.Evaluate(a.Expr, d.Scope)
 	if !ok || v.ContainsMarked() || v.IsNull() || !v.IsKnown() || !v.Type().IsPrimitiveType() {
-		return nil // decoding the attribute reports the error
+		return l.likely(decl.body, kinds) // decoding the attribute reports the error
 	}
 	name := lang.ValueType(v)
 	if v.Type() == cty.String {
 		name = v.AsString()
 	}
-	kinds := l.Kinds.Block(lang.NodeBlock)
 	k := kinds.Get(name)
 	if k == nil {
 		is := map[string]string{"qemu": "vm", "kvm": "vm", "lxc": "ct", "container": "ct"}[name]
 		l.Errorf(a.Expr.Range(), "unknown node type "+lang.Quote(name), "%s", l.Nearest(cmp.Or(is, name), kinds.Names()))
 		if d.Invalid = true; len(name) <= lang.MaxQuoted {
-			k = kinds.Get(diag.Nearest(cmp.Or(is, name), kinds.Names())) // so that its other mistakes are reported, too
+			k = kinds.Get(diag.Nearest(cmp.Or(is, name), kinds.Names()))
 		}
+		k = cmp.Or(k, l.likely(decl.body, kinds))
 	}
 	return k
 }
 
-// anyKind lists the attributes and blocks of all node types, for a node whose type
-// is not known.
-func (l *load) anyKind() []string {
-	names := instanceAttrs()
-	for _, k := range l.Kinds.Block(lang.NodeBlock) {
+// likely is the kind that knows most of a node whose type is unknown, so that its other mistakes are reported, too.
+func (l *load) likely(b *hclsyntax.Body, kinds model.Kinds) *model.Kind {
+	known := func(k *model.Kind) (n int) {
 		s := l.schemas.Part(k.New(), k.Name).Schema
-		names = append(append(names, s.AttrNames()...), s.BlockNames()...)
+		for _, name := range slices.Concat(s.AttrNames(), s.BlockNames()) {
+			if b.Attributes[name] != nil || slices.ContainsFunc(b.Blocks, func(i *hclsyntax.Block) bool { return i.Type == name }) {
+				n++
+			}
+		}
+		return n
 	}
-	return names
+	return slices.MaxFunc(kinds, func(a, b *model.Kind) int { return known(a) - known(b) })
 }
 
 // ranges returns the ranges for a node's VMID. The slices are shared by all nodes.
