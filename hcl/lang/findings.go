@@ -76,7 +76,10 @@ func (f *Findings) AddDiagnostics(diags hclv2.Diagnostics, quiet bool) {
 			at = DiagRange(*d.Subject)
 		}
 		summary, detail := d.Summary, d.Detail
-		if strings.EqualFold(summary, oneLine) {
+		switch {
+		case detail == "This value does not have any indices.":
+			detail = "It is one value, not a list: remove the index. node.NAME is a list if that node has count or for_each."
+		case strings.EqualFold(summary, oneLine):
 			detail = "A block on one line may have one attribute. Put each attribute, and the closing brace, on its own line."
 		}
 		if call, ok := hclv2.DiagnosticExtra[hclsyntax.FunctionCallDiagExtra](d); ok && call.FunctionCallError() != nil {

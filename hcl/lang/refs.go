@@ -63,7 +63,7 @@ func (ev *Evaluator) resolve(t hclv2.Traversal, sc *Scope, quoted bool) bool {
 		return ev.resolveSecret(t)
 	case root == NodeBlock:
 		return ev.resolveNode(t, sc)
-	case root == "count":
+	case root == "count" || root == "index" && len(t) == 1:
 		return ev.resolveInstance(at, sc.Count, name == "index", "count.index", "count")
 	case root == "each":
 		return ev.resolveInstance(at, sc.Each, name == "key" || name == "value", "each.key and each.value", "for_each")
@@ -170,7 +170,7 @@ func (ev *Evaluator) resolveCell(t hclv2.Traversal, root, name string, named boo
 func (ev *Evaluator) resolveInstance(at hclv2.Range, here, known bool, what, by string) bool {
 	switch {
 	case !here:
-		ev.Errorf(at, what+" outside of a node with "+by, "Only a node block with the attribute %s has it.", by)
+		ev.Errorf(at, what+" outside of a node with "+by, "Set %s in the node block, or write the value itself.", by)
 	case !known:
 		ev.Errorf(at, "unknown reference", "A node with %s has %s.", by, what)
 	}
