@@ -70,7 +70,7 @@ type Options struct {
 // loader makes the loader of commits. Others is how repositories are fetched that a site names.
 func (o Options) loader(others source.Options) *site.Loader {
 	l := site.NewLoader(o.Kinds)
-	l.Sandbox, l.Copies = o.Sandbox, others
+	l.Sandbox, l.Copies, l.Copies.Refusals = o.Sandbox, others, source.Refusals{}
 	return l
 }
 

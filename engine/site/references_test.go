@@ -176,6 +176,29 @@ func TestReferencesInRepositories(t *testing.T) {
 	require.Contains(t, got[address("other")], "a.md:1 (other)")
 }
 
+// TestARepositoryThatIsTooLarge: its newest commit is downloaded once, and not at every pass in which a removal waits.
+func TestARepositoryThatIsTooLarge(t *testing.T) {
+	docs := sourcetest.New(t)
+	docs.Commit(map[string]string{"a.md": "web"}, "one")
+	web := docs.HTTPS()
+	addr := model.Address{Kind: "vm", Name: "web"}
+	r := references{tree: fstest.MapFS{}, of: &model.References{Repositories: []string{web.URL}}, copies: source.Options{
+		Dir: filepath.Join(t.TempDir(), "references"), Auth: source.Auth{CAFile: web.CAFile}, MaxPack: 16, Refusals: source.Refusals{},
+	}}
+	find := func() (string, int) {
+		before := web.Requests()
+		return r.find(t.Context(), map[model.Address][]string{addr: {"web"}})[addr], web.Requests() - before
+	}
+	said, _ := find()
+	require.Contains(t, said, "more than 0 MiB to fetch")
+	again, asked := find()
+	require.Equal(t, said, again)
+	require.Equal(t, 1, asked, "only which commit is the newest")
+	docs.Commit(map[string]string{"a.md": "other"}, "two")
+	_, asked = find()
+	require.Greater(t, asked, 1)
+}
+
 func TestRepositoriesThatAreNotSearched(t *testing.T) {
 	many := make([]string, 9)
 	for i := range many {

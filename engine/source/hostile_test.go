@@ -97,7 +97,7 @@ func TestAnObjectThatIsTooLarge(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(r.o.Dir, "objects/pack/*"))
 	require.NoError(t, err)
 	require.Empty(t, left)
-	r.disk.largest, r.refused = 3<<20, nil // as after a restart with another limit
+	r.disk.largest, r.o.Refusals = 3<<20, Refusals{} // as after a restart with another limit
 	_, err = r.Head(t.Context())
 	require.NoError(t, err)
 }

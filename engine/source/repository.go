@@ -28,8 +28,6 @@ type Repository struct {
 	commits // what packs hold
 	packs   packs
 	damaged *atomic.Bool // set by readers that found a damaged object
-	refused error        // why the commit large cannot be fetched: it is not downloaded again to find that out
-	large   plumbing.Hash
 
 	compacted int64 // bytes of packs when compaction was last considered
 }
@@ -156,12 +154,12 @@ func (r *Repository) Head(ctx context.Context) (model.Commit, error) {
 	}
 	tip, err := r.tip(refs)
 	if err == nil && tip != r.state.head {
-		if r.refused != nil && tip == r.large {
-			return model.Commit{}, r.refused
+		if old, ok := r.o.Refusals[r.o.Dir]; ok && tip == old.commit {
+			return model.Commit{}, old.why
 		}
 		err = r.fetch(ctx, c, refs, tip)
-		if r.refused = nil; errors.Is(err, objects.ErrTooLarge) {
-			r.refused, r.large = err, tip
+		if delete(r.o.Refusals, r.o.Dir); errors.Is(err, objects.ErrTooLarge) {
+			r.o.Refusals[r.o.Dir] = refusal{tip, err}
 		}
 		if errors.Is(err, objects.ErrDamaged) || errors.Is(err, fs.ErrNotExist) {
 			r.damaged.Store(true) // files were removed while in use

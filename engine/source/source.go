@@ -11,6 +11,7 @@
 package source
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,6 +20,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/go-git/go-git/v5/plumbing"
 )
 
 // Options are the options of a repository.
@@ -49,10 +52,22 @@ type Options struct {
 	MaxPack int64 // bytes of one download, 512 MiB if zero
 	MaxFile int64 // bytes of one file of the site, 64 MiB if zero
 
+	// Refusals are remembered by repositories that are opened one after the other. Nil: each remembers its own.
+	Refusals Refusals
+
 	Log *slog.Logger // gets a warning when a damaged copy is removed; nil: none
 
 	packs   int   // so many may exist side by side, mostPacks if zero
 	largest int64 // bytes of one object, largestObject if zero
+}
+
+// Refusals are the newest commits that cannot be fetched, by the folder of the local copy: they are not downloaded
+// again to find that out.
+type Refusals map[string]refusal
+
+type refusal struct {
+	commit plumbing.Hash
+	why    error
 }
 
 // DefaultBranch stands for the branch that the HEAD of a remote names.
@@ -70,32 +85,17 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Dir == "" {
 		return o, errors.New("open repository: no folder for the local copy is named")
 	}
-	if o.Branch == "" {
-		o.Branch = "main"
-	}
-	if o.Depth <= 0 {
-		o.Depth = firstDepth
-	}
-	if o.Timeout <= 0 {
-		o.Timeout = defaultTimeout
-	}
-	if o.MaxPack <= 0 {
-		o.MaxPack = defaultPack
-	}
-	if o.MaxFile <= 0 {
-		o.MaxFile = defaultFile
-	}
-	if o.packs <= 0 {
-		o.packs = mostPacks
-	}
-	if o.largest <= 0 {
-		o.largest = largestObject
-	}
-	if o.Auth.Username == "" {
-		o.Auth.Username = defaultUser
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
+	o.Branch = cmp.Or(o.Branch, "main")
+	o.Depth = cmp.Or(max(o.Depth, 0), firstDepth)
+	o.Timeout = cmp.Or(max(o.Timeout, 0), defaultTimeout)
+	o.MaxPack = cmp.Or(max(o.MaxPack, 0), defaultPack)
+	o.MaxFile = cmp.Or(max(o.MaxFile, 0), defaultFile)
+	o.packs = cmp.Or(max(o.packs, 0), mostPacks)
+	o.largest = cmp.Or(max(o.largest, 0), largestObject)
+	o.Auth.Username = cmp.Or(o.Auth.Username, defaultUser)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	if o.Refusals == nil {
+		o.Refusals = Refusals{}
 	}
 	if err := CheckBranch(o.Branch); err != nil {
 		return o, err
