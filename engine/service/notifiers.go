@@ -2,8 +2,10 @@ package service
 
 import (
 	"context"
-	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -49,14 +51,16 @@ func snapshot(s *Service) notify.Snapshot {
 
 // pageEnds is when the certificate of the page expires; zero if there is none, or it cannot be read.
 func (c *Config) pageEnds() time.Time {
-	if c.pageAddress() == "" || c.Web.CertificateFile == "" {
-		return time.Time{}
+	var text []byte
+	if c.pageAddress() != "" {
+		text, _ = os.ReadFile(c.Web.CertificateFile) // the page reports why it cannot be read
 	}
-	pair, err := tls.LoadX509KeyPair(c.Web.CertificateFile, c.Web.PrivateKeyFile)
-	if err != nil {
-		return time.Time{} // the page reports it
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if leaf, err := x509.ParseCertificate(block.Bytes); err == nil {
+			return leaf.NotAfter
+		}
 	}
-	return pair.Leaf.NotAfter
+	return time.Time{}
 }
 
 // wakeNotifiers has the notifiers check the tree soon.

@@ -3,7 +3,9 @@ package service
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -730,4 +732,21 @@ func TestProgramIsUnmappedAfterALargePass(t *testing.T) { //nolint:paralleltest 
 	require.Greater(t, mapped(), full*3/4, "the system may unmap some itself, but what a small pass used, the next one uses again")
 	pass(2 * passWorth)
 	require.Less(t, mapped(), full/2)
+}
+
+// When the certificate of the page ends is read from it alone, also if its file has more.
+func TestThePageEndsWithItsCertificate(t *testing.T) {
+	cert, _ := newCertificate(t)
+	leaf, err := x509.ParseCertificate(cert.Certificate[0])
+	require.NoError(t, err)
+	text := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: []byte("none")})
+	text = append(text, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Raw})...)
+	name := filepath.Join(t.TempDir(), "page.pem")
+	require.NoError(t, os.WriteFile(name, text, 0o600))
+	c := &Config{}
+	require.Zero(t, c.pageEnds())
+	c.Web = &model.AgentWeb{Listen: ":44480", CertificateFile: name, PrivateKeyFile: "/nowhere"}
+	require.Equal(t, leaf.NotAfter, c.pageEnds())
+	c.Web.CertificateFile = "/nowhere"
+	require.Zero(t, c.pageEnds())
 }
