@@ -115,7 +115,7 @@ func checkOutputs(rs *rules) {
 	}
 }
 
-// Render renders templates of outputs, by their names, with facts: those of model.OutputFacts. It reads nothing.
+// Render renders templates of outputs, by their names, with facts, not nil: those of model.OutputFacts. It reads nothing.
 func Render(templates map[string]string, facts map[string]any) map[string]model.Rendered {
 	out := make(map[string]model.Rendered, len(templates))
 	value, err := factsValue(facts)

@@ -108,7 +108,7 @@ func checkModes(rs *rules, m *manifest, n *model.Node, said map[diag.Range]bool)
 		warn(fmt.Sprintf("node %s pulls, and has no spec", lang.Quote(n.Name)), "Without a spec it gets no program, and takes no commands: name a spec, or remove execution.")
 	case n.Type == "ct" && n.Spec != "" && h != nil && len(n.Nodes) != 1 && len(h.AllNodes()) > 1:
 		warn(fmt.Sprintf("container %s may be created where no agent runs", lang.Quote(n.Name)),
-			fmt.Sprintf("To pull, a container gets its program from the agent on its own PVE node, and it may be on any of %s: name the PVE node of the agent in nodes of the node, or write %s = \"push\".", strings.Join(h.AllNodes(), ", "), phase))
+			fmt.Sprintf("To pull, a container gets its program from the agent on its own PVE node, and the host has %d: name that of the agent, such as nodes = [%s], or write %s = \"push\".", len(h.AllNodes()), lang.Quote(h.PVENode()), phase))
 	}
 }
 
