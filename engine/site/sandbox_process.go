@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -225,6 +226,7 @@ func (w *watch) run(ctx context.Context) {
 		case <-ctx.Done():
 			w.why = context.Cause(ctx)
 		case <-tick.C:
+			_ = syscall.Kill(w.pid, syscall.SIGCONT) // a child that somebody stopped would use up its time by the clock
 			if harm := w.exceeded(); harm != nil {
 				w.why = harm
 			}

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -141,6 +142,20 @@ func TestS2ALoadThatTakesTooMuchIsEnded(t *testing.T) {
 
 	again := load(t, l, soundTree(), "good")
 	require.Same(t, good.Site, again.Site, "what was loaded before is kept")
+}
+
+// A child that was stopped while it waited goes on with the next request.
+func TestAStoppedChildIsContinued(t *testing.T) {
+	s := sandboxed(t)
+	starts := filepath.Join(t.TempDir(), "starts")
+	s.Command = []string{s.Command[0], s.Command[1], starts, inChild}
+	l := loaderIn(s)
+	require.False(t, load(t, l, soundTree(), "one").Findings.HasErrors())
+	require.NoError(t, syscall.Kill(s.waiting.child.cmd.Process.Pid, syscall.SIGSTOP))
+	require.False(t, load(t, l, soundTree("more.hcl", "locals {\n}\n"), "two").Findings.HasErrors())
+	got, err := os.ReadFile(starts)
+	require.NoError(t, err)
+	require.Equal(t, ".", string(got), "no other child replaced it")
 }
 
 // A text that overflows the stack of the parser ends its process only.
