@@ -203,7 +203,7 @@ const reportTry = time.Nanosecond
 // process receives reports.
 func checksOf(s *model.Site, w *model.Want, addr model.Address, by health.Prober, noWait bool) []model.Check {
 	n, r := w.Nodes[addr], w.State[addr]
-	if n == nil || r == nil || r.Guest == nil || stringOf(r.Spec, "power") == "stopped" {
+	if n == nil || r == nil || r.Guest == nil || model.TextOf(r.Spec, "power") == "stopped" {
 		return nil
 	}
 	if by.Reported != nil && (n.Mode == model.ModePull && n.Spec != "" || r.Reports) {
@@ -214,17 +214,6 @@ func checksOf(s *model.Site, w *model.Want, addr model.Address, by health.Prober
 		return append([]model.Check{{Name: "report", Report: true, At: n.At, Timeout: within}}, s.Checks(n)...)
 	}
 	return s.Checks(n)
-}
-
-// stringOf returns the value of a string attribute, or "".
-func stringOf(spec any, path string) string {
-	for _, a := range model.Attrs(spec) {
-		if a.Path == path {
-			s, _ := a.Value.(string)
-			return s
-		}
-	}
-	return ""
 }
 
 // turnOf lists the guests whose checks have to pass before another one is replaced: those of its manifest that this pass creates,
@@ -345,7 +334,7 @@ func (c *checker) known(addr model.Address) (known bool, err error) {
 func (c *checker) subject(addr model.Address, at model.Guest) health.Subject {
 	return health.Subject{
 		Address: addr, Machine: c.driver.Machine(addr, at, near(c.site, c.want.Nodes[addr])),
-		User: stringOf(c.want.State[addr].Spec, "ci_user"), Keys: keysOf(c.want.State[addr].Spec), Key: privateKey(c.want.Host),
+		User: model.TextOf(c.want.State[addr].Spec, "ci_user"), Keys: keysOf(c.want.State[addr].Spec), Key: privateKey(c.want.Host),
 		Secrets: c.secrets(), Dial: dialOf(c.driver),
 	}
 }
@@ -378,13 +367,8 @@ func privateKey(h *model.Host) string {
 }
 
 func keysOf(spec any) []string {
-	for _, a := range model.Attrs(spec) {
-		if a.Path == "ssh_keys" {
-			list, _ := a.Value.([]string)
-			return list
-		}
-	}
-	return nil
+	list, _ := model.ValueOf(spec, "ssh_keys").([]string)
+	return list
 }
 
 // near returns the gateways that the site names for a node, beside those of its network cards.
@@ -449,7 +433,7 @@ func (c *checker) locate(ctx context.Context, list []model.Address) {
 	var all sync.WaitGroup
 	for _, addr := range list {
 		have, want := c.have[addr], c.want.State[addr]
-		if c.tried(addr) || want == nil || have == nil || have.Guest == nil || !have.Guest.Running || have.Guest.Adoptable || stringOf(want.Spec, "power") == "stopped" {
+		if c.tried(addr) || want == nil || have == nil || have.Guest == nil || !have.Guest.Running || have.Guest.Adoptable || model.TextOf(want.Spec, "power") == "stopped" {
 			continue
 		}
 		m := c.driver.Machine(addr, *have.Guest, near(c.site, c.want.Nodes[addr]))

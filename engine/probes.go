@@ -60,7 +60,7 @@ func (c *checker) probes(of progress) []Probe {
 		}
 		running := false
 		p.Guest, running, p.New = c.left(addr, results[addr])
-		switch power := stringOf(want.Spec, "power"); {
+		switch power := model.TextOf(want.Spec, "power"); {
 		case p.Guest.VMID == 0:
 			p.Idle = "it is not seen on the host"
 		case p.Guest.Adoptable:

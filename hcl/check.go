@@ -42,10 +42,5 @@ func (rs *rules) checkChecks(n *model.Node) {
 // agentExpected reports whether a kind's spec declares a guest agent; ok is false for a kind
 // without the attribute.
 func agentExpected(spec any) bool {
-	for _, a := range model.Attrs(spec) {
-		if a.Path == "agent" {
-			return a.Value != false
-		}
-	}
-	return true
+	return model.ValueOf(spec, "agent") != false
 }

@@ -61,7 +61,7 @@ func (c Config) AgentKind() *model.Kind {
 
 // agentInside is the agent that is wanted inside of a node, as model.Kind.Inside gives it.
 func (c Config) agentInside(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
-	if in.Node.Type != model.PVEType || in.Host == nil || text(of.Spec, "power") == "stopped" {
+	if in.Node.Type != model.PVEType || in.Host == nil || model.TextOf(of.Spec, "power") == "stopped" {
 		return nil, nil
 	}
 	var found diag.List
@@ -98,7 +98,7 @@ func (c Config) agentInside(of *model.Resource, in model.Scope) (*model.Resource
 		declared = &model.Spec{At: in.Node.At}
 	}
 	want, _ := spec.Resolve(in.Site, in.Node) // what is wrong with it is found where it is applied
-	w := &way{guest: of.Addr, via: via, user: cmp.Or(text(of.Spec, "ci_user"), root), near: model.Gateways(in.Site, declared), agent: hasAgent(of)}
+	w := &way{guest: of.Addr, via: via, user: cmp.Or(model.TextOf(of.Spec, "ci_user"), root), near: model.Gateways(in.Site, declared), agent: hasAgent(of)}
 	w.listens(want)
 	return &model.Resource{
 		Spec: WantedAgent(in.Name), Private: &agentWay{way: w, spec: in.Node.Spec, site: in.Site, parent: in.Host.Name}, At: in.Node.At, Needs: []model.Address{converge.Address(in.Name)}, Reports: true,
@@ -120,7 +120,7 @@ func lacksPVE(site *model.Site, of *model.Resource, declared *model.Spec) string
 	switch {
 	case !plainSystem.MatchString(from) || proxmoxVE.MatchString(from):
 		return ""
-	case text(of.Spec, "template") != "":
+	case model.TextOf(of.Spec, "template") != "":
 		return "template"
 	default:
 		return "image"

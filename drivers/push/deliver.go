@@ -98,7 +98,7 @@ type delivery struct{ *Driver }
 // pulled returns the desired state inside a node in mode pull: that it knows its parent.
 func (c Config) pulled(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
 	declared := in.Site.Specs[in.Node.Spec]
-	if declared == nil || text(of.Spec, "power") == "stopped" {
+	if declared == nil || model.TextOf(of.Spec, "power") == "stopped" {
 		return nil, nil
 	}
 	want := spec.Empty(in.Node.Name)

@@ -49,7 +49,7 @@ func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, dia
 		return c.pulled(of, in)
 	}
 	declared := in.Site.Specs[in.Node.Spec]
-	if declared == nil || text(of.Spec, "power") == "stopped" {
+	if declared == nil || model.TextOf(of.Spec, "power") == "stopped" {
 		return nil, nil
 	}
 	known, missing := withoutMissing(in.Site, declared)
@@ -81,7 +81,7 @@ func wayInto(of *model.Resource, site *model.Site, declared *model.Spec) *way {
 	if declared.Access != nil {
 		via = cmp.Or(declared.Access.Via, via)
 	}
-	return &way{guest: of.Addr, via: via, user: cmp.Or(text(of.Spec, "ci_user"), root), near: model.Gateways(site, declared), agent: hasAgent(of)}
+	return &way{guest: of.Addr, via: via, user: cmp.Or(model.TextOf(of.Spec, "ci_user"), root), near: model.Gateways(site, declared), agent: hasAgent(of)}
 }
 
 // isByDefault reports whether a spec leaves open how its guests are entered.
@@ -119,7 +119,7 @@ func (c Config) withdrawn(of *model.Resource, in model.Scope) (*model.Resource, 
 	if was.Host == nil {
 		return nil, nil
 	}
-	if text(of.Spec, "power") == "stopped" {
+	if model.TextOf(of.Spec, "power") == "stopped" {
 		return &model.Resource{Deferred: "the guest is declared off"}, nil
 	}
 	r, found := c.inside(of, model.Scope{Site: was.Site, Host: in.Host, Manifest: was.Node.Manifest, Node: was.Node, Name: in.Name, Needs: in.Needs})
@@ -152,7 +152,7 @@ func (c Config) Unsimulated(site *model.Site, of *model.Resource) string {
 func origin(site *model.Site, of *model.Resource) string {
 	words := []string{of.Addr.Kind}
 	for _, kind := range []string{"template", "image"} {
-		name := text(of.Spec, kind)
+		name := model.TextOf(of.Spec, kind)
 		if name == "" {
 			continue
 		}
@@ -183,7 +183,7 @@ func placeholder(site *model.Site, declared *model.Spec) string {
 
 // hasAgent reports whether the files say that a guest agent answers in a guest.
 func hasAgent(of *model.Resource) bool {
-	return slices.ContainsFunc(model.Attrs(of.Spec), func(a model.Attr) bool { return a.Path == "agent" && a.Value == true })
+	return model.ValueOf(of.Spec, "agent") == true
 }
 
 // hasAddress reports whether the address of a guest can be known: that of a VM, which a child is, too, is declared, or its guest
@@ -261,17 +261,6 @@ func ports(list string) []int {
 		}
 	}
 	return out
-}
-
-// text is the value of an attribute that is a text; "" without it.
-func text(of any, path string) string {
-	for _, a := range model.Attrs(of) {
-		if a.Path == path {
-			value, _ := a.Value.(string)
-			return value
-		}
-	}
-	return ""
 }
 
 // missingKeys lists the keys of a user whose values are not known here.

@@ -92,7 +92,7 @@ func startsFirst(w *model.Want, have model.Observed) (model.Observed, bool) {
 	some := model.Observed{At: have.At, State: model.State{}, Taken: have.Taken, Preflight: have.Preflight, ReadEdits: have.ReadEdits, Only: true}
 	off := func(addr model.Address) bool {
 		want, is, node := w.State[addr], have.State[addr], w.Nodes[addr]
-		return want != nil && is != nil && is.Guest != nil && !is.Guest.Running && text(want.Spec, "power") == "running" &&
+		return want != nil && is != nil && is.Guest != nil && !is.Guest.Running && model.TextOf(want.Spec, "power") == "running" &&
 			(node == nil || node.Drift != "report") // then it is left off
 	}
 	starts := false

@@ -26,7 +26,7 @@ func (d *Driver) reconnects(w *model.Want, have model.State) []*model.Resource {
 		out = append(out, &model.Resource{
 			Addr: model.Address{Kind: kindName, Name: name}, Inside: of.Addr, Node: name, Manifest: of.Manifest, Spec: WantedAgent(name),
 			Private: &agentWay{way: &way{
-				guest: of.Addr, via: model.ViaSSH, user: cmp.Or(text(of.Spec, "ci_user"), root), ports: []int{sshPort}, agent: hasAgent(of),
+				guest: of.Addr, via: model.ViaSSH, user: cmp.Or(model.TextOf(of.Spec, "ci_user"), root), ports: []int{sshPort}, agent: hasAgent(of),
 			}},
 		})
 	}

@@ -33,6 +33,24 @@ func AppendAttrs(out []Attr, spec any) []Attr {
 	return appendAttrs(out, "", reflect.ValueOf(spec).Elem())
 }
 
+// ValueOf is the value of one attribute outside of blocks, as Attrs lists it; nil if it is not declared, or the kind does not
+// have it.
+func ValueOf(spec any, name string) any {
+	v := reflect.ValueOf(spec).Elem()
+	for _, f := range Fields(v.Type()) {
+		if f.Name == name && f.Compared && !f.Block && f.Type.Kind() != reflect.Map {
+			return plain(v.Field(f.Index))
+		}
+	}
+	return nil
+}
+
+// TextOf is ValueOf for an attribute that is a string; "" without a value.
+func TextOf(spec any, name string) string {
+	s, _ := ValueOf(spec, name).(string)
+	return s
+}
+
 func appendAttrs(out []Attr, prefix string, v reflect.Value) []Attr {
 	for _, f := range Fields(v.Type()) {
 		if !f.Compared {

@@ -60,6 +60,16 @@ func TestAttrsFollowTheTags(t *testing.T) {
 		{"options.z", "1", ClassRestart, false},
 		{"keys", []string{"k"}, ClassNone, true},
 	}, Attrs(s))
+	for _, a := range Attrs(s) {
+		if !strings.Contains(a.Path, ".") {
+			require.Equal(t, a.Value, ValueOf(s, a.Path), a.Path)
+		}
+	}
+	for _, name := range []string{"none", "preset", "box", "lid", "options", "local"} {
+		require.Nil(t, ValueOf(s, name), name)
+	}
+	require.Equal(t, "1m0s", TextOf(s, "wait"))
+	require.Empty(t, TextOf(s, "cores"))
 	require.Empty(t, HostOf(s))
 	s.Host = "father"
 	require.Equal(t, "father", HostOf(s))

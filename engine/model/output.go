@@ -102,17 +102,11 @@ func nodeFacts(s *Site, m *Manifest, n *Node, seen NodeFacts, static func(*Resou
 	if _, err := netip.ParseAddr(address); err != nil {
 		address = ""
 	}
-	for _, a := range Attrs(r.Spec) {
-		switch v := a.Value.(type) {
-		case string:
-			if a.Path == "ci_user" && v != "" && !a.Secret {
-				user = v
-			}
-		case []string:
-			if a.Path == "tags" {
-				tags = v
-			}
-		}
+	if name := TextOf(r.Spec, "ci_user"); name != "" {
+		user = name
+	}
+	if list, ok := ValueOf(r.Spec, "tags").([]string); ok {
+		tags = list
 	}
 	checks := []any{}
 	for _, c := range s.Checks(n) {

@@ -72,7 +72,7 @@ func (d *draft) claims(r *model.Resource) []model.Claim {
 
 // powered reports whether a guest should run.
 func powered(r *model.Resource) bool {
-	return !slices.ContainsFunc(model.Attrs(r.Spec), func(a model.Attr) bool { return a.Path == "power" && a.Value == "stopped" })
+	return model.TextOf(r.Spec, "power") != "stopped"
 }
 
 // givesUp reports whether a step of this plan takes from a resource what it has. One

@@ -141,11 +141,7 @@ func (t *Trial) runs(addr model.Address) bool {
 		if n.Resource.Addr != addr {
 			continue
 		}
-		for _, attr := range model.Attrs(n.Resource.Spec) {
-			if attr.Path == "power" {
-				return attr.Value == "running"
-			}
-		}
+		return model.TextOf(n.Resource.Spec, "power") == "running"
 	}
 	return false
 }
