@@ -67,7 +67,7 @@ func method(verb, path string) *pveapi.Method {
 
 // Refusal explains why Proxmox VE would reject a value; "" if it would not.
 func (k *OptionKeys) Refusal(key, value string) string {
-	return k.Create.Check(map[string]any{"node": "n", "vmid": "100", key: value})[key]
+	return k.Create.CheckParam(key, value)
 }
 
 // Family returns the name of a key in the API table: an indexed one by "[n]".

@@ -34,6 +34,13 @@ func (m *Method) CheckFor(version string, values map[string]any) map[string]stri
 	return c.found
 }
 
+// CheckParam is Check for one parameter alone: it reports PVE's text about this value, and "" if all is well.
+func (m *Method) CheckParam(name string, value any) string {
+	c := &verifier{found: problems{}}
+	c.checkParam(m, name, m.normalizedParam(name, value))
+	return c.found[name]
+}
+
 // verifier collects the errors of the values of one request.
 type verifier struct {
 	version string // Of the host; empty means the newest.
@@ -49,20 +56,26 @@ func (c *verifier) checkParams(m *Method, values map[string]any) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		v, ok := m.Param(name)
-		if !ok || !c.known(v) {
-			if !m.AdditionalParams {
-				c.found.add(name, unknown)
-			}
-			continue
-		}
-		if values[name] != nil || m.Params[name] == nil { // Else it was checked above.
-			c.check(v, values[name], name)
-		}
-		if v.Requires != "" && values[v.Requires] == nil {
+		v := c.checkParam(m, name, values[name])
+		if v != nil && v.Requires != "" && values[v.Requires] == nil {
 			c.found.add(v.Requires, c.requires(name))
 		}
 	}
+}
+
+// checkParam checks one parameter, and returns what it is; nil if it is unknown.
+func (c *verifier) checkParam(m *Method, name string, value any) *Value {
+	v, ok := m.Param(name)
+	if !ok || !c.known(v) {
+		if !m.AdditionalParams {
+			c.found.add(name, unknown)
+		}
+		return nil
+	}
+	if value != nil || m.Params[name] == nil { // Else it was checked as one that may not miss.
+		c.check(v, value, name)
+	}
+	return v
 }
 
 // neededParams are the names of the parameters that may not miss. They are few of many, and
@@ -103,28 +116,32 @@ func (c *verifier) requires(name string) string {
 func (m *Method) normalized(values map[string]any) map[string]any {
 	result := make(map[string]any, len(values))
 	for name, value := range values {
-		if list, ok := value.([]string); ok {
-			elements := make([]any, len(list))
-			for i := range list {
-				elements[i] = list[i]
-			}
-			value = elements
-		}
-		if v, ok := m.Params[name]; ok {
-			switch list, isList := value.([]any); {
-			case isList && v.Type == "string" && strings.HasSuffix(v.Format, "-list"):
-				words := make([]string, len(list))
-				for i := range list {
-					words[i] = Text(list[i])
-				}
-				value = strings.Join(words, ",")
-			case !isList && v.Type == "array" && !isObject(value) && truthy(value):
-				value = []any{value}
-			}
-		}
-		result[name] = value
+		result[name] = m.normalizedParam(name, value)
 	}
 	return result
+}
+
+func (m *Method) normalizedParam(name string, value any) any {
+	if list, ok := value.([]string); ok {
+		elements := make([]any, len(list))
+		for i := range list {
+			elements[i] = list[i]
+		}
+		value = elements
+	}
+	if v, ok := m.Params[name]; ok {
+		switch list, isList := value.([]any); {
+		case isList && v.Type == "string" && strings.HasSuffix(v.Format, "-list"):
+			words := make([]string, len(list))
+			for i := range list {
+				words[i] = Text(list[i])
+			}
+			return strings.Join(words, ",")
+		case !isList && v.Type == "array" && !isObject(value) && truthy(value):
+			return []any{value}
+		}
+	}
+	return value
 }
 
 // problems maps the path of a value ("net0", "net0.tag") to its error.

@@ -158,6 +158,27 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// One parameter alone gets the text that it gets in a whole request.
+func TestCheckParam(t *testing.T) {
+	refused := 0
+	for _, path := range []string{"/nodes/{node}/qemu", "/nodes/{node}/lxc"} {
+		m, _, known := pveapi.Lookup("POST", path)
+		require.True(t, known)
+		for _, name := range append(slices.Collect(maps.Keys(m.Params)), "nonsense", "net0", "scsi99", "net[n]") {
+			for _, value := range []any{"", "1", "-1", "yes no", "x,y=z", "vmbr0", []string{"a", "b"}} {
+				request := map[string]any{"node": "n", "vmid": "100", "ostemplate": "local:vztmpl/a.tar.zst"}
+				request[name] = value
+				want := m.Check(request)[name]
+				require.Equal(t, want, m.CheckParam(name, value), "%s %s = %v", path, name, value)
+				if want != "" {
+					refused++
+				}
+			}
+		}
+	}
+	require.NotZero(t, refused)
+}
+
 // A method that allows more does not refuse unknown names.
 func TestCheckAdditional(t *testing.T) {
 	m := &pveapi.Method{AdditionalParams: true, Params: map[string]*pveapi.Value{"n": {Type: "integer"}}}
