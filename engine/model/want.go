@@ -72,6 +72,7 @@ func (s *Site) Want(identity string) (*Want, diag.List) {
 			w.Deferred = append(w.Deferred, Deferred{Address: "manifest." + name, Why: "suspended: what remains of it stays"})
 		}
 	}
+	resolved := s.resolveNodes(identity, h)
 	left := map[string]int{} // nodes whose spec is not applied, by the reason
 	for _, name := range slices.Sorted(maps.Keys(s.Manifests)) {
 		m := s.Manifests[name]
@@ -84,8 +85,8 @@ func (s *Site) Want(identity string) (*Want, diag.List) {
 			if m.On(n) != identity || s.Left == identity {
 				continue
 			}
-			r, l := s.Resolve(n.Resource, h, n)
-			found = append(found, l...)
+			r := resolved[n].Resource
+			found = append(found, resolved[n].found...)
 			if n.Planned {
 				if w.Planned == nil {
 					w.Planned = State{}
@@ -134,6 +135,30 @@ func (s *Site) declared() map[Address]string {
 			}
 		}
 	}
+	return all
+}
+
+// resolvedNode is the resolved resource of a node, and the findings about it.
+type resolvedNode struct {
+	*Resource
+	found diag.List
+}
+
+// resolveNodes resolves the nodes on a host, in parallel: it is most of the time of a load.
+func (s *Site) resolveNodes(identity string, h *Host) map[*Node]*resolvedNode {
+	var nodes []*Node
+	all := map[*Node]*resolvedNode{}
+	for _, m := range s.Manifests {
+		for _, n := range m.Nodes {
+			if m.On(n) == identity && !m.Suspend && s.Left != identity {
+				nodes, all[n] = append(nodes, n), &resolvedNode{}
+			}
+		}
+	}
+	diag.InParallel(len(nodes), func(i int) {
+		r := all[nodes[i]]
+		r.Resource, r.found = s.Resolve(nodes[i].Resource, h, nodes[i])
+	})
 	return all
 }
 

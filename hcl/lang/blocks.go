@@ -2,15 +2,13 @@ package lang
 
 import (
 	"reflect"
-	"runtime"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
-	"golang.org/x/sync/errgroup"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -130,18 +128,7 @@ func (tree *Tree) ParseAll(files []Source, cache *Cache) []*hclsyntax.Body {
 		defer func() { panics[i] = recover() }()
 		results[i] = parseFile(files[i])
 	}
-	var g errgroup.Group
-	var next atomic.Int64
-	// A caller that is locked to its thread, as for a limit of CPU time, would change threads for each file if each had a goroutine.
-	for range min(runtime.GOMAXPROCS(0), len(left)) {
-		g.Go(func() error {
-			for n := next.Add(1); n <= int64(len(left)); n = next.Add(1) {
-				parse(left[n-1])
-			}
-			return nil
-		})
-	}
-	_ = g.Wait() // parsing never fails; errors are in the diagnostics of a file
+	diag.InParallel(len(left), func(n int) { parse(left[n]) }) // parsing never fails; errors are in the diagnostics of a file
 	var bodies []*hclsyntax.Body
 	for i, f := range files {
 		tree.Current = f.Name

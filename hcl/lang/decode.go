@@ -68,6 +68,7 @@ type NodeRef struct {
 // the block.
 func (d *Decoder) Body(b *hclsyntax.Body, head hclv2.Range, extra []string, parts ...Part) {
 	known := 0
+	d.Ranges = slices.Grow(d.Ranges, len(b.Attributes)+4*len(b.Blocks))
 	for _, p := range parts {
 		for i := range p.Attrs {
 			f := &p.Attrs[i]

@@ -18,16 +18,14 @@ func Check(site *model.Site) diag.List {
 			}
 		}
 	}
+	var list []*resolver
+	var nodes []*model.Node
 	used := map[string]bool{}
 	check := func(node *model.Node) {
-		declared := site.Specs[node.Spec]
-		if declared == nil {
-			return
+		if declared := site.Specs[node.Spec]; declared != nil {
+			used[node.Spec] = true
+			list, nodes = append(list, newResolver(site, declared, node)), append(nodes, node)
 		}
-		used[node.Spec] = true
-		r := newResolver(site, declared, node)
-		r.resolve(node, true)
-		add(r.found)
 	}
 	for _, m := range site.Manifests {
 		for _, node := range m.Nodes {
@@ -37,13 +35,16 @@ func Check(site *model.Site) diag.List {
 	for _, h := range site.Hosts {
 		check(h.Machine())
 	}
+	ofNodes := len(list)
 	for name, declared := range site.Specs {
 		if !used[name] {
 			node := &model.Node{Name: name}
-			r := newResolver(site, declared, node)
-			r.resolve(node, false)
-			add(r.found)
+			list, nodes = append(list, newResolver(site, declared, node)), append(nodes, node)
 		}
+	}
+	diag.InParallel(len(list), func(i int) { list[i].resolve(nodes[i], i < ofNodes) })
+	for _, r := range list {
+		add(r.found)
 	}
 	return found.Sorted()
 }

@@ -1,0 +1,25 @@
+package diag
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestInParallel(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{0, 1, 1000} {
+		got := make([]int, n)
+		InParallel(n, func(i int) { got[i] += i + 1 })
+		for i := range got {
+			require.Equal(t, i+1, got[i], "each index once")
+		}
+	}
+	require.PanicsWithValue(t, "broken", func() {
+		InParallel(1000, func(i int) {
+			if i == 10 {
+				panic("broken")
+			}
+		})
+	})
+}
