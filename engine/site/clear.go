@@ -22,10 +22,6 @@ func (l Leak) String() string {
 	return l.What + ": " + l.File
 }
 
-// inClear finds a secret in the clear in a tree, in any of its folders: the repository may have other sites beside this one. It
-// may be a file of secrets that is not encrypted, or a private key in a file of any name.
-func inClear(tree fs.FS) (Leak, error) { return new(Clear).find(tree) }
-
 // Clear finds the commits of a repository that hold secrets in the clear. It is for one goroutine at a
 // time.
 type Clear struct {
@@ -65,7 +61,8 @@ func (c *Clear) Withheld(commit string) bool {
 	return is
 }
 
-// find is inClear, except that files found clean before are not read again.
+// find finds a secret in the clear in a tree, in any of its folders: the repository may have other sites beside this one. It may
+// be a file of secrets that is not encrypted, or a private key in a file of any name. Files found clean before are not read again.
 func (c *Clear) find(tree fs.FS) (Leak, error) {
 	if c.clean == nil {
 		c.clean = map[string]bool{}

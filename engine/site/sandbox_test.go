@@ -488,7 +488,7 @@ func TestInClear(t *testing.T) {
 		"mix/secrets.sops.yaml":  {"mix/secrets.sops.yaml": {Data: []byte(plain + "sops: {}\n")}},
 		"add/secrets.sops.yaml":  {"add/secrets.sops.yaml": {Data: bytes.Replace(encrypted, []byte("passwords:\n"), []byte("passwords:\n    admin: hunter2\n"), 1)}},
 	} {
-		found, err := inClear(tree)
+		found, err := new(Clear).find(tree)
 		require.NoError(t, err)
 		require.Equal(t, want, found.File)
 	}
@@ -532,7 +532,7 @@ func TestS7APrivateKeyIsASecretInTheClear(t *testing.T) {
 		"AGE-SECRET-KEY-1…\n": "",
 		"PuTTY-User-Key-File-3: ssh-ed25519\nEncryption: aes256-cbc\n": "",
 	} {
-		found, err := inClear(fstest.MapFS{"site.hcl": {}, "keys/id_ed25519": {Data: []byte(text)}})
+		found, err := new(Clear).find(fstest.MapFS{"site.hcl": {}, "keys/id_ed25519": {Data: []byte(text)}})
 		require.NoError(t, err)
 		require.Equal(t, want, found.String(), text)
 	}

@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -126,7 +127,7 @@ func body(t *testing.T, node, token string, pins ...wire.Pin) []byte {
 	t.Helper()
 	s := wire.Spec{Spec: spec.Empty(node), Pins: wire.PinTexts(pins), Token: token}
 	s.Name = "base"
-	b, err := s.Document()
+	b, err := json.Marshal(s)
 	require.NoError(t, err)
 	return b
 }

@@ -3,8 +3,6 @@
 package wire
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -67,7 +65,7 @@ func Token(h http.Header) string {
 
 // Spec is the response to GET /spec/{identity}: the resolved spec of the node, with additional members of its own.
 //
-// Its ETag is that of ETag. A server that owes the node a new token (keys.Keys.Due) sends 200 with the whole
+// Its ETag (RFC 9110, 8.8.3) is a hash of it without the token, since a new token is not a new spec. A server that owes the node a new token (keys.Keys.Due) sends 200 with the whole
 // document even if the tag matches, since a 304 cannot carry one.
 type Spec struct {
 	*spec.Spec
@@ -78,24 +76,6 @@ type Spec struct {
 	Token string `json:"token,omitempty"`
 	// Agent is the SHA-256 of the program by os-arch, in hex: what GET /agent/{os}-{arch} gives.
 	Agent map[string]string `json:"agent,omitempty"`
-}
-
-// Document is the answer as it is sent.
-func (s Spec) Document() ([]byte, error) {
-	b, err := json.Marshal(s)
-	if err != nil {
-		return nil, fmt.Errorf("encoding the spec of %s: %w", s.Node, err)
-	}
-	return b, nil
-}
-
-// ETag is the tag of the response (RFC 9110, 8.8.3): a hash of it without the token, since a new token is not a new
-// spec.
-func (s Spec) ETag() (string, error) {
-	s.Token = ""
-	b, err := s.Document()
-	sum := sha256.Sum256(b)
-	return `"` + hex.EncodeToString(sum[:]) + `"`, err
 }
 
 // Answer is the answer as a child takes it.

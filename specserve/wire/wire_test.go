@@ -27,7 +27,7 @@ func TestSpecDocument(t *testing.T) {
 	s, err := spec.Read([]byte(`{"version":1,"node":"edge","spec":"base","platform":{"packages":["jq"]}}`))
 	require.NoError(t, err)
 	answer := Spec{Spec: s, Pins: pins, Token: "t", Agent: map[string]string{"linux-amd64": strings.Repeat("0c", 32)}}
-	b, err := answer.Document()
+	b, err := json.Marshal(answer)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"version":1,"node":"edge","spec":"base","identity":{},"access":{},"posture":{},"platform":{"packages":["jq"]},"config":{},
 		"pins":["`+pins[0]+`","`+pins[1]+`"],"token":"t","agent":{"linux-amd64":"`+strings.Repeat("0c", 32)+`"}}`, string(b))
@@ -39,18 +39,6 @@ func TestSpecDocument(t *testing.T) {
 	again, err := spec.Read(got.Spec)
 	require.NoError(t, err)
 	require.Equal(t, s, again)
-
-	tag, err := answer.ETag()
-	require.NoError(t, err)
-	require.Regexp(t, `^"[0-9a-f]{64}"$`, tag)
-	answer.Token = ""
-	same, err := answer.ETag()
-	require.NoError(t, err)
-	require.Equal(t, tag, same, "a new token is no new spec")
-	answer.Pins = pins[:1]
-	other, err := answer.ETag()
-	require.NoError(t, err)
-	require.NotEqual(t, tag, other, "new pins must arrive")
 }
 
 // A server that is newer than the child says more; what it says is kept.

@@ -173,14 +173,15 @@ func (p *server) answer(w http.ResponseWriter, r *http.Request) (int, []byte) {
 	case wire.SpecPath.Of("edge"):
 		sum := sha256.Sum256(program)
 		answer := wire.Spec{Spec: p.spec, Pins: wire.PinTexts(p.pins), Agent: map[string]string{"linux-" + runtime.GOARCH: hex.EncodeToString(sum[:])}}
-		tag, _ := answer.ETag()
+		tagged, _ := json.Marshal(answer)
+		tag := fmt.Sprintf("%q", fmt.Sprintf("%x", sha256.Sum256(tagged)))
 		w.Header().Set("ETag", tag)
 		if p.keys.Due(claims, time.Now()) {
 			answer.Token = p.mint()
 		} else if r.Header.Get("If-None-Match") == tag {
 			return http.StatusNotModified, nil
 		}
-		b, _ := answer.Document()
+		b, _ := json.Marshal(answer)
 		return http.StatusOK, b
 	}
 	return http.StatusNotFound, (&wire.Error{Code: wire.CodeNoEndpoint}).Body()
