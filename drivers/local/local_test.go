@@ -29,6 +29,7 @@ func TestAddress(t *testing.T) {
 // The environment of the program has sockets and credentials of the service manager.
 func TestEnvironmentIsNotInherited(t *testing.T) {
 	t.Setenv("CREDENTIALS_DIRECTORY", "/run/credentials/x")
+	t.Setenv("SUDO_USER", "")
 	out, err := New().Run(t.Context(), guest.Command{Args: []string{"env"}})
 	require.NoError(t, err)
 	require.Equal(t, "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nHOME=/root\n", out.Out)

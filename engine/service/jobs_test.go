@@ -400,7 +400,7 @@ func (s *jobStory) wrong(began, quiet time.Time) error {
 		if job.Once == "" {
 			occurrences = nil
 			for at := job.Next(began, ""); at.Before(time.Now()); at = job.Next(at, "") {
-				occurrences = append(occurrences, at.Format(time.RFC3339))
+				occurrences = append(occurrences, at.UTC().Format(time.RFC3339))
 			}
 		}
 		for _, o := range occurrences {

@@ -409,6 +409,7 @@ func TestSecretsOfAFolder(t *testing.T) {
 
 	file := filepath.Join(t.TempDir(), "secrets")
 	require.NoError(t, os.WriteFile(file, []byte(secrets), 0o644))
+	require.NoError(t, os.Chmod(file, 0o644)) // with any umask
 	f := open(t, FolderOptions{Dir: write(t, "hosts.hcl", twoHosts), Secrets: file})
 	require.Equal(t, "root@pam!x=1", token(f))
 	require.Contains(t, summaries(f.Desired), "warning: "+file+" can be read by others on this machine")

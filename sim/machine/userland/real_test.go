@@ -110,7 +110,7 @@ func TestAsOnARealMachine(t *testing.T) {
 				t.Parallel()
 				dir := t.TempDir()
 				var want bytes.Buffer
-				c := exec.CommandContext(t.Context(), dash, "-c", before+line)
+				c := exec.CommandContext(t.Context(), dash, "-c", "umask 022\n"+before+line)
 				c.Dir, c.Stdout = dir, &want
 				c.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C"}
 				_ = c.Run()
