@@ -9,6 +9,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
@@ -78,8 +79,7 @@ func TestDiff(t *testing.T) {
 	if got := hcl.Diff("a.hcl", []byte("a\n"), []byte("a\n")); got != "" {
 		t.Errorf("diff of equal files: %q", got)
 	}
-	git, err := exec.LookPath("git")
-	if err != nil {
+	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("needs git to apply patches with")
 	}
 	for _, pair := range [][2]string{
@@ -97,8 +97,8 @@ func TestDiff(t *testing.T) {
 		if err := os.WriteFile(file, []byte(pair[0]), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.CommandContext(t.Context(), git, "apply", "-")
-		cmd.Dir, cmd.Stdin = dir, strings.NewReader(hcl.Diff("a.hcl", []byte(pair[0]), []byte(pair[1])))
+		cmd := sourcetest.Git(t.Context(), dir, "apply", "-")
+		cmd.Stdin = strings.NewReader(hcl.Diff("a.hcl", []byte(pair[0]), []byte(pair[1])))
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("git apply of %q → %q: %v\n%s", pair[0], pair[1], err, out)
 		}

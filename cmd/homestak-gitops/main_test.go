@@ -53,6 +53,7 @@ func TestScript(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("HOMESTAK_DATA_DIR", filepath.Join(e.WorkDir, ".data"))
 			e.Setenv("HOME", e.WorkDir)
+			e.Setenv("GIT_CONFIG_NOSYSTEM", "1")
 			e.Setenv("HOMESTAK_LISTEN", "none") // the port is one for all who test on this machine
 			e.Values[hostsKey{}] = map[string]*simulated{}
 			return nil

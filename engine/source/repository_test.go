@@ -94,8 +94,7 @@ func fsck(t *testing.T, dir string) {
 	if _, err := exec.LookPath("git"); err != nil {
 		return
 	}
-	cmd := exec.CommandContext(t.Context(), "git", "-c", "safe.directory=*", "-C", dir, "fsck", "--full", "--strict")
-	out, err := cmd.CombinedOutput()
+	out, err := sourcetest.Git(t.Context(), dir, "fsck", "--full", "--strict").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.NotContains(t, string(out), "missing")
 }
@@ -526,13 +525,12 @@ func needGit(t testing.TB) {
 	}
 }
 
-// runGit runs git in a folder, without the settings of the user who runs the test.
+// runGit runs git in a folder.
 func runGit(t testing.TB, dir, in string, args ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "git", append([]string{"-c", "safe.directory=*"}, args...)...)
-	cmd.Dir, cmd.Stdin = dir, strings.NewReader(in)
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "HOME="+dir, "GIT_AUTHOR_NAME=Ada", "GIT_AUTHOR_EMAIL=ada@example.org",
-		"GIT_COMMITTER_NAME=Ada", "GIT_COMMITTER_EMAIL=ada@example.org", "GIT_AUTHOR_DATE=@1767323045 +0000", "GIT_COMMITTER_DATE=@1767323045 +0000")
+	cmd := sourcetest.Git(t.Context(), dir, args...)
+	cmd.Stdin = strings.NewReader(in)
+	cmd.Env = append(cmd.Env, "GIT_AUTHOR_DATE=@1767323045 +0000", "GIT_COMMITTER_DATE=@1767323045 +0000")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "git %s: %s", strings.Join(args, " "), out)
 	return string(out)
@@ -584,11 +582,7 @@ func TestAPushIsInTheRepository(t *testing.T) {
 	third, err := a.Push(t.Context(), "nothing\n\nAllow-Deletes: 3")
 	require.NoError(t, err)
 	require.NotEqual(t, second, third)
-	if _, err := exec.LookPath("git"); err == nil {
-		check := exec.CommandContext(t.Context(), "git", "-C", bare, "fsck", "--full", "--strict")
-		out, err := check.CombinedOutput()
-		require.NoError(t, err, "%s", out)
-	}
+	fsck(t, bare)
 }
 
 func TestAPushDoesNotOverwriteAnother(t *testing.T) {
@@ -601,11 +595,10 @@ func TestAPushDoesNotOverwriteAnother(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "other")
 	for _, args := range [][]string{
 		{"clone", "-q", bare, other},
-		{"-C", other, "-c", "user.name=b", "-c", "user.email=b@example.org", "commit", "-q", "--allow-empty", "-m", "theirs"},
+		{"-C", other, "commit", "-q", "--allow-empty", "-m", "theirs"},
 		{"-C", other, "push", "-q", "origin", AuthorBranch},
 	} {
-		out, err := exec.CommandContext(t.Context(), "git", args...).CombinedOutput()
-		require.NoError(t, err, "git %s: %s", strings.Join(args, " "), out)
+		runGit(t, "", "", args...)
 	}
 	theirs, _ := files(t, bare)
 	_, err = a.Push(t.Context(), "mine")

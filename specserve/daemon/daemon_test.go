@@ -32,6 +32,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/keys"
@@ -380,9 +381,7 @@ func TestCommits(t *testing.T) {
 	m := newMachine(t)
 	git := func(args ...string) string {
 		t.Helper()
-		out, err := exec.CommandContext(t.Context(), "git", append([]string{"-c", "user.name=Ann", "-c", "user.email=ann@example.org", "-C", m.o.Site.Dir}, args...)...).CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		return strings.TrimSpace(string(out))
+		return m.inSite(args...)
 	}
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("needs git")
@@ -685,8 +684,8 @@ func (m *machine) git(args ...string) string {
 }
 
 func (m *machine) tryGit(args ...string) (string, error) {
-	cmd := exec.CommandContext(m.t.Context(), "git", append([]string{"-c", "user.name=Ann", "-c", "user.email=ann@example.org", "-c", "init.defaultBranch=main"}, args...)...)
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "HOME=/nonexistent", "GIT_TERMINAL_PROMPT=0", "LC_ALL=C", "GIT_SSL_NO_VERIFY=1")
+	cmd := sourcetest.Git(m.t.Context(), "", args...)
+	cmd.Env = append(cmd.Env, "GIT_SSL_NO_VERIFY=1")
 	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err
 }

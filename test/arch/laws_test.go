@@ -28,7 +28,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/diag"},
 	{pkg: "engine/model", may: []string{"engine/diag"}},
 	{pkg: "engine/source/sourcetest"}, // repositories and real git servers, for tests of packages that read from them
-	{pkg: "engine/source/objects", may: []string{"engine/diag", "engine/model"}},
+	{pkg: "engine/source/objects", may: []string{"engine/diag", "engine/model"}, tests: []string{"engine/source/sourcetest"}},
 	{pkg: "engine/source", may: []string{"engine/diag", "engine/model", "engine/source/objects", "engine/source/serve"}, tests: []string{"engine/source/sourcetest"}}, // for the demo: it needs pushes, and nothing else of ours
 	{pkg: "engine/source/serve", may: []string{"engine/source/objects"}, tests: []string{"engine/model", "engine/source", "engine/source/sourcetest"}},                // git over http; who may ask is decided above it
 	{pkg: "engine/durable"},
@@ -56,7 +56,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "hcl/sops", may: []string{"engine/diag"}, tests: []string{"hcl/sops/sopstest"}}, // files of SOPS
 	{pkg: "hcl/sops/sopstest"}, // the encryption, for tests
 	{pkg: "hcl/lang", may: []string{"engine/diag", "engine/model"}},
-	{pkg: "hcl", may: []string{"engine/diag", "engine/model", "hcl/lang", "hcl/sops"}, tests: []string{"drivers/proxmox", "hcl/sops/sopstest"}}, // the kinds that a real site declares
+	{pkg: "hcl", may: []string{"engine/diag", "engine/model", "hcl/lang", "hcl/sops"}, tests: []string{"drivers/proxmox", "engine/source/sourcetest", "hcl/sops/sopstest"}}, // the kinds that a real site declares
 	{pkg: "drivers/proxmox/pveapi", tests: []string{"drivers/proxmox/proxmoxtest"}},
 	{pkg: "drivers/proxmox/pveapi/gen"},
 	{pkg: "drivers/proxmox/observation", may: []string{"engine/durable"}}, // a document: the driver writes it, the simulator reads it

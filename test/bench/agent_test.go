@@ -250,10 +250,8 @@ func (m *meter) publish(f fleet.Fleet, a access) *published {
 
 // git runs git in the checkout.
 func (p *published) git(args ...string) {
-	cmd := exec.CommandContext(p.m.ctx, "git", args...)
-	cmd.Dir = p.dir
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "HOME="+p.dir, "GIT_TERMINAL_PROMPT=0", "GIT_SSL_CAINFO="+p.server.CAFile,
-		"GIT_AUTHOR_NAME=Ada", "GIT_AUTHOR_EMAIL=ada@example.org", "GIT_COMMITTER_NAME=Ada", "GIT_COMMITTER_EMAIL=ada@example.org")
+	cmd := sourcetest.Git(p.m.ctx, p.dir, args...)
+	cmd.Env = append(cmd.Env, "GIT_SSL_CAINFO="+p.server.CAFile)
 	out, err := cmd.CombinedOutput()
 	require.NoError(p.m.b, err, "git %v: %s", args, out)
 }

@@ -35,6 +35,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
+	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
 	"github.com/homestak/homestak-gitops/policy"
 	simhosts "github.com/homestak/homestak-gitops/sim"
@@ -668,9 +669,7 @@ func (p *serving) gitIn(dir string, args ...string) string {
 }
 
 func (p *serving) tryGit(args ...string) (string, error) {
-	cmd := exec.CommandContext(p.t.Context(), "git", append([]string{"-c", "user.name=Ann", "-c", "user.email=ann@example.org", "-c", "init.defaultBranch=main", "-c", "http.sslVerify=false"}, args...)...)
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "HOME="+p.root, "GIT_TERMINAL_PROMPT=0", "LC_ALL=C")
-	out, err := cmd.CombinedOutput()
+	out, err := sourcetest.Git(p.t.Context(), "", append([]string{"-c", "http.sslVerify=false"}, args...)...).CombinedOutput()
 	return strings.TrimSpace(string(out)), err
 }
 

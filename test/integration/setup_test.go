@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/setup"
+	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
@@ -59,9 +60,7 @@ func TestSetupGivesAnAgentThatConverges(t *testing.T) {
 			t.Log("an empty pass")
 			s.dir = filepath.Join(t.TempDir(), "site")
 			git := func(args ...string) {
-				cmd := exec.CommandContext(t.Context(), "git", args...)
-				cmd.Env = append(os.Environ(), "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=user.name", "GIT_CONFIG_VALUE_0=me", "GIT_CONFIG_KEY_1=user.email", "GIT_CONFIG_VALUE_1=me@example.org")
-				out, err := cmd.CombinedOutput()
+				out, err := sourcetest.Git(t.Context(), "", args...).CombinedOutput()
 				require.NoError(t, err, "git %v: %s", args, out)
 			}
 			git("clone", "-q", filepath.Join(root, "srv/homestak-gitops.git"), s.dir)

@@ -707,7 +707,7 @@ func transports() []transport {
 		}},
 		{"ssh", func(f *followed) (string, []string) {
 			s := f.repo.SSH()
-			f.env = append(f.env, fmt.Sprintf("GIT_SSH_COMMAND=ssh -F none -i %s -o UserKnownHostsFile=%s", s.KeyFile, s.KnownHostsFile))
+			f.env = append(f.env, fmt.Sprintf("GIT_SSH_COMMAND=ssh -F none -o IdentitiesOnly=yes -i %s -o UserKnownHostsFile=%s", s.KeyFile, s.KnownHostsFile))
 			return s.URL, []string{"key_file = " + quote(s.KeyFile), "known_hosts_file = " + quote(s.KnownHostsFile)}
 		}},
 	}
@@ -745,10 +745,7 @@ func (f *followed) socket() string { return filepath.Join(f.data, "agent.sock") 
 // git runs git in the checkout, as its author.
 func (f *followed) git(args ...string) string {
 	f.t.Helper()
-	cmd := exec.CommandContext(f.t.Context(), "git", args...)
-	cmd.Dir = f.dir
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "HOME="+f.data, "GIT_TERMINAL_PROMPT=0",
-		"GIT_AUTHOR_NAME=Ada", "GIT_AUTHOR_EMAIL=ada@example.org", "GIT_COMMITTER_NAME=Ada", "GIT_COMMITTER_EMAIL=ada@example.org")
+	cmd := sourcetest.Git(f.t.Context(), f.dir, args...)
 	cmd.Env = append(cmd.Env, f.env...)
 	out, err := cmd.CombinedOutput()
 	require.NoError(f.t, err, "git %v: %s", args, out)

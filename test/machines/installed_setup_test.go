@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/test/nspawn"
@@ -144,9 +144,7 @@ func TestInstalledSetupOnARealDebian(t *testing.T) {
 			require.Equal(t, guests, w.host.Guests())
 			site := filepath.Join(t.TempDir(), "site")
 			git := func(args ...string) string {
-				cmd := exec.CommandContext(t.Context(), "git", args...)
-				cmd.Env = append(os.Environ(), "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=user.name", "GIT_CONFIG_VALUE_0=me", "GIT_CONFIG_KEY_1=user.email", "GIT_CONFIG_VALUE_1=me@example.org")
-				out, err := cmd.CombinedOutput()
+				out, err := sourcetest.Git(t.Context(), "", args...).CombinedOutput()
 				require.NoError(t, err, "git %v: %s", args, out)
 				return strings.TrimSpace(string(out))
 			}

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
 // create: what is declared comes to be, is in sync at once, and goes again.
@@ -632,10 +634,7 @@ func (s *story) push(message string) (commit string) {
 
 func (s *story) git(args ...string) string {
 	s.t.Helper()
-	command := exec.CommandContext(s.t.Context(), "git", args...)
-	command.Dir = s.dir
-	command.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "HOME="+s.data, "GIT_AUTHOR_NAME=Ada", "GIT_AUTHOR_EMAIL=ada@example.org", "GIT_COMMITTER_NAME=Ada", "GIT_COMMITTER_EMAIL=ada@example.org")
-	out, err := command.CombinedOutput()
+	out, err := sourcetest.Git(s.t.Context(), s.dir, args...).CombinedOutput()
 	require.NoError(s.t, err, "git %v: %s", args, out)
 	return strings.TrimSpace(string(out))
 }

@@ -370,10 +370,10 @@ func TestTheScriptMakesTheSame(t *testing.T) {
 		}
 	}
 	site := func(w *world) string {
-		shared, err := exec.CommandContext(t.Context(), "git", "--git-dir", filepath.Join(w.root, "srv/homestak-gitops.git"), "config", "core.sharedRepository").Output()
+		shared, err := sourcetest.Git(t.Context(), filepath.Join(w.root, "srv/homestak-gitops.git"), "config", "core.sharedRepository").Output()
 		require.NoError(t, err)
 		require.Contains(t, []string{"world", "2"}, strings.TrimSpace(string(shared)), "other users read what is pushed with any umask")
-		out, err := exec.CommandContext(t.Context(), "git", "--git-dir", filepath.Join(w.root, "srv/homestak-gitops.git"), "ls-tree", "-r", "main").CombinedOutput()
+		out, err := sourcetest.Git(t.Context(), filepath.Join(w.root, "srv/homestak-gitops.git"), "ls-tree", "-r", "main").CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		return string(out)
 	}
@@ -391,7 +391,7 @@ func TestTheScriptMakesTheSame(t *testing.T) {
 	}
 	run := func(path string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), "sh")
-		cmd.Stdin, cmd.Env = strings.NewReader(script.String()), append(os.Environ(), "PATH="+path+stubs+":"+os.Getenv("PATH"))
+		cmd.Stdin, cmd.Env = strings.NewReader(script.String()), append(sourcetest.GitEnv(), "PATH="+path+stubs+":"+os.Getenv("PATH"))
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
@@ -467,7 +467,7 @@ func TestRepositoryElsewhere(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, p.Next(), "git clone "+server.URL)
 		require.Contains(t, p.Next(), "Take the right to write from the deploy key")
-		text, err := exec.CommandContext(t.Context(), "git", "--git-dir", repo.Dir, "show", "main:hosts/father.hcl").CombinedOutput()
+		text, err := sourcetest.Git(t.Context(), repo.Dir, "show", "main:hosts/father.hcl").CombinedOutput()
 		require.NoError(t, err, "%s", text)
 		require.Contains(t, string(text), `host "father"`)
 		_, found := hcl.ParseAgent("agent.hcl", []byte(w.text("etc/homestak-gitops/agent.hcl")))

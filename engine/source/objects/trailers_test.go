@@ -1,12 +1,15 @@
 package objects
 
 import (
+	"context"
 	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
 // messages are those on which readings of trailers differ.
@@ -58,8 +61,8 @@ func messages() []string {
 // gitTrailers asks git. Its --no-divider is for messages of commits, in which a line
 // of dashes does not begin a patch.
 func gitTrailers(t require.TestingT, message string) map[string]string {
-	cmd := exec.Command("git", "interpret-trailers", "--parse", "--no-divider")
-	cmd.Env = append(cmd.Environ(), "GIT_CONFIG_NOSYSTEM=1", "HOME=/nonexistent", "GIT_DIR=/nonexistent")
+	cmd := sourcetest.Git(context.Background(), "", "interpret-trailers", "--parse", "--no-divider")
+	cmd.Env = append(cmd.Env, "GIT_DIR=/nonexistent")
 	cmd.Stdin = strings.NewReader(message)
 	out, err := cmd.Output()
 	require.NoError(t, err)

@@ -1,7 +1,7 @@
 package serve_test
 
 import (
-	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -66,7 +66,7 @@ func TestGit(t *testing.T) {
 			git(t, "-C", dir, "reset", "-q", "--hard", "origin/main")
 			w.check(t, dir, w.head)
 
-			git(t, "-C", dir, "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-q", "--allow-empty", "-m", "mine")
+			git(t, "-C", dir, "commit", "-q", "--allow-empty", "-m", "mine")
 			out, err := tryGit("-C", dir, "push", "-q")
 			require.Error(t, err)
 			require.Contains(t, out, "remote error: this repository is read-only; push to the one that its server follows")
@@ -81,7 +81,7 @@ func TestNegotiation(t *testing.T) {
 	w.push(map[string]string{"site.hcl": "site \"a\" {\n}\n", "data": strings.Repeat("much ", 1000)})
 	dir := w.clone()
 	for n := range 150 {
-		git(t, "-C", dir, "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-q", "--allow-empty", "-m", fmt.Sprint("mine ", n))
+		git(t, "-C", dir, "commit", "-q", "--allow-empty", "-m", fmt.Sprint("mine ", n))
 	}
 	w.push(map[string]string{"more.hcl": "# more\n"})
 	w.requests()
@@ -534,12 +534,8 @@ func git(t require.TestingT, args ...string) string {
 }
 
 func tryGit(args ...string) (string, error) {
-	cmd := exec.Command("git", args...)
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "HOME=/nonexistent", "GIT_TERMINAL_PROMPT=0", "LC_ALL=C", "GIT_ADVICE=0")
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := cmd.Run()
-	return out.String(), err
+	out, err := sourcetest.Git(context.Background(), "", args...).CombinedOutput()
+	return string(out), err
 }
 
 func needGit(t testing.TB) {

@@ -9,7 +9,6 @@ import (
 	"net/http/cgi"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -41,14 +40,8 @@ func (r *Repo) HTTPS() *HTTPServer {
 	r.t.Helper()
 	backend := backend(r.t)
 	s := &HTTPServer{}
-	git := &cgi.Handler{
-		Path:   backend,
-		Stderr: io.Discard,
-		Env: []string{
-			"GIT_PROJECT_ROOT=" + filepath.Dir(r.Dir), "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_NOSYSTEM=1",
-			"HOME=" + filepath.Dir(r.Dir), "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
-		},
-	}
+	git := &cgi.Handler{Path: backend, Stderr: io.Discard, Env: append(GitEnv(), "GIT_PROJECT_ROOT="+filepath.Dir(r.Dir),
+		"GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*")}
 	s.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.serve(w, req, git) }))
 	s.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // clients that hang up are what tests are about
 	s.server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
@@ -69,7 +62,7 @@ func (r *Repo) HTTPS() *HTTPServer {
 
 func backend(t testing.TB) string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "git", "--exec-path").Output()
+	out, err := Git(t.Context(), "", "--exec-path").Output()
 	if err != nil {
 		t.Skip("git is not installed, so nothing serves a repository by https:", err)
 	}

@@ -151,9 +151,8 @@ func (s *SSHServer) configure(hostKey string) {
 		"AuthorizedKeysFile " + filepath.Join(s.dir, "authorized"),
 		"PidFile none", "StrictModes no", "UsePAM no", "PasswordAuthentication no", "KbdInteractiveAuthentication no",
 		"PermitRootLogin prohibit-password", "LogLevel ERROR",
-		// below another shell, bash does not read the ~/.bashrc of the user who runs the test, which may take long
-		// or print something (run_startup_files in shell.c of bash).
-		"SetEnv SHLVL=1",
+		// No file of the user counts. Below another shell, bash reads no bash.bashrc (run_startup_files in its shell.c).
+		"SetEnv SHLVL=1 HOME=" + s.dir + " GIT_CONFIG_NOSYSTEM=1", "PermitUserRC no",
 	}, s.lines...), "\n") + "\n"
 	if err := os.WriteFile(filepath.Join(s.dir, "config"), []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
@@ -197,7 +196,6 @@ func (s *SSHServer) serve(conn net.Conn) {
 	//nolint:noctx // it ends with its connection, which ends with the test
 	cmd := exec.Command(s.sshd, "-i", "-f", filepath.Join(s.dir, "config"), "-E", s.Log)
 	cmd.Stdin, cmd.Stdout = theirs, theirs
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1")
 	err = cmd.Start()
 	_ = theirs.Close()
 	if err != nil {
