@@ -81,7 +81,7 @@ func (p *Plan) scriptPush(w io.Writer, files map[string][]byte) {
 		fmt.Fprintf(w, "install -D -m 644 /dev/null \"$site/%s\"\n", name)
 		here(w, `"$site/`+name+`"`, string(files[name]), false)
 	}
-	fmt.Fprintf(w, "git -C \"$site\" add --all\ngit -C \"$site\" -c user.name=homestak-gitops -c user.email=root@%s commit --quiet -m 'First site of %s'\n", p.host.Name, p.host.Name)
+	fmt.Fprintf(w, "git -C \"$site\" add --all\ngit -C \"$site\" -c user.name=homestak-gitops -c user.email=root@%s commit --quiet --no-gpg-sign -m 'First site of %s'\n", p.host.Name, p.host.Name)
 	fmt.Fprintf(w, "git init --quiet --bare --shared=world --initial-branch main %s\n", to)
 	fmt.Fprintf(w, "git -C \"$site\" push --quiet %s main\nrm -rf \"$site\"\n", to)
 }

@@ -391,7 +391,8 @@ func TestTheScriptMakesTheSame(t *testing.T) {
 	}
 	run := func(path string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), "sh")
-		cmd.Stdin, cmd.Env = strings.NewReader(script.String()), append(sourcetest.GitEnv(), "PATH="+path+stubs+":"+os.Getenv("PATH"))
+		cmd.Stdin, cmd.Env = strings.NewReader(script.String()), append(sourcetest.GitEnv(), "PATH="+path+stubs+":"+os.Getenv("PATH"),
+			"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=commit.gpgsign", "GIT_CONFIG_VALUE_0=true") // root has no key for the author of this commit
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
