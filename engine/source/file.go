@@ -99,7 +99,7 @@ func (r *fileRemote) failed(err error) error {
 func (c *fileConversation) Close() { _ = c.storage.Close() }
 
 func (c *fileConversation) Pack(ctx context.Context, req *packp.UploadPackRequest, w io.Writer) error {
-	s := &objects.Store{Objects: c.storage}
+	s := &objects.Store{Objects: closing{c.storage}}
 	ids, err := c.missing(ctx, s, req)
 	if err == nil {
 		err = s.WritePack(&untilEnd{ctx, w}, ids)
@@ -111,6 +111,17 @@ func (c *fileConversation) Pack(ctx context.Context, req *packp.UploadPackReques
 		return err
 	}
 	return c.failed(fmt.Errorf("read the repository: %w", err))
+}
+
+// closing is a storage that reads an object for its size, which the cache keeps. go-git leaves the file of a loose one open otherwise.
+type closing struct{ *filesystem.Storage }
+
+func (s closing) EncodedObjectSize(id plumbing.Hash) (int64, error) {
+	o, err := s.EncodedObject(plumbing.AnyObject, id)
+	if err != nil {
+		return 0, err
+	}
+	return o.Size(), nil
 }
 
 // missing lists the objects of a request that are not here. It walks from the commit

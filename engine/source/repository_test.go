@@ -162,6 +162,20 @@ func TestSinceListsWhatCameNewestFirst(t *testing.T) {
 	})
 }
 
+// A folder with many objects is fetched with few open files.
+func TestFilesOfAFolderAreClosed(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // it closes what is forgotten
+	r := sourcetest.New(t)
+	r.Commit(map[string]string{"a": "1", "b/c": noise(t, 2<<20)}, "first")
+	head(t, openRepository(t, Options{URL: r.URL()}))
+	open, err := filepath.Glob("/proc/self/fd/*")
+	require.NoError(t, err)
+	for _, name := range open {
+		file, _ := os.Readlink(name)
+		require.NotContains(t, file, r.Dir)
+	}
+}
+
 // A branch that began before the first commit that is here brings its past with it.
 // Files that the older commit has, too, are then not new.
 func TestSinceOfAMergedOldBranch(t *testing.T) {
