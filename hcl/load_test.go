@@ -659,6 +659,7 @@ func TestFormatFiles(t *testing.T) {
 		name = filepath.Join(dir, name)
 		require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
 		require.NoError(t, os.WriteFile(name, []byte(text), 0o640))
+		require.NoError(t, os.Chmod(name, 0o640)) // with any umask
 		return name
 	}
 	bad := write("a.hcl", "site \"home\" {\n")

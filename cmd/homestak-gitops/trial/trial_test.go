@@ -344,7 +344,7 @@ func TestN1N2ATreeOfAHostAtLoopback(t *testing.T) {
     port     = 18122
     host_key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
     jump     = true
-  }`, 1), nil)
+  }`, 1), func(_ *sim.World, _ *trial.Options, tree *trial.Tree) { tree.Patience = 10 * time.Minute })
 	require.NoError(t, r.err)
 	require.Equal(t, []string{"create passed", "verify passed", "destroy passed"}, r.notes)
 	require.Equal(t, map[string]string{"outer": "destroyed", "inner": "destroyed", "app": "destroyed"}, r.nodes())
