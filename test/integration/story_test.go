@@ -795,11 +795,13 @@ func (f *followed) status() (st agent.Status, answered bool) {
 	return st, resp.StatusCode == http.StatusOK && json.NewDecoder(resp.Body).Decode(&st) == nil
 }
 
+// patience bounds waits for processes and for trees of agents, on a machine that is busy.
+const patience = 10 * time.Minute
+
 // until waits until the agent's status is as wanted. A process of its own does the
-// work, so there is nothing to wait on but the clock; patience is for a busy machine.
+// work, so there is nothing to wait on but the clock.
 func (f *followed) until(what string, wanted func(agent.Status) bool) agent.Status {
 	f.t.Helper()
-	const patience = 10 * time.Minute
 	limit, tick := time.NewTimer(patience), time.NewTicker(20*time.Millisecond)
 	defer limit.Stop()
 	defer tick.Stop()

@@ -404,23 +404,11 @@ func (l *levels) secret(text string) {
 
 func (l *levels) until(what string, is func() bool) {
 	l.t.Helper()
-	if !assertEventually(is) {
-		require.Fail(l.t, what, "%+v", l.father.Tree())
-	}
-}
-
-func assertEventually(is func() bool) bool {
-	limit := time.After(2 * time.Minute)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for {
-		if is() {
-			return true
-		}
-		select {
-		case <-tick.C:
-		case <-limit:
-			return false
+	for end := time.Now().Add(patience); !is(); <-tick.C {
+		if time.Now().After(end) {
+			require.Fail(l.t, what, "%+v", l.father.Tree())
 		}
 	}
 }
