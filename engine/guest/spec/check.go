@@ -8,16 +8,6 @@ import (
 // Check reports problems in the specs of a site: those of all nodes, and as far as possible those that no node
 // uses. It skips the values of secrets, since a site can be checked without its secrets.
 func Check(site *model.Site) diag.List {
-	var found diag.List
-	seen := map[string]bool{} // several nodes have the same spec
-	add := func(l diag.List) {
-		for _, f := range l {
-			if key := f.String(); !seen[key] {
-				seen[key] = true
-				found = append(found, f)
-			}
-		}
-	}
 	var list []*resolver
 	var nodes []*model.Node
 	used := map[string]bool{}
@@ -43,8 +33,15 @@ func Check(site *model.Site) diag.List {
 		}
 	}
 	diag.InParallel(len(list), func(i int) { list[i].resolve(nodes[i], i < ofNodes) })
+	var found diag.List
+	seen := map[string]bool{} // several nodes have the same spec
 	for _, r := range list {
-		add(r.found)
+		for _, f := range r.found {
+			if key := f.String(); !seen[key] {
+				seen[key] = true
+				found = append(found, f)
+			}
+		}
 	}
 	return found.Sorted()
 }
