@@ -3,6 +3,7 @@ package sourcetest
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -183,25 +184,23 @@ func (s *SSHServer) accept() {
 	}
 }
 
-// serve gives a connection to an sshd of its own, by a pair of sockets: so it may be
-// wrapped.
+// serve gives a connection to an sshd of its own, by pipes: so it may be wrapped.
 func (s *SSHServer) serve(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
-	ours, theirs, err := socketPair()
-	if err != nil {
-		s.t.Error(err)
-		return
-	}
-	defer func() { _ = ours.Close() }()
 	//nolint:noctx // it ends with its connection, which ends with the test
 	cmd := exec.Command(s.sshd, "-i", "-f", filepath.Join(s.dir, "config"), "-E", s.Log)
-	cmd.Stdin, cmd.Stdout = theirs, theirs
-	err = cmd.Start()
-	_ = theirs.Close()
+	cmd.Stdout = conn
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
 	if err != nil {
 		s.t.Error(err)
 		return
 	}
-	pump(conn, ours)
+	s.wait.Go(func() {
+		_, _ = io.Copy(in, conn)
+		_ = in.Close()
+	})
 	_ = cmd.Wait() // sshd reports how the session went; the client's side counts here
 }
