@@ -280,8 +280,9 @@ func (f *FoundAgent) lacks() []string {
 	}
 	var out []string
 	for _, r := range f.want.Roles {
+		name := string(r.Name)
 		has := func(set []string) bool {
-			return !slices.ContainsFunc(set, func(priv string) bool { return !slices.Contains(privs[r.Name], priv) })
+			return !slices.ContainsFunc(set, func(priv string) bool { return !slices.Contains(privs[name], priv) })
 		}
 		var less []string
 		for _, priv := range r.Privs {
@@ -293,10 +294,10 @@ func (f *FoundAgent) lacks() []string {
 			less = append(less, strings.Join(slices.Concat(r.Or...), " or "))
 		}
 		if len(less) > 0 {
-			out = append(out, fmt.Sprintf("role %s lacks %s", r.Name, strings.Join(less, ", ")))
+			out = append(out, fmt.Sprintf("role %s lacks %s", name, strings.Join(less, ", ")))
 		}
-		if !granted[[2]string{r.Path, r.Name}] {
-			out = append(out, fmt.Sprintf("role %s is not granted on %s", r.Name, r.Path))
+		if !granted[[2]string{r.Path, name}] {
+			out = append(out, fmt.Sprintf("role %s is not granted on %s", name, r.Path))
 		}
 	}
 	return out

@@ -116,14 +116,15 @@ func (f *FoundAgent) rights(b *strings.Builder) {
 	line(`more() { pveum role modify "$1" --append 1 --privs "$2" >/dev/null 2>&1; }`)
 	line(`pveum user list --output-format json | tr -d ' \n' | grep -q '"userid":"%[1]s"' || pveum user add %[1]s --comment 'agent of this machine' >/dev/null || die "user %[1]s could not be created"`, pveUser)
 	for _, r := range f.want.Roles {
-		line("role %s %s", guest.Quote(r.Name), guest.Quote(strings.Join(r.Privs, ",")))
+		name := string(r.Name)
+		line("role %s %s", guest.Quote(name), guest.Quote(strings.Join(r.Privs, ",")))
 		if len(r.Or) > 0 {
 			for _, set := range r.Or {
-				fmt.Fprintf(b, "more %s %s || ", guest.Quote(r.Name), guest.Quote(strings.Join(set, ",")))
+				fmt.Fprintf(b, "more %s %s || ", guest.Quote(name), guest.Quote(strings.Join(set, ",")))
 			}
-			line(`die %s`, guest.Quote("role "+r.Name+" could not be created"))
+			line(`die %s`, guest.Quote("role "+name+" could not be created"))
 		}
-		line(`pveum acl modify %s --users %s --roles %s >/dev/null || die %s`, guest.Quote(r.Path), pveUser, guest.Quote(r.Name), guest.Quote("role "+r.Name+" could not be granted"))
+		line(`pveum acl modify %s --users %s --roles %s >/dev/null || die %s`, guest.Quote(r.Path), pveUser, guest.Quote(name), guest.Quote("role "+name+" could not be granted"))
 	}
 }
 

@@ -767,20 +767,21 @@ func TestTheRolesOfAChild(t *testing.T) {
 			}
 			s.pveum([]string{"pveum", "user", "add", "homestak@pve"})
 			for _, r := range kind.ChildRoles() {
+				name := string(r.Name)
 				all := slices.Clone(r.Privs)
 				if len(r.Or) > 0 {
 					all = append(all, r.Or[map[string]int{"9.2": 0, "8.4": 1}[version]]...)
 				}
-				for _, p := range page[r.Name] {
+				for _, p := range page[name] {
 					if p != "VM.GuestAgent.Audit" { // the other one includes it
-						require.Contains(t, all, p, r.Name)
+						require.Contains(t, all, p, name)
 					}
 				}
 				for _, p := range all {
-					require.True(t, slices.Contains(page[r.Name], p) || p == "VM.Clone", "%s of %s is not on the page", p, r.Name)
+					require.True(t, slices.Contains(page[name], p) || p == "VM.Clone", "%s of %s is not on the page", p, name)
 				}
-				s.pveum([]string{"pveum", "role", "add", r.Name, "--privs", strings.Join(all, ",")})
-				s.pveum([]string{"pveum", "acl", "modify", r.Path, "--users", "homestak@pve", "--roles", r.Name})
+				s.pveum([]string{"pveum", "role", "add", name, "--privs", strings.Join(all, ",")})
+				s.pveum([]string{"pveum", "acl", "modify", r.Path, "--users", "homestak@pve", "--roles", name})
 			}
 			require.Contains(t, s.pveum([]string{"pveum", "user", "token", "add", "homestak@pve", "agent", "--privsep", "0"}), "homestak@pve!agent=")
 		})

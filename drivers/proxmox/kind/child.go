@@ -2,8 +2,9 @@ package kind
 
 // ChildRole is a role with its privileges, and the path of the access list that it is granted on.
 type ChildRole struct {
-	Name, Path string
-	Privs      []string
+	Name  Role
+	Path  string
+	Privs []string
 	// Or are privileges of which the first set that the host knows is added: their names differ between versions.
 	Or [][]string
 }
@@ -14,17 +15,17 @@ type ChildRole struct {
 func ChildRoles() []ChildRole {
 	return []ChildRole{
 		{
-			Name: string(RoleGuests), Path: "/vms",
+			Name: RoleGuests, Path: "/vms",
 			Privs: []string{
 				"VM.Allocate", "VM.Audit", "VM.Backup", "VM.Clone", "VM.Config.CDROM", "VM.Config.CPU", "VM.Config.Cloudinit", "VM.Config.Disk",
 				"VM.Config.HWType", "VM.Config.Memory", "VM.Config.Network", "VM.Config.Options", "VM.PowerMgmt",
 			},
 			Or: [][]string{{"VM.GuestAgent.Unrestricted"}, {"VM.Monitor"}},
 		},
-		{Name: string(RoleDisks), Path: "/storage", Privs: []string{"Datastore.AllocateSpace"}},
-		{Name: string(RoleImages), Path: "/storage", Privs: []string{"Datastore.Allocate", "Datastore.AllocateTemplate", "Datastore.Audit"}},
-		{Name: string(RoleNetwork), Path: "/sdn/zones/localnetwork", Privs: []string{"SDN.Use"}},
-		{Name: string(RoleNode), Path: "/nodes", Privs: []string{"Sys.AccessNetwork", "Sys.Audit"}},
-		{Name: string(RolePool), Path: "/pool", Privs: []string{"Pool.Allocate", "Pool.Audit"}},
+		{Name: RoleDisks, Path: "/storage", Privs: []string{"Datastore.AllocateSpace"}},
+		{Name: RoleImages, Path: "/storage", Privs: []string{"Datastore.Allocate", "Datastore.AllocateTemplate", "Datastore.Audit"}},
+		{Name: RoleNetwork, Path: "/sdn/zones/localnetwork", Privs: []string{"SDN.Use"}},
+		{Name: RoleNode, Path: "/nodes", Privs: []string{"Sys.AccessNetwork", "Sys.Audit"}},
+		{Name: RolePool, Path: "/pool", Privs: []string{"Pool.Allocate", "Pool.Audit"}},
 	}
 }
