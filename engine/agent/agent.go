@@ -27,6 +27,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,18 +142,10 @@ func New(o Options) (*Agent, error) {
 	if o.Identity == "" || o.Source == nil || o.Load == nil || o.Open == nil || o.Ledger == nil {
 		return nil, errors.New("new agent: identity, source, load, open and ledger must be set")
 	}
-	if o.Poll <= 0 {
-		o.Poll = time.Minute
-	}
-	if o.Drift <= 0 {
-		o.Drift = 5 * time.Minute
-	}
-	if o.Width <= 0 {
-		o.Width = 8
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Poll = cmp.Or(max(o.Poll, 0), time.Minute)
+	o.Drift = cmp.Or(max(o.Drift, 0), 5*time.Minute)
+	o.Width = cmp.Or(max(o.Width, 0), 8)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	a := &Agent{
 		inbox: make(chan envelope), idle: make(chan *loop, 1), published: &atomic.Pointer[view]{},
 		write: make(chan struct{}, 1), ended: make(chan struct{}),

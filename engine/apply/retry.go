@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,15 +47,9 @@ func Retry(do Do, b Backoff) Do {
 
 // complete fills in what is not set.
 func (b Backoff) complete() Backoff {
-	if b.Tries <= 0 {
-		b.Tries = 4
-	}
-	if b.First <= 0 {
-		b.First = time.Second
-	}
-	if b.Most <= 0 {
-		b.Most = 30 * time.Second
-	}
+	b.Tries = cmp.Or(max(b.Tries, 0), 4)
+	b.First = cmp.Or(max(b.First, 0), time.Second)
+	b.Most = cmp.Or(max(b.Most, 0), 30*time.Second)
 	return b
 }
 

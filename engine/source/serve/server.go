@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,15 +52,9 @@ type replaced struct {
 
 // newServer returns a server without a snapshot.
 func newServer(o Options) *server {
-	if o.MostPack <= 0 {
-		o.MostPack = 512 << 20
-	}
-	if o.MostFile <= 0 {
-		o.MostFile = 16 << 20
-	}
-	if o.MostDisk <= 0 {
-		o.MostDisk = 1 << 30
-	}
+	o.MostPack = cmp.Or(max(o.MostPack, 0), 512<<20)
+	o.MostFile = cmp.Or(max(o.MostFile, 0), 16<<20)
+	o.MostDisk = cmp.Or(max(o.MostDisk, 0), 1<<30)
 	if o.now == nil {
 		o.now = time.Now
 	}
