@@ -72,7 +72,7 @@ func (s *Site) Want(identity string) (*Want, diag.List) {
 			w.Deferred = append(w.Deferred, Deferred{Address: "manifest." + name, Why: "suspended: what remains of it stays"})
 		}
 	}
-	resolved := s.resolveNodes(identity, h)
+	resolved := resolveNodes(s, identity, h)
 	left := map[string]int{} // nodes whose spec is not applied, by the reason
 	for _, name := range slices.Sorted(maps.Keys(s.Manifests)) {
 		m := s.Manifests[name]
@@ -145,7 +145,7 @@ type resolvedNode struct {
 }
 
 // resolveNodes resolves the nodes on a host, in parallel: it is most of the time of a load.
-func (s *Site) resolveNodes(identity string, h *Host) map[*Node]*resolvedNode {
+func resolveNodes(s *Site, identity string, h *Host) map[*Node]*resolvedNode {
 	var nodes []*Node
 	all := map[*Node]*resolvedNode{}
 	for _, m := range s.Manifests {
