@@ -96,7 +96,7 @@ func (s *Site) Want(identity string) (*Want, diag.List) {
 			}
 			w.State[r.Addr] = r
 			w.Nodes[r.Addr] = n
-			l, why := s.addInside(w, r, n)
+			l, why := s.inside(w, r, n, nil)
 			if found = append(found, l...); n.Spec != "" && why != "" {
 				left[why]++
 			}
@@ -208,11 +208,7 @@ func (s *Site) addMachine(w *Want, n *Node, earlier *Earlier) diag.List {
 	return found
 }
 
-// addInside derives the desired inside of a node that is a guest of the host, or returns why there is none.
-func (s *Site) addInside(w *Want, of *Resource, n *Node) (found diag.List, why string) {
-	return s.inside(w, of, n, nil)
-}
-
+// inside derives the desired inside of a node that is a guest of the host, or returns why there is none.
 func (s *Site) inside(w *Want, of *Resource, n *Node, earlier *Earlier) (found diag.List, why string) {
 	why = notApplied
 	if n.Mode == ModePull {

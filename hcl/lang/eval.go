@@ -46,7 +46,7 @@ func (ev *Evaluator) compute(expr hclsyntax.Expression, sc *Scope) (cty.Value, b
 	ev.Inputs.Position.enter(expr)
 	v, diags := expr.Value(ctx)
 	if len(diags) > 0 {
-		ev.AddDiagnostics(diags, touchesSecret(references, ctx))
+		ev.AddDiagnostics(diags, len(marksOf(references, ctx)) > 0)
 	}
 	if diags.HasErrors() {
 		return cty.NilVal, false
@@ -87,11 +87,6 @@ func (ev *Evaluator) context(references []hclv2.Traversal, sc *Scope) *hclv2.Eva
 		return sc.ctx
 	}
 	return sc.Child(extra).ctx
-}
-
-// touchesSecret reports whether an expression refers to a value from a secret.
-func touchesSecret(references []hclv2.Traversal, ctx *hclv2.EvalContext) bool {
-	return len(marksOf(references, ctx)) > 0
 }
 
 // marksOf collects the marks of everything that an expression refers to. It follows at most three

@@ -121,11 +121,6 @@ func behind(order, longer string, also func(dev string) bool) bool {
 	return true
 }
 
-// emptyOrCD reports whether a slot is empty or has a CD drive.
-func emptyOrCD(c api.GuestConfig, slot string) bool {
-	return c.Next[slot] == "" || api.HoldsCD(c.Next[slot])
-}
-
 // ignoreBootUpkeep is a configuration in which a pending boot order does not count if PVE caused the change: it
 // appends a CD drive of a running VM when its medium changes, and removes a drive that is deleted
 // (PVE/API2/Qemu.pm, $update_vm_api). That needs neither a restart nor a revert.

@@ -67,7 +67,7 @@ func (*VM) SameValue(key, want, have string) bool {
 func SameOption(c api.GuestConfig, key, want, have string) bool {
 	switch {
 	case key == "boot":
-		return behind(want, have, func(slot string) bool { return emptyOrCD(c, slot) })
+		return behind(want, have, func(slot string) bool { return c.Next[slot] == "" || api.HoldsCD(c.Next[slot]) })
 	case key == "machine":
 		return strings.HasPrefix(c.Next["ostype"], "w") && samePinned(want, have)
 	case api.HoldsState(key):

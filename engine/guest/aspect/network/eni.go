@@ -238,11 +238,6 @@ func (s eniStanza) with(goal netGoal) string {
 	return b.String()
 }
 
-// eniFile is the file of the stanza with what shall be there.
-func (f netFound) eniFile(goal netGoal, e *guest.RecordEntry) netFile {
-	return f.withStanza(f.stanza, f.dev, goal, e)
-}
-
 // withStanza is the file of the stanza of an interface with what shall be there.
 func (f netFound) withStanza(s eniStanza, dev string, goal netGoal, e *guest.RecordEntry) netFile {
 	text, stanza := f.files[s.file], ""

@@ -119,7 +119,7 @@ var address = aspect.Of[netFound]{
 			files = append(files, f.networkdFiles(goal, e))
 			up = guest.Lines("networkctl reload >&2 && networkctl reconfigure -- " + f.name() + " >&2 || die " + guest.Quote("systemd-networkd does not configure "+f.dev))
 		default:
-			eni := f.eniFile(goal, e)
+			eni := f.withStanza(f.stanza, f.dev, goal, e)
 			files = append(append(files, eni), f.belowFile(goal, e)...)
 			s.After = append(s.After, bridgeEntry(q, eni)...)
 			down, up, check = f.eniCommands(eni)
