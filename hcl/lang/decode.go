@@ -113,6 +113,7 @@ func (d *Decoder) attribute(a *hclsyntax.Attribute, f *model.Field, p Part) bool
 		return true
 	}
 	if v.IsNull() {
+		d.Ranges = d.Ranges[:len(d.Ranges)-1]
 		if !f.Optional {
 			d.Invalid = true
 			d.Errorf(at, "missing attribute "+Quote(f.Name)+" in "+d.What, "Its value is null, which counts as missing. %s", f.Doc)
