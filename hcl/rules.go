@@ -1,6 +1,7 @@
 package hcl
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"regexp"
@@ -358,10 +359,14 @@ func (rs *rules) resolveAll() {
 	}
 }
 
-// addUnlessInvalid adds findings of kinds, unless the resource already has findings.
+// addUnlessInvalid adds findings of kinds; of a resource that has findings, only those about an attribute that has none.
 func (rs *rules) addUnlessInvalid(found diag.List) {
+	own := rs.List
 	for _, f := range found {
-		if !rs.invalid[f.Address] {
+		text := rs.Sources[f.At.File][f.At.Start.Byte:f.At.End.Byte] // without =, it is a block: what it lacks may be what is misspelt
+		if !rs.invalid[f.Address] || bytes.ContainsRune(text, '=') && len(own) < lang.MaxFindings && !slices.ContainsFunc(own, func(o diag.Finding) bool {
+			return o.At.File == f.At.File && f.At.Start.Byte <= o.At.Start.Byte && o.At.Start.Byte < f.At.End.Byte
+		}) {
 			rs.Add(f)
 		}
 	}
