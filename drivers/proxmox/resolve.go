@@ -24,7 +24,7 @@ import (
 // resolveGuest returns the function that completes and checks guests of a kind, see model.Kind.Resolve.
 func resolveGuest(kind string) func(*model.Resource, model.Scope) []model.Problem {
 	return func(r *model.Resource, in model.Scope) []model.Problem {
-		g := &resolver{in: in, kind: kind}
+		g := &resolver{in: in, kind: kind, declares: r.Declares}
 		adopted := g.in.Node != nil && g.in.Node.Adopt != ""
 		r.Private = &guest.Resolution{Adopted: adopted, Files: filesOf(in)}
 		switch want := guest.TargetOf(r).(type) {
@@ -81,6 +81,7 @@ func filesOf(in model.Scope) []guest.File {
 type resolver struct {
 	in       model.Scope
 	kind     string
+	declares func(path string) bool
 	content  string // see owner.Tag.Content
 	bare     bool   // it was made elsewhere, and has no defaults for what a guest made by hand may lack
 	problems []model.Problem
@@ -139,6 +140,11 @@ const littleMemory = 128
 
 // size completes the size by the preset, and checks it. Memory is in MiB, the root disk in GiB.
 func (r *resolver) size(preset string, cores, memory, disk int) (allCores, allMemory, rootDisk int) {
+	for path, n := range map[string]int{"cores": cores, "memory": memory, "disk": disk} {
+		if n == 0 && r.declares(path) {
+			r.errorf(path, path+" = 0 is not valid", "set it to more, or remove the line for the value of the preset")
+		}
+	}
 	if p := r.in.Site.Presets[preset]; p != nil {
 		cores, memory, disk = cmp.Or(cores, p.Cores), cmp.Or(memory, p.Memory), cmp.Or(disk, p.Disk)
 	}

@@ -132,6 +132,12 @@ func TestProblemsOfAVM(t *testing.T) {
 	}
 }
 
+// TestZeroIsNoSize: a size of zero does not mean that of the preset.
+func TestZeroIsNoSize(t *testing.T) {
+	r := &model.Resource{Addr: model.Address{Kind: "vm", Name: "web-1"}, Spec: guest.WithDefaults(&guest.VM{Preset: "small", Image: "debian"}), Ranges: []model.AttrRange{{Path: "memory"}}}
+	require.Equal(t, []string{"memory: memory = 0 is not valid"}, summaries(proxmox.ResolveGuest("vm")(r, scope())))
+}
+
 func TestProblemsOfAContainer(t *testing.T) {
 	for name, c := range map[string]struct {
 		files func(*guest.CT)
