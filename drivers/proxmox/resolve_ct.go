@@ -225,7 +225,7 @@ func (r *ctResolver) options() {
 		p, ok := create.Param(k)
 		_, stays := change.Param(k) // a parameter of creation alone belongs to the request, not to the container
 		switch {
-		case k == "hookscript" || strings.TrimRight(k, "0123456789") == "dev":
+		case k == "hookscript" || strings.TrimRight(k, "0123456789") == "dev" || strings.HasPrefix(k, "mp") && strings.HasPrefix(v, "/"):
 			r.errorf(at, fmt.Sprintf("option %q cannot be set by an API token", k), "PVE leaves it to root@pam: set it on the host with pct")
 		case guest.IsReservedCT(k):
 			r.errorf(at, fmt.Sprintf("option %q has an attribute of its own", k), "set it in the node block, see the reference page of ct")

@@ -132,6 +132,14 @@ func TestProblemsOfAVM(t *testing.T) {
 	}
 }
 
+// TestDisksOfTheNode: the refusal says how such a disk is attached.
+func TestDisksOfTheNode(t *testing.T) {
+	r := &model.Resource{Addr: model.Address{Kind: "vm", Name: "web-1"}, Spec: guest.WithDefaults(&guest.VM{Preset: "small", Image: "debian", Options: map[string]string{"scsi5": "/dev/sdb"}})}
+	problems := proxmox.ResolveGuest("vm")(r, scope())
+	require.Len(t, problems, 1)
+	require.Contains(t, problems[0].Detail, "by root@pam with qm set")
+}
+
 // TestZeroIsNoSize: a size of zero does not mean that of the preset.
 func TestZeroIsNoSize(t *testing.T) {
 	r := &model.Resource{Addr: model.Address{Kind: "vm", Name: "web-1"}, Spec: guest.WithDefaults(&guest.VM{Preset: "small", Image: "debian"}), Ranges: []model.AttrRange{{Path: "memory"}}}
@@ -152,6 +160,7 @@ func TestProblemsOfAContainer(t *testing.T) {
 		"member with attribute": {func(c *guest.CT) { c.NICs = []guest.CTNIC{{Name: "lan", Options: map[string]string{"mtu": "1400"}}} }, `nic.lan.options.mtu: "mtu" is set by an attribute or by the program`},
 		"range in trunks":       {func(c *guest.CT) { c.NICs = []guest.CTNIC{{Name: "lan", Trunks: []string{"10-20"}}} }, `nic.lan.trunks: range "10-20" in the trunk of a container`},
 		"device of the node":    {func(c *guest.CT) { c.Options = map[string]string{"dev0": "/dev/fuse"} }, `options.dev0: option "dev0" cannot be set by an API token`},
+		"folder of the node":    {func(c *guest.CT) { c.Options = map[string]string{"mp0": "/tank,mp=/srv"} }, `options.mp0: option "mp0" cannot be set by an API token`},
 		"time zone":             {func(c *guest.CT) { c.Timezone = "Nowhere" }, `timezone: PVE refuses timezone = "Nowhere"`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -5,7 +5,7 @@ import "github.com/homestak/homestak-gitops/drivers/proxmox/api"
 // blockKeys are the keys that blocks set, and the description; indexed keys by their family.
 var blockKeys = map[string]string{
 	"description": "description", "net[n]": "nic blocks", "ipconfig[n]": "nic blocks",
-	"scsi[n]": "disk blocks", "virtio[n]": "disk blocks with bus", "sata[n]": "disk blocks with bus",
+	"scsi[n]": "disk blocks, or for a disk of the node itself by root@pam with qm set", "virtio[n]": "disk blocks with bus", "sata[n]": "disk blocks with bus",
 }
 
 // SetBy says in words what sets the keys of a family instead of an option; "" if that is an option.
