@@ -99,7 +99,12 @@ func ReadSources(fsys fs.FS, f *Findings) (files []Source, whole bool) {
 
 // otherLanguage reports whether a file looks like part of the site, but is not read.
 func otherLanguage(base string) bool {
-	return path.Ext(base) == ".tf" || path.Ext(base) == ".tofu" || strings.HasSuffix(base, ".hcl.json") || strings.HasSuffix(base, ".tf.json")
+	return path.Ext(base) != ".hcl" && slices.Contains([]string{".hcl", ".tf", ".tofu"}, language(base))
+}
+
+// language is the extension of a file, .json aside.
+func language(name string) string {
+	return path.Ext(strings.TrimSuffix(strings.ToLower(name), ".json"))
 }
 
 // leftOut reports once which files are ignored although they look like part of the site.
@@ -120,7 +125,7 @@ func (f *Findings) leftOut(names []string) {
 	if slices.ContainsFunc(names, func(s string) bool { return strings.HasSuffix(s, ".hcl.json") }) {
 		advice += " The JSON syntax of HCL is not supported: write blocks, in a file that ends in .hcl."
 	}
-	if slices.ContainsFunc(names, func(s string) bool { return !strings.HasSuffix(s, ".hcl.json") }) {
+	if slices.ContainsFunc(names, func(s string) bool { return language(s) != ".hcl" }) {
 		advice += " Terraform's configuration is another language: keep it in a folder whose name begins with a dot, or in another repository."
 	}
 	f.Warnf(FileStart(names[0]), summary, "%s", advice)
