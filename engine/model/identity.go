@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // An identity is the name of an agent: that of a host, or of a node of type pve in a deployed manifest. The agent of a
@@ -110,7 +112,8 @@ func FindIn(s *Site, text string) (Address, error) {
 	}
 	found, ambiguous := FindAmong(text, nodes, objects)
 	if ambiguous != nil || found == "" {
-		return addr, cmp.Or(ambiguous, err)
+		none := fmt.Errorf("nothing in the site is named %q: %s\nwhat left the site needs its address, such as vm.%s", text, diag.DidYouMean("vm."+text, slices.Concat(nodes, objects)), text)
+		return addr, cmp.Or(ambiguous, none)
 	}
 	return ParseAddress(found)
 }

@@ -128,7 +128,9 @@ func TestFindIn(t *testing.T) {
 	_, err := FindIn(s, "debian")
 	require.EqualError(t, err, `"debian" may be image.debian or template.debian: write one of these addresses`)
 	_, err = FindIn(s, "gone")
-	require.EqualError(t, err, `address "gone" is not of the form kind.name, such as vm.gone`)
+	require.EqualError(t, err, "nothing in the site is named \"gone\": known: image.debian, image.web, pool.lab, template.debian, vm.web\nwhat left the site needs its address, such as vm.gone")
+	_, err = FindIn(s, "wbe")
+	require.ErrorContains(t, err, `did you mean "vm.web"?`)
 }
 
 func TestAddressesAreText(t *testing.T) {
