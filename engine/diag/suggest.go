@@ -44,7 +44,7 @@ func DidYouMean(name string, candidates []string) string {
 	if len(candidates) == 0 {
 		return ""
 	}
-	known := slices.Sorted(slices.Values(candidates))
+	known := slices.Compact(slices.Sorted(slices.Values(candidates)))
 	const shown = 12
 	if len(known) > shown+1 { // one more is shorter than "and 1 more"
 		return fmt.Sprintf("known: %s, and %d more", strings.Join(known[:shown], ", "), len(known)-shown)

@@ -215,7 +215,7 @@ func (ev *Evaluator) variables(sc *Scope) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(ev.Inputs.Vars)) {
 		if ev.Named["variable"][name] == nil {
-			ev.Add(diag.Errorf(diag.Range{}, "unknown variable "+Quote(name), "--var sets it, but the site declares no such variable. %s", ev.Nearest(name, slices.Sorted(maps.Keys(ev.Named["variable"])))))
+			ev.Add(diag.Errorf(diag.Range{}, "unknown variable "+Quote(name), "--var sets it. %s", ev.NearestOr(name, slices.Sorted(maps.Keys(ev.Named["variable"])), "The site declares no variable.")))
 		}
 	}
 }

@@ -75,7 +75,7 @@ func (o *Opener) PrintOutput(ctx context.Context, f *Flags, wanted []string) err
 		return err
 	}
 	if len(wanted) == 0 && !o.UI.JSON {
-		return o.UI.Show(nil, strings.Join(names, "\n")+"\n")
+		return o.UI.Show(nil, strings.Join(append(names, ""), "\n"))
 	}
 	list, err := s.outputs(ctx, h, names)
 	switch {

@@ -193,7 +193,7 @@ func (u *UI) Failure(err error) {
 	if invalid, ok := errors.AsType[*site.InvalidError](err); ok {
 		u.Findings(invalid.Found)
 	}
-	text := err.Error()
+	text := strings.TrimSpace(err.Error())
 	if text == "" {
 		return
 	}
