@@ -138,7 +138,7 @@ func (rs *rules) checkMoved() {
 			continue
 		}
 		if len(pairs) == 0 && rs.Complete {
-			rs.ErrorAt(m.toAt, "node "+to+" is not declared", "A guest is moved to a node of a manifest with a host.")
+			rs.ErrorAt(m.toAt, "node "+to+" is not declared", "A guest is moved to a node of a manifest with a host: correct the name, or remove the block if that node left the site.")
 		}
 		for from, n := range pairs {
 			rs.move(m, from, n)
