@@ -82,7 +82,7 @@ func secrets() []byte {
 	return fmt.Appendf(nil, `# The secrets of this site. Git ignores this file: keep a copy elsewhere. Its sections (api_tokens, passwords,
 # ssh_keys, auth) are in docs/reference.md.
 api_tokens:
-  # father: "user@pve!name=secret"
+  # HOST: "user@pve!name=secret"
 
 ssh_keys:
   # Who logs in to guests, with the line of the .pub file: ana@laptop: ssh-ed25519 AAAA… ana@laptop

@@ -81,7 +81,7 @@ func New(cfg Config) (*Machine, error) {
 	case cfg.Connect < 0 || cfg.KeepAlive < 0 || cfg.Misses < 0 || cfg.Sessions < 0:
 		return nil, m.wrong("a duration or a number is negative")
 	case len(cfg.Keys) == 0 && cfg.AgentSocket == "":
-		return nil, m.wrong("there is no key to log in with, and no ssh-agent")
+		return nil, m.wrong("there is no key to log in with, and no ssh-agent: set key in ssh of the host block")
 	}
 	for i, text := range cfg.Keys {
 		signer, err := ssh.ParsePrivateKey([]byte(text))

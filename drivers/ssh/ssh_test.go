@@ -538,7 +538,7 @@ hGqnpcKmV6Wl9mAAAAGAAAAAEAAAAzAAAAC3NzaC1lZDI1NTE5AAAAIGmqmXfXLGXbNZGF
 		{driver.Config{Keys: []string{text}}, `"" is not a name or an IP address`},
 		{driver.Config{Address: "a b", Keys: []string{text}}, `"a b" is not a name or an IP address`},
 		{driver.Config{Address: "web", Port: 70000, Keys: []string{text}}, "ssh to root@web:70000: port 70000 is not between 1 and 65535"},
-		{driver.Config{Address: "web"}, "ssh to root@web:22: there is no key to log in with, and no ssh-agent"},
+		{driver.Config{Address: "web"}, "ssh to root@web:22: there is no key to log in with, and no ssh-agent: set key in ssh of the host block"},
 		{driver.Config{Address: "web", Keys: []string{text}, Misses: -1}, "ssh to root@web:22: a duration or a number is negative"},
 		{driver.Config{Address: "web", Keys: []string{"hunter2"}}, "ssh to root@web:22: private key 1 cannot be read: it must be as ssh-keygen writes it"},
 		{driver.Config{Address: "web", Keys: []string{text, locked}}, "ssh to root@web:22: private key 2 cannot be read: it must be as ssh-keygen writes it"},
