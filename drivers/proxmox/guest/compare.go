@@ -10,7 +10,7 @@ import (
 // align prepares have for the comparison with want: what the files leave open becomes equal, and
 // it is noted whether a restart is due.
 func align(want Target, have State) {
-	due := restartDue(want, have)
+	due := have.Observed().UselessRestart == "" && restartAsked(want, have)
 	alignValues(want, have)
 	have.setRestartDue(due)
 }

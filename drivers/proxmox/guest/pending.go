@@ -110,11 +110,6 @@ func revertHint(have State, tool, key string) string {
 	return fmt.Sprintf("PVE does not let an API token revert it: `%s set VMID --revert %s` on the node does", tool, key)
 }
 
-// restartDue reports whether the guest is to be restarted for its pending changes.
-func restartDue(want Target, have State) bool {
-	return have.Observed().UselessRestart == "" && restartAsked(want, have)
-}
-
 // RestartAsked reports whether the files ask for a restart of an observed guest, so that it matters how the last
 // restarts ended.
 func RestartAsked(want, have *model.Resource) bool {

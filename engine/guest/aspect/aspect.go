@@ -210,12 +210,6 @@ func (s *Step) Guard() string {
 // isLogin reports whether a user is the one we log in as. Removing access from that user may lock us out.
 func (q *Query) isLogin(user string) bool { return user == q.Login }
 
-// isFirst reports whether a user is there because the site wants a way in: the one that the machine is entered as, or the
-// first one that cloud-init created.
-func (q *Query) isFirst(user string) bool {
-	return q.isLogin(user) || user == q.Want.Access.FirstUser
-}
-
 // all joins conditions of the shell; "" where there is none.
 func all(conditions ...string) string {
 	return strings.Join(slices.DeleteFunc(conditions, func(c string) bool { return c == "" }), " && ")

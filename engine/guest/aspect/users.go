@@ -58,7 +58,7 @@ var users = Of[accounts]{
 		var out []string
 		for _, name := range slices.Sorted(maps.Keys(a.passwd)) {
 			p := a.passwd[name]
-			if p.uid < 1000 || p.uid >= 60000 || p.expired || q.isFirst(name) || q.Want.User(name) != nil || q.Record.Get("users", name) != nil {
+			if p.uid < 1000 || p.uid >= 60000 || p.expired || q.isLogin(name) || name == q.Want.Access.FirstUser || q.Want.User(name) != nil || q.Record.Get("users", name) != nil {
 				continue
 			}
 			out = append(out, "user "+name)
