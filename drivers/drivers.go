@@ -2,6 +2,7 @@
 package drivers
 
 import (
+	"cmp"
 	"context"
 	"io/fs"
 	"net/http"
@@ -152,9 +153,7 @@ func (a Access) guests() push.Config {
 // Proxmox is the configuration of the driver for Proxmox VE.
 func (a Access) Proxmox(site *model.Site, h *model.Host) proxmox.Config {
 	cfg := proxmox.Config{Host: h, Site: site.Name, VMIDs: site.VMIDRanges, Owner: a.Owner, Moved: site.Moved, Files: a.Files, Near: a.Near, Sent: a.Sent}
-	if cfg.Owner == "" {
-		cfg.Owner = h.Name
-	}
+	cfg.Owner = cmp.Or(cfg.Owner, h.Name)
 	secrets := a.secrets(site, cfg.Owner)
 	cfg.Keys = ownershipKeys(secrets, site.Name)
 	cfg.KeyMissing = a.awaits || secrets.OwnershipKeyMissing(site.Name, cfg.Owner)

@@ -230,10 +230,7 @@ func (l *load) likely(b *hclsyntax.Body, kinds model.Kinds) *model.Kind {
 // ranges returns the ranges for a node's VMID. The slices are shared by all nodes.
 func (l *load) ranges(n *nodeInfo) []model.VMIDRange {
 	all := l.site.VMIDRanges
-	name := n.VMIDRange
-	if name == "" {
-		name = l.site.VMIDDefault
-	}
+	name := cmp.Or(n.VMIDRange, l.site.VMIDDefault)
 	for i, r := range all {
 		if r.Name == name {
 			return all[i : i+1 : i+1]

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"iter"
@@ -266,16 +267,10 @@ func named(spec map[string]any, node string) map[string]any {
 func specDocument(s *model.Site, spec *model.Spec) map[string]any {
 	c := model.Clone(spec).(*model.Spec)
 	c.Identity, c.Access, c.Platform, c.Config = or(c.Identity), or(c.Access), or(c.Platform), or(c.Config)
-	if c.Identity.Domain == "" {
-		c.Identity.Domain = s.Domain
-	}
-	if c.Config.Timezone == "" {
-		c.Config.Timezone = s.Timezone
-	}
+	c.Identity.Domain = cmp.Or(c.Identity.Domain, s.Domain)
+	c.Config.Timezone = cmp.Or(c.Config.Timezone, s.Timezone)
 	if n := c.Network; n != nil {
-		if n.Gateway == "" {
-			n.Gateway = s.Gateway
-		}
+		n.Gateway = cmp.Or(n.Gateway, s.Gateway)
 		if len(n.DNS) == 0 {
 			n.DNS = s.DNS
 		}

@@ -26,6 +26,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -85,9 +86,7 @@ func newSet(o Options) *Set {
 	if s.limits.time <= 0 {
 		s.limits.time = defaultTime
 	}
-	if s.limits.memory == 0 {
-		s.limits.memory = defaultMemory
-	}
+	s.limits.memory = cmp.Or(s.limits.memory, defaultMemory)
 	return s
 }
 

@@ -215,9 +215,7 @@ func (r recorder) WriteHeader(status int) {
 
 // Write implements io.Writer.
 func (r recorder) Write(b []byte) (int, error) {
-	if r.x.status == 0 {
-		r.x.status = http.StatusOK
-	}
+	r.x.status = cmp.Or(r.x.status, http.StatusOK)
 	n, err := r.ResponseWriter.Write(b)
 	r.x.sent += n
 	return n, err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -25,9 +26,7 @@ type nodePatch struct {
 // runImportNode prints what a node has on its host, as a patch of the file that declares it.
 func runImportNode(ctx context.Context, a *app, f *importFlags) error {
 	a.ui.Document = func(err error) any { return nodePatch{Kept: []hcl.Kept{}, Error: err.Error()} }
-	if f.Dir == "" {
-		f.Dir = "."
-	}
+	f.Dir = cmp.Or(f.Dir, ".")
 	s, n, err := a.sites.ReachNode(ctx, &f.Flags, f.node)
 	if err != nil {
 		return err

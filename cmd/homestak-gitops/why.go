@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -43,10 +44,7 @@ func runWhy(ctx context.Context, a *app, f *session.AgentFlags, address string) 
 		return err
 	}
 	if doc.NotFound {
-		hint := doc.Hint
-		if hint == "" {
-			hint = "addresses look like vm.web-1; homestak-gitops status lists them"
-		}
+		hint := cmp.Or(doc.Hint, "addresses look like vm.web-1; homestak-gitops status lists them")
 		return fmt.Errorf("%q is not a known address\n%s", address, hint)
 	}
 	return nil

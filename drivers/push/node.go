@@ -189,17 +189,7 @@ func hasAgent(of *model.Resource) bool {
 // hasAddress reports whether the address of a guest can be known: that of a VM, which a child is, too, is declared, or its guest
 // agent reports it.
 func hasAddress(of *model.Resource) bool {
-	if of.Addr.Kind != "vm" && of.Addr.Kind != model.PVEType || hasAgent(of) {
-		return true
-	}
-	for _, a := range model.Attrs(of.Spec) {
-		value, _ := a.Value.(string)
-		card, rest, _ := strings.Cut(strings.TrimPrefix(a.Path, "nic."), ".")
-		if _, err := netip.ParsePrefix(value); err == nil && card != "" && (rest == "ip" || rest == "ip6") {
-			return true
-		}
-	}
-	return false
+	return of.Addr.Kind != "vm" && of.Addr.Kind != model.PVEType || hasAgent(of) || len(model.StaticAddresses(of.Spec)) > 0
 }
 
 // problems reports a way that the guest does not have.

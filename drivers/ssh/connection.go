@@ -2,6 +2,7 @@ package ssh
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -266,10 +267,7 @@ func (c *connection) becomeRoot(ctx context.Context) error {
 	case slices.Contains(lines, "none"):
 		return &sudoError{Machine: c.m.name()}
 	default:
-		reason := guest.Excerpt(out.Err)
-		if reason == "" {
-			reason = fmt.Sprintf("sudo fails with exit code %d", out.Code)
-		}
+		reason := cmp.Or(guest.Excerpt(out.Err), fmt.Sprintf("sudo fails with exit code %d", out.Code))
 		return &sudoError{Machine: c.m.name(), Reason: reason}
 	}
 	return nil

@@ -2,6 +2,7 @@ package ssh
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -219,10 +220,7 @@ type shellError struct {
 }
 
 func (e *shellError) Error() string {
-	said := e.said
-	if said == "" {
-		said = "it printed nothing"
-	}
+	said := cmp.Or(e.said, "it printed nothing")
 	return fmt.Sprintf("the login shell of this user ended with exit code %d before it ran the command: %s; it must be a POSIX shell that runs commands", e.code, said)
 }
 

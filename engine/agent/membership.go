@@ -218,10 +218,7 @@ func (m *membershipFacts) decide(s *model.Site, before func() *model.Site, obser
 		}
 		return left, course, nil
 	case courseHold:
-		hint := diag.DidYouMean(m.Identity, s.Identities())
-		if hint == "" {
-			hint = "it declares no host"
-		}
+		hint := cmp.Or(diag.DidYouMean(m.Identity, s.Identities()), "it declares no host")
 		if m.Child || m.In {
 			return nil, course, fmt.Errorf("%w: %s", ErrUnknownIdentity, why)
 		}

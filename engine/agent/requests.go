@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -112,10 +113,7 @@ func (a *Agent) Suspend(s ledger.Suspension) error {
 func (r *suspend) serve(l *loop) {
 	m, name := &l.memory, r.s.Manifest
 	if name != "" && l.manifests != nil && !slices.Contains(l.manifests, name) && !suspended(m.Suspended, name) {
-		hint := diag.DidYouMean(name, l.manifests)
-		if hint == "" {
-			hint = "the site has none"
-		}
+		hint := cmp.Or(diag.DidYouMean(name, l.manifests), "the site has none")
 		r.err = fmt.Errorf("unknown manifest %q: %s", name, hint)
 		return
 	}

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,9 +49,7 @@ func (r *Receipt) removes() bool {
 }
 
 func droppedFile(chain, after string) string {
-	if after == "" {
-		after = droppedAtStart
-	}
+	after = cmp.Or(after, droppedAtStart)
 	return filepath.Join(chain, after+droppedSuffix)
 }
 

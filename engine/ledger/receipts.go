@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/hex"
@@ -117,9 +118,7 @@ func name(r Receipt, newest string) string {
 		}
 		return -1
 	}, r.Plan)
-	if plan == "" {
-		plan = "noplan"
-	}
+	plan = cmp.Or(plan, "noplan")
 	id := at.Format(stamp) + "-" + plan[:min(len(plan), 16)]
 	if r.removes() {
 		id += removal

@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -49,6 +50,20 @@ func ValueOf(spec any, name string) any {
 func TextOf(spec any, name string) string {
 	s, _ := ValueOf(spec, name).(string)
 	return s
+}
+
+// StaticAddresses are the addresses that the network cards of a guest's spec declare, without their prefixes.
+func StaticAddresses(spec any) (out []netip.Addr) {
+	for _, a := range Attrs(spec) {
+		text, _ := a.Value.(string)
+		if !strings.HasPrefix(a.Path, "nic.") || !strings.HasSuffix(a.Path, ".ip") && !strings.HasSuffix(a.Path, ".ip6") {
+			continue
+		}
+		if p, err := netip.ParsePrefix(text); err == nil {
+			out = append(out, p.Addr())
+		}
+	}
+	return out
 }
 
 func appendAttrs(out []Attr, prefix string, v reflect.Value) []Attr {

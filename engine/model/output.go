@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -85,29 +86,16 @@ func nodeFacts(s *Site, m *Manifest, n *Node, seen NodeFacts, static func(*Resou
 	}
 	hostname, domain := n.Name, s.Domain
 	if spec := s.Specs[n.Spec]; spec != nil && spec.Identity != nil {
-		if spec.Identity.Hostname != "" {
-			hostname = spec.Identity.Hostname
-		}
-		if spec.Identity.Domain != "" {
-			domain = spec.Identity.Domain
-		}
+		hostname, domain = cmp.Or(spec.Identity.Hostname, hostname), cmp.Or(spec.Identity.Domain, domain)
 	}
-	vmid, address, user, tags := seen.VMID, seen.Address, s.VMUser, []string{}
-	if vmid == 0 {
-		vmid = n.VMID
-	}
+	address := seen.Address
 	if address == "" {
 		address = static(r)
 	}
 	if _, err := netip.ParseAddr(address); err != nil {
 		address = ""
 	}
-	if name := TextOf(r.Spec, "ci_user"); name != "" {
-		user = name
-	}
-	if list, ok := ValueOf(r.Spec, "tags").([]string); ok {
-		tags = list
-	}
+	tags, _ := ValueOf(r.Spec, "tags").([]string)
 	checks := []any{}
 	for _, c := range s.Checks(n) {
 		if !c.Sensitive {
@@ -119,8 +107,8 @@ func nodeFacts(s *Site, m *Manifest, n *Node, seen NodeFacts, static func(*Resou
 		phase = "planned"
 	}
 	return map[string]any{
-		"name": n.Name, "type": n.Type, "manifest": m.Name, "host": on, "parent": n.Parent, "pve_node": seen.PVENode, "vmid": vmid, "address": address,
-		"hostname": hostname, "domain": domain, "fqdn": strings.TrimSuffix(hostname+"."+domain, "."), "user": user, "tags": texts(tags), "mode": n.Mode, "spec": n.Spec,
+		"name": n.Name, "type": n.Type, "manifest": m.Name, "host": on, "parent": n.Parent, "pve_node": seen.PVENode, "vmid": cmp.Or(seen.VMID, n.VMID), "address": address,
+		"hostname": hostname, "domain": domain, "fqdn": strings.TrimSuffix(hostname+"."+domain, "."), "user": cmp.Or(TextOf(r.Spec, "ci_user"), s.VMUser), "tags": texts(tags), "mode": n.Mode, "spec": n.Spec,
 		"planned": n.Planned, "phase": phase, "role": n.Role, "owner": n.Owner, "purpose": n.Purpose, "services": texts(n.Services), "stacks": texts(n.Stacks),
 		"review_by": n.ReviewBy, "storage_tier": n.Tier, "checks": checks,
 	}

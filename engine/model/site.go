@@ -174,9 +174,7 @@ func (l *LocalHost) Complete(h *Host) {
 	if l == nil || l.Identity != h.Name {
 		return
 	}
-	if h.APIToken == "" {
-		h.APIToken = l.APIToken
-	}
+	h.APIToken = cmp.Or(h.APIToken, l.APIToken)
 	h.TokenMissing = h.APIToken == ""
 	if h.Fingerprint == "" && h.CAPEM == nil && !h.InsecureTLS {
 		h.Fingerprint, h.CAPEM = l.Fingerprint, l.CAPEM

@@ -2,10 +2,8 @@ package plan
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -15,34 +13,24 @@ import (
 // takes over.
 func Names(have *model.Resource, w *model.Want) []string {
 	words := map[string]bool{have.Addr.Name: true, strconv.Itoa(have.Guest.VMID): true}
-	staticAddresses(have, func(ip string) { words[ip] = true })
+	for _, ip := range model.StaticAddresses(have.Spec) {
+		words[ip.String()] = true
+	}
 	for addr, r := range w.State {
 		if addr == have.Addr || r.Guest == nil {
 			continue
 		}
 		delete(words, addr.Name)
 		delete(words, strconv.Itoa(r.Guest.VMID))
-		staticAddresses(r, func(ip string) { delete(words, ip) })
+		for _, ip := range model.StaticAddresses(r.Spec) {
+			delete(words, ip.String())
+		}
 	}
 	out := make([]string, 0, len(words))
 	for word := range words {
 		out = append(out, word)
 	}
 	return out
-}
-
-// staticAddresses calls a function with each static address of a guest.
-func staticAddresses(r *model.Resource, found func(ip string)) {
-	for _, a := range model.Attrs(r.Spec) {
-		if !strings.HasPrefix(a.Path, "nic.") || !strings.HasSuffix(a.Path, ".ip") && !strings.HasSuffix(a.Path, ".ip6") {
-			continue
-		}
-		if text, ok := a.Value.(string); ok {
-			if p, err := netip.ParsePrefix(text); err == nil {
-				found(p.Addr().String())
-			}
-		}
-	}
 }
 
 // guardReferenced keeps guests that something still refers to.

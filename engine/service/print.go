@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -15,10 +16,7 @@ import (
 // Files are named but not read, so it has no secrets.
 func (c *Config) Text() string {
 	var b strings.Builder
-	file := c.File
-	if file == "" {
-		file = "none"
-	}
+	file := cmp.Or(c.File, "none")
 	fmt.Fprintf(&b, "# what holds for the agent of this machine; file: %s\n", file)
 	c.block(&b, "", reflect.ValueOf(&c.AgentFile).Elem())
 	out, _ := hcl.Format([]byte(b.String()), "agent.hcl")
@@ -36,10 +34,7 @@ func (c *Config) block(b *strings.Builder, prefix string, v reflect.Value) {
 		case field.IsZero() && c.from[path] == "":
 			fmt.Fprintf(b, "# %s is not set\n", f.Name)
 		default:
-			from := c.from[path]
-			if from == "" {
-				from = "default"
-			}
+			from := cmp.Or(c.from[path], "default")
 			fmt.Fprintf(b, "%s = %s # %s\n", f.Name, literal(field), from)
 		}
 	}

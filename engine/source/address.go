@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -177,9 +178,7 @@ func parseSSH(text string) (address, error) {
 		return address{}, errors.New("the ssh URL names no path: ssh://user@host/path/site.git")
 	}
 	a := address{by: bySSH, user: u.User.Username(), host: u.Hostname(), port: u.Port(), path: u.Path}
-	if a.port == "" {
-		a.port = "22"
-	}
+	a.port = cmp.Or(a.port, "22")
 	if strings.HasPrefix(a.path, "/~") {
 		a.path = a.path[1:] // as git: a path below a home directory
 	}

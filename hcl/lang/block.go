@@ -1,6 +1,7 @@
 package lang
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -61,9 +62,7 @@ func (d *Decoder) checkBlock(p Part, at hclv2.Range) {
 		return
 	}
 	timeout, interval := c.Timeout, c.Interval
-	if timeout == 0 {
-		timeout = checkTimeout
-	}
+	timeout = cmp.Or(timeout, checkTimeout)
 	switch {
 	case len(set) != 1:
 		d.Invalid = true

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,9 +54,7 @@ type Announce struct {
 // Run serves until ctx ends. A signal of hangups makes it check its files now. A site that must not
 // converge is a *site.InvalidError at the start, and later what was good stays in force.
 func Run(ctx context.Context, o Options, hangups <-chan os.Signal) error {
-	if o.poll == 0 {
-		o.poll = poll
-	}
+	o.poll = cmp.Or(o.poll, poll)
 	if o.notify == nil {
 		o.notify = sdNotify
 	}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -100,9 +101,7 @@ func (f Folder) tag(server string) string {
 func (s Server) renew(got client.Fetched) error {
 	before := s.Client.Parent
 	now := wire.Parent{Identity: before.Identity, Server: before.Server, Pins: got.Pins, Token: got.Token}
-	if now.Token == "" {
-		now.Token = before.Token
-	}
+	now.Token = cmp.Or(now.Token, before.Token)
 	if s.File == "" || slices.Equal(now.Pins, before.Pins) && now.Token == before.Token {
 		return nil
 	}

@@ -3,6 +3,7 @@ package wire
 // The pauses between requests to a parent, of a node in mode pull and of the agent of a child.
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"time"
@@ -23,12 +24,8 @@ type Backoff struct {
 // Next is the next pause, with jitter.
 func (b *Backoff) Next() time.Duration {
 	first, most := b.First, b.Most
-	if first == 0 {
-		first = 5 * time.Second
-	}
-	if most == 0 {
-		most = 5 * time.Minute
-	}
+	first = cmp.Or(first, 5*time.Second)
+	most = cmp.Or(most, 5*time.Minute)
 	now := min(max(b.next, first), most)
 	b.next = 2 * now
 	return Jitter(now)

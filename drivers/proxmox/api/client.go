@@ -9,6 +9,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -67,9 +68,7 @@ func Open(cfg Config) (*Client, error) {
 	if width <= 0 {
 		width = DefaultConcurrency
 	}
-	if token == "" {
-		token = h.APIToken
-	}
+	token = cmp.Or(token, h.APIToken)
 	user, secret, ok := strings.Cut(token, "=")
 	if !ok || !strings.Contains(user, "!") || !strings.Contains(user, "@") || secret == "" {
 		return nil, tokenProblem(h, token)

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,10 +46,7 @@ const failedParams = "Parameter verification failed."
 
 // Error says what was attempted and what PVE answered.
 func (e *Error) Error() string {
-	text := e.Message
-	if text == "" {
-		text = http.StatusText(e.Status)
-	}
+	text := cmp.Or(e.Message, http.StatusText(e.Status))
 	if len(e.Params) > 0 && strings.HasPrefix(text, failedParams) {
 		text = strings.TrimSpace(strings.TrimPrefix(text, failedParams)) // they say more
 	}

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 
@@ -125,10 +126,7 @@ func (c *CT) setRestartDue(due bool) { c.RestartDue = due }
 
 // brief implements Target.
 func (c CTTarget) brief() string {
-	size := c.Preset
-	if size == "" {
-		size = fmt.Sprintf("%s, %d MiB", diag.Count(c.Cores, "core"), c.Memory)
-	}
+	size := cmp.Or(c.Preset, fmt.Sprintf("%s, %d MiB", diag.Count(c.Cores, "core"), c.Memory))
 	if c.TemplateVMID != 0 {
 		return size + ", clone of " + c.Template
 	}

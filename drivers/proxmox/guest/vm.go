@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 
@@ -134,10 +135,7 @@ func (v *VM) Declared() map[string]string { return v.Options }
 
 // brief implements Target.
 func (v VMTarget) brief() string {
-	size := v.Preset
-	if size == "" {
-		size = fmt.Sprintf("%s, %d MiB", diag.Count(v.Cores, "core"), v.Memory)
-	}
+	size := cmp.Or(v.Preset, fmt.Sprintf("%s, %d MiB", diag.Count(v.Cores, "core"), v.Memory))
 	from := v.Image
 	switch {
 	case v.Blank():

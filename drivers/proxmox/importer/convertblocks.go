@@ -85,10 +85,7 @@ func (p parsed[T]) keyOr() string {
 func (c *converter) hostBlock(n parsed[nodeYAML], h parsed[hostYAML]) hcl.Block {
 	d := c.site.v.Defaults
 	name := cmp.Or(n.keyOr(), h.keyOr())
-	file := n.yamlFile
-	if file == nil {
-		file = h.yamlFile
-	}
+	file := cmp.Or(n.yamlFile, h.yamlFile)
 	t := &comments{c: c, file: file}
 	address := cmp.Or(n.v.IP, h.v.IP, addressOf(h.v, cmp.Or(d.Bridge, "vmbr0")))
 	host := &model.Host{

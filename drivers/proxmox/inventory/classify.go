@@ -71,10 +71,7 @@ func (c *classifier) addUnread(g api.ListedGuest) {
 // add classifies a guest by its configuration.
 func (c *classifier) add(g api.ListedGuest, read kind.Reading) {
 	cfg, j := read.Config, c.judge(g.Ref(), read)
-	name := cmp.Or(cfg.Next["name"], cfg.Next["hostname"])
-	if name == "" {
-		name = g.Name
-	}
+	name := cmp.Or(cfg.Next["name"], cfg.Next["hostname"], g.Name)
 	if j.ours {
 		c.scratch = append(c.scratch, &model.Resource{
 			Addr: model.Address{Kind: model.RestoreKind, Name: j.verification},

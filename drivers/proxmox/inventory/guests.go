@@ -253,9 +253,7 @@ func mergeLists(cluster, nodes map[int]api.ListedGuest) map[int]api.ListedGuest 
 	maps.Copy(out, cluster)
 	for id, g := range nodes {
 		if old, ok := out[id]; ok {
-			if g.Lock == "" {
-				g.Lock = old.Lock
-			}
+			g.Lock = cmp.Or(g.Lock, old.Lock)
 			if len(g.Tags) == 0 {
 				g.Tags = old.Tags
 			}

@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -145,10 +146,7 @@ func readBackups(ctx context.Context, h *kind.Host) (map[string]job, error) {
 			trust = h.ID.Trust(tag)
 			j.ours = trust >= owner.Former || !h.ID.HasKey()
 		}
-		mode := api.Text(e["mode"])
-		if mode == "" {
-			mode = "snapshot"
-		}
+		mode := cmp.Or(api.Text(e["mode"]), "snapshot")
 		j.spec = &model.BackupJob{
 			Schedule: api.Text(e["schedule"]), Storage: api.Text(e["storage"]), Mode: mode, Keep: retention(e["prune-backups"]), VMIDs: vmids(api.Text(e["vmid"])),
 			Enabled: len(e["enabled"]) == 0 || api.Number(e["enabled"]) == 1, Repeats: api.Number(e["repeat-missed"]) == 1, Node: api.Text(e["node"]),

@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,10 +50,7 @@ func UpdateTemplate(ctx context.Context, h *kind.Host, s plan.Step, want, have *
 
 // RemoveTemplate removes what was made here: a VM that became a template, or a download.
 func RemoveTemplate(ctx context.Context, h *kind.Host, s plan.Step) error {
-	r := s.Have
-	if r == nil {
-		r = s.Want
-	}
+	r := cmp.Or(s.Have, s.Want)
 	if r.Guest != nil {
 		return lifecycle.Destroy(ctx, h, s, nil)
 	}

@@ -1,6 +1,7 @@
 package pveapi
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -150,9 +151,7 @@ type problems map[string]string
 // add records a problem. A second one on the same path is appended behind a
 // backslash and an n, not a line break: that is what PVE's join does.
 func (p problems) add(path, text string) {
-	if path == "" {
-		path = "_root"
-	}
+	path = cmp.Or(path, "_root")
 	if before, ok := p[path]; ok {
 		text = before + `\n` + text
 	}

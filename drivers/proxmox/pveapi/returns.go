@@ -1,6 +1,7 @@
 package pveapi
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -41,9 +42,7 @@ type comparison struct {
 }
 
 func (c *comparison) deviate(path, format string, args ...any) {
-	if path == "" {
-		path = "data"
-	}
+	path = cmp.Or(path, "data")
 	c.deviations = append(c.deviations, path+": "+fmt.Sprintf(format, args...))
 }
 

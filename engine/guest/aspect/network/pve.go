@@ -4,6 +4,7 @@ package network
 // the reminder about subscriptions, its bridge, and its kernel. The packages themselves are those of the spec.
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/guest"
@@ -144,10 +145,7 @@ func (f repositoryFound) rewrite(rewrite func(name, text string) string) string 
 }
 
 func (f repositoryFound) text(k key) string {
-	signed := f.key
-	if signed == "" {
-		signed = keyFile
-	}
+	signed := cmp.Or(f.key, keyFile)
 	return aspect.Heading + "Types: deb\nURIs: http://download.proxmox.com/debian/pve\nSuites: " + k.suite + "\nComponents: pve-no-subscription\nSigned-By: " + signed + "\n"
 }
 
