@@ -373,10 +373,11 @@ func keysOf(spec any) []string {
 
 // near returns the gateways that the site names for a node, beside those of its network cards.
 func near(s *model.Site, n *model.Node) []netip.Addr {
-	if n == nil { // it left the site
-		return model.Gateways(s, nil)
+	var declared *model.Spec
+	if n != nil { // else it left the site
+		declared = s.Specs[n.Spec]
 	}
-	return model.Gateways(s, s.Specs[n.Spec])
+	return declared.Gateways(s)
 }
 
 // secrets returns all known secrets, since the output of a guest may contain any of them.

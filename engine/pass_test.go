@@ -34,7 +34,7 @@ func document(t *testing.T, r engine.Report) string {
 
 func TestAPassConvergesAndTheNextOneDoesNothing(t *testing.T) {
 	h := &enginetest.Host{}
-	r := enginetest.Pass(enginetest.Site(map[string]int{"a": 1, "b": 2}), h).Run(t.Context())
+	r := h.Pass(enginetest.Site(map[string]int{"a": 1, "b": 2})).Run(t.Context())
 	require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
 	require.Equal(t, "create disk.base", h.Applied[0], "what is needed comes first")
 	require.Len(t, h.Applied, 3)
@@ -48,7 +48,7 @@ func TestAPassConvergesAndTheNextOneDoesNothing(t *testing.T) {
 	}`, document(t, r))
 
 	h.Applied = nil
-	r = enginetest.Pass(enginetest.Site(map[string]int{"a": 1, "b": 2}), h).Run(t.Context())
+	r = h.Pass(enginetest.Site(map[string]int{"a": 1, "b": 2})).Run(t.Context())
 	require.Equal(t, engine.Done, r.Outcome)
 	require.Empty(t, h.Applied)
 	require.Equal(t, "a:completed b:completed", enginetest.Statuses(r), "what is unchanged is as the site says, too")
@@ -56,7 +56,7 @@ func TestAPassConvergesAndTheNextOneDoesNothing(t *testing.T) {
 
 func TestWithoutAVerdictNothingIsDone(t *testing.T) {
 	h := &enginetest.Host{}
-	p := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h)
+	p := h.Pass(enginetest.Site(map[string]int{"a": 1}))
 	p.Verdict = nil
 	r := p.Run(t.Context())
 	require.Equal(t, engine.Planned, r.Outcome)
@@ -67,7 +67,7 @@ func TestWithoutAVerdictNothingIsDone(t *testing.T) {
 
 func TestAVerdictMayRefuse(t *testing.T) {
 	h := &enginetest.Host{}
-	p := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h)
+	p := h.Pass(enginetest.Site(map[string]int{"a": 1}))
 	no := errors.New("not today\ncome back tomorrow")
 	p.Verdict = func(context.Context, *plan.Plan) (bool, error) { return true, no }
 	r := p.Run(t.Context())
@@ -86,7 +86,7 @@ func TestABadSiteReachesNoHost(t *testing.T) {
 		"empty":       {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := enginetest.Pass(nil, &enginetest.Host{})
+			p := (&enginetest.Host{}).Pass(nil)
 			p.Load = func(context.Context) engine.Desired { return d }
 			p.Open = func(engine.Desired, *model.Host) (engine.Driver, error) {
 				t.Error("the host was reached")
@@ -102,7 +102,7 @@ func TestABadSiteReachesNoHost(t *testing.T) {
 
 func TestAHostTheSiteDoesNotKnowConvergesNothing(t *testing.T) {
 	h := &enginetest.Host{Holds: model.State{enginetest.Addr("box", "a"): {Addr: enginetest.Addr("box", "a"), Spec: &enginetest.Box{}, Node: "a", Manifest: "web", Guest: &model.Guest{VMID: 100}}}}
-	p := enginetest.Pass(enginetest.Site(nil), h)
+	p := h.Pass(enginetest.Site(nil))
 	p.Host = "fahter"
 	r := p.Run(t.Context())
 	require.Equal(t, engine.Invalid, r.Outcome)
@@ -113,7 +113,7 @@ func TestAHostTheSiteDoesNotKnowConvergesNothing(t *testing.T) {
 func TestAnUnreadableHostIsUnknownAndNotEmpty(t *testing.T) {
 	lost := errors.New("no route to host")
 	h := &enginetest.Host{ObserveErr: lost}
-	r := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h).Run(t.Context())
+	r := h.Pass(enginetest.Site(map[string]int{"a": 1})).Run(t.Context())
 	require.Equal(t, engine.Failed, r.Outcome)
 	require.ErrorIs(t, r.Err, lost)
 	require.Empty(t, r.Plan.Steps)
@@ -123,7 +123,7 @@ func TestAnUnreadableHostIsUnknownAndNotEmpty(t *testing.T) {
 }
 
 func TestAHostThatCannotBeOpened(t *testing.T) {
-	p := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), &enginetest.Host{})
+	p := (&enginetest.Host{}).Pass(enginetest.Site(map[string]int{"a": 1}))
 	p.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { return nil, errors.New("no token") }
 	r := p.Run(t.Context())
 	require.Equal(t, engine.Failed, r.Outcome)
@@ -136,7 +136,7 @@ func TestPartOfTheStepsFail(t *testing.T) {
 	h := &enginetest.Host{Fail: map[string]error{"box.b": broken}}
 	s := enginetest.Site(map[string]int{"a": 1, "b": 2, "c": 3})
 	s.Manifests["web"].OnError = "continue"
-	r := enginetest.Pass(s, h).Run(t.Context())
+	r := h.Pass(s).Run(t.Context())
 	require.Equal(t, engine.Partly, r.Outcome)
 	require.ErrorIs(t, r.Err, broken)
 	require.Equal(t, "a:completed b:failed c:completed", enginetest.Statuses(r))
@@ -146,7 +146,7 @@ func TestPartOfTheStepsFail(t *testing.T) {
 
 func TestFailuresBesideTheNodesAreFindings(t *testing.T) {
 	h := &enginetest.Host{Fail: map[string]error{"disk.base": errors.New("checksum mismatch")}}
-	r := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h).Run(t.Context())
+	r := h.Pass(enginetest.Site(map[string]int{"a": 1})).Run(t.Context())
 	require.Equal(t, engine.Failed, r.Outcome)
 	require.Equal(t, "a:skipped", enginetest.Statuses(r))
 	require.Len(t, r.Findings, 1)
@@ -158,7 +158,7 @@ func TestOnErrorComesFromTheManifest(t *testing.T) {
 	s := enginetest.Site(map[string]int{"a": 1, "b": 2})
 	s.Manifests["web"].OnError = "rollback"
 	h := &enginetest.Host{Fail: map[string]error{"box.b": errors.New("no")}}
-	p := enginetest.Pass(s, h)
+	p := h.Pass(s)
 	p.Width = 1
 	r := p.Run(t.Context())
 	require.Equal(t, "a:destroyed b:failed", enginetest.Statuses(r))
@@ -167,7 +167,7 @@ func TestOnErrorComesFromTheManifest(t *testing.T) {
 
 func TestAGuardRefusesOneAndTheRestIsDone(t *testing.T) {
 	h := &enginetest.Host{Unmanaged: []model.Unmanaged{{VMID: 500, Name: "b", Kind: "vm", Why: "no ownership tag", Claims: enginetest.Addr("box", "b"), Fix: "rename it"}}}
-	r := enginetest.Pass(enginetest.Site(map[string]int{"a": 1, "b": 2}), h).Run(t.Context())
+	r := h.Pass(enginetest.Site(map[string]int{"a": 1, "b": 2})).Run(t.Context())
 	require.Equal(t, engine.Refused, r.Outcome)
 	require.Equal(t, "a:completed b:skipped", enginetest.Statuses(r))
 	require.Contains(t, r.Nodes[1].Error, "no ownership tag")
@@ -175,18 +175,18 @@ func TestAGuardRefusesOneAndTheRestIsDone(t *testing.T) {
 
 func TestUnseenPartsAreNotSuccess(t *testing.T) {
 	h := &enginetest.Host{Unknown: []model.Unknown{{Scope: "node two", Why: "offline"}}}
-	r := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h).Run(t.Context())
+	r := h.Pass(enginetest.Site(map[string]int{"a": 1})).Run(t.Context())
 	require.Equal(t, engine.Partly, r.Outcome)
-	r = enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h).Run(t.Context())
+	r = h.Pass(enginetest.Site(map[string]int{"a": 1})).Run(t.Context())
 	require.Equal(t, engine.Failed, r.Outcome, "nothing to do, but who knows")
 }
 
 func TestDestroyTakesTheManifestAndSaysSoTwice(t *testing.T) {
 	h := &enginetest.Host{}
 	s := enginetest.Site(map[string]int{"a": 1, "b": 2})
-	require.Equal(t, engine.Done, enginetest.Pass(s, h).Run(t.Context()).Outcome)
+	require.Equal(t, engine.Done, h.Pass(s).Run(t.Context()).Outcome)
 	for range 2 {
-		p := enginetest.Pass(s, h)
+		p := h.Pass(s)
 		p.Manifest, p.Destroy = "web", true
 		r := p.Run(t.Context())
 		require.Equal(t, engine.Done, r.Outcome)
@@ -197,7 +197,7 @@ func TestDestroyTakesTheManifestAndSaysSoTwice(t *testing.T) {
 
 func TestTargetsNarrowTheReport(t *testing.T) {
 	h := &enginetest.Host{}
-	p := enginetest.Pass(enginetest.Site(map[string]int{"a": 1, "b": 2}), h)
+	p := h.Pass(enginetest.Site(map[string]int{"a": 1, "b": 2}))
 	p.Targets = []model.Address{enginetest.Addr("box", "b")}
 	r := p.Run(t.Context())
 	require.Equal(t, engine.Done, r.Outcome)
@@ -207,10 +207,10 @@ func TestTargetsNarrowTheReport(t *testing.T) {
 func TestRefreshOnlyPlansNothing(t *testing.T) {
 	h := &enginetest.Host{}
 	s := enginetest.Site(map[string]int{"a": 1})
-	require.Equal(t, engine.Done, enginetest.Pass(s, h).Run(t.Context()).Outcome)
+	require.Equal(t, engine.Done, h.Pass(s).Run(t.Context()).Outcome)
 	h.Holds[enginetest.Addr("box", "a")].Spec.(*enginetest.Box).Size = 9
 	h.Applied = nil
-	p := enginetest.Pass(s, h)
+	p := h.Pass(s)
 	p.RefreshOnly = true
 	r := p.Run(t.Context())
 	require.Empty(t, h.Applied)
@@ -224,7 +224,7 @@ func TestRefreshOnlyPlansNothing(t *testing.T) {
 func TestStopBeforeTheFirstStepEndsAtOnce(t *testing.T) {
 	stop := make(chan struct{})
 	h := &enginetest.Host{}
-	p := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h)
+	p := h.Pass(enginetest.Site(map[string]int{"a": 1}))
 	p.Stop = stop
 	p.Verdict = func(ctx context.Context, _ *plan.Plan) (bool, error) {
 		close(stop)
@@ -249,7 +249,7 @@ func TestStopDuringTheStepsFinishesWhatRuns(t *testing.T) {
 				return ctx.Err()
 			}
 		}}
-		p := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h)
+		p := h.Pass(enginetest.Site(map[string]int{"a": 1}))
 		p.Stop = stop
 		var events []apply.What
 		p.Observer = engine.StepFunc(func(e apply.Event) { events = append(events, e.What) })
@@ -268,7 +268,7 @@ func TestACancelledContextSaysWhy(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, late)
 		defer cancel()
 		h := &enginetest.Host{During: func(ctx context.Context, _ plan.Step) error { <-ctx.Done(); return ctx.Err() }}
-		r := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h).Run(ctx)
+		r := h.Pass(enginetest.Site(map[string]int{"a": 1})).Run(ctx)
 		require.Equal(t, engine.Failed, r.Outcome)
 		require.ErrorIs(t, r.Err, late)
 	})
@@ -285,7 +285,7 @@ func TestTheTimeOfAStepComesFromTheManifest(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}}
-		r := enginetest.Pass(s, h).Run(t.Context())
+		r := h.Pass(s).Run(t.Context())
 		require.Equal(t, engine.Partly, r.Outcome)
 		require.InDelta(t, 3, r.Nodes[0].Seconds, 0.1)
 		require.Contains(t, r.Nodes[0].Error, "gave up after 3s")
@@ -298,7 +298,7 @@ func TestARemovalWithARestoreHasTime(t *testing.T) {
 		h := &enginetest.Host{}
 		s := enginetest.Site(map[string]int{"a": 1})
 		s.Manifests["web"].Settings = &model.Settings{Timeout: 3 * time.Second}
-		require.Equal(t, engine.Done, enginetest.Pass(s, h).Run(t.Context()).Outcome)
+		require.Equal(t, engine.Done, h.Pass(s).Run(t.Context()).Outcome)
 		h.Holds[enginetest.Addr("box", "a")].Guest.SlowRemoval = true
 		h.During = func(ctx context.Context, _ plan.Step) error {
 			select {
@@ -308,7 +308,7 @@ func TestARemovalWithARestoreHasTime(t *testing.T) {
 				return ctx.Err()
 			}
 		}
-		p := enginetest.Pass(s, h)
+		p := h.Pass(s)
 		p.Manifest, p.Destroy = "web", true
 		require.Equal(t, engine.Done, p.Run(t.Context()).Outcome)
 	})
@@ -325,7 +325,7 @@ func TestTheTimeOfAStepBesideTheManifests(t *testing.T) {
 			return ctx.Err()
 		}}
 		began := time.Now()
-		r := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h).Run(t.Context())
+		r := h.Pass(enginetest.Site(map[string]int{"a": 1})).Run(t.Context())
 		require.NotEqual(t, engine.Done, r.Outcome)
 		require.InDelta(t, time.Hour.Seconds(), time.Since(began).Seconds(), 1)
 	})
@@ -334,7 +334,7 @@ func TestTheTimeOfAStepBesideTheManifests(t *testing.T) {
 // An hour in which a person reads the plan is not an hour of work.
 func TestAskingIsNotCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), &enginetest.Host{})
+		p := (&enginetest.Host{}).Pass(enginetest.Site(map[string]int{"a": 1}))
 		p.Verdict = func(context.Context, *plan.Plan) (bool, error) {
 			<-time.After(time.Hour)
 			return true, nil
@@ -385,14 +385,14 @@ func TestAPassAboutChangedGuests(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, h := enginetest.Site(map[string]int{"a": 1, "b": 1}), &enginetest.Host{}
-			require.Equal(t, engine.Done, enginetest.Pass(s, h).Run(t.Context()).Outcome)
+			require.Equal(t, engine.Done, h.Pass(s).Run(t.Context()).Outcome)
 			h.Applied = nil
 			if c.change != nil {
 				c.change(h)
 			}
 			d := &apart{Host: h}
 			seen := 0
-			p := enginetest.Pass(s, h)
+			p := h.Pass(s)
 			p.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { return d, nil }
 			p.Changed = map[model.Address]model.Guest{box("a"): {}}
 			p.Observer = observedFunc(func(model.Observed) { seen++ })
@@ -408,13 +408,13 @@ func TestAPassAboutChangedGuests(t *testing.T) {
 // The status of nodes that a pass was not about stays as it was.
 func TestTheStatusOfOtherNodesStays(t *testing.T) {
 	s, h := enginetest.Site(map[string]int{"a": 1, "b": 1}), &enginetest.Host{}
-	r := enginetest.Pass(s, h).Run(t.Context())
+	r := h.Pass(s).Run(t.Context())
 	before := r.NodeStatus(nil, r.Began)
 	require.Len(t, before, 2)
 	h.Holds[enginetest.Addr("box", "a")].Spec.(*enginetest.Box).Size = 7
 	h.Fail = map[string]error{"box.a": context.DeadlineExceeded}
 	d := &apart{Host: h}
-	p := enginetest.Pass(s, h)
+	p := h.Pass(s)
 	p.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { return d, nil }
 	p.Changed = map[model.Address]model.Guest{enginetest.Addr("box", "a"): {}}
 	r = p.Run(t.Context())
@@ -438,7 +438,7 @@ func TestWarningsOfPresentObjectsAreOmitted(t *testing.T) {
 		return diag.Finding{Severity: diag.Warning, Source: source, Address: address, Summary: "of " + address + " by " + string(source)}
 	}
 	of := func(s *model.Site, h *enginetest.Host) []string {
-		p := enginetest.Pass(s, h)
+		p := h.Pass(s)
 		p.Verdict = nil
 		p.Load = func(context.Context) engine.Desired {
 			return engine.Desired{Site: s, Commit: "c0ffee", Findings: diag.List{
@@ -463,7 +463,7 @@ func TestWarningsOfPresentObjectsAreOmitted(t *testing.T) {
 	h.Unknown = []model.Unknown{{Scope: "disks", Kind: "disk", Why: "403"}}
 	require.Equal(t, all, of(s, h), "it may be there, and nothing is done")
 	h.Unknown = nil
-	require.Equal(t, engine.Done, enginetest.Pass(s, h).Run(t.Context()).Outcome)
+	require.Equal(t, engine.Done, h.Pass(s).Run(t.Context()).Outcome)
 	require.Equal(t, others, of(s, h), "it is there")
 	h.Holds[enginetest.Addr("disk", "other")] = &model.Resource{Addr: enginetest.Addr("disk", "other"), Spec: &enginetest.Box{Size: 1}}
 	require.Equal(t, others, of(s, h), "one that is to go")
@@ -566,7 +566,7 @@ func TestAPassGoesOn(t *testing.T) {
 					h.Applied = append(h.Applied, "first")
 					return enginetest.LostError("596")
 				})
-				p := enginetest.Pass(s, h)
+				p := h.Pass(s)
 				p.Width = 1
 				if c.judge != nil {
 					load := p.Load
@@ -617,7 +617,7 @@ func TestAPassThatCannotRead(t *testing.T) {
 			h.ObserveErr = errors.New("connection refused")
 			return enginetest.LostError("EOF")
 		}
-		r := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h).Run(t.Context())
+		r := h.Pass(enginetest.Site(map[string]int{"a": 1})).Run(t.Context())
 		require.Equal(t, engine.Failed, r.Outcome)
 		require.ErrorContains(t, r.Err, "tried 4 times, checking the host before each retry; the outcome is still unknown: EOF; and checking it failed: connection refused")
 	})
@@ -626,7 +626,7 @@ func TestAPassThatCannotRead(t *testing.T) {
 // passWithRules is a pass over one box whose rules say this.
 func passWithRules(h *enginetest.Host, found diag.List, asked *engine.Question) *engine.Pass {
 	s := enginetest.Site(map[string]int{"a": 1})
-	p := enginetest.Pass(s, h)
+	p := h.Pass(s)
 	p.Load = func(context.Context) engine.Desired {
 		return engine.Desired{Site: s, Commit: "c0ffee", PolicyCheck: func(_ context.Context, q engine.Question) diag.List {
 			*asked = q
@@ -703,7 +703,7 @@ func TestRulesGetTheScopeOfThePass(t *testing.T) {
 // A guard of the plan keeps a single step back; that is no denial.
 func TestAWithheldStepIsNotADenial(t *testing.T) {
 	h := &enginetest.Host{Unmanaged: []model.Unmanaged{{VMID: 500, Name: "a", Kind: "vm", Why: "no ownership tag", Claims: enginetest.Addr("box", "a")}}}
-	r := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h).Run(t.Context())
+	r := h.Pass(enginetest.Site(map[string]int{"a": 1})).Run(t.Context())
 	require.Equal(t, engine.Refused, r.Outcome)
 	require.False(t, r.Denied)
 	require.Equal(t, []string{"create disk.base"}, h.Applied)
@@ -713,7 +713,7 @@ func TestAWithheldStepIsNotADenial(t *testing.T) {
 func TestAStopDuringEvaluationIsNotADenial(t *testing.T) {
 	h, stop := &enginetest.Host{}, make(chan struct{})
 	s := enginetest.Site(map[string]int{"a": 1})
-	p := enginetest.Pass(s, h)
+	p := h.Pass(s)
 	p.Stop = stop
 	p.Load = func(context.Context) engine.Desired {
 		return engine.Desired{Site: s, PolicyCheck: func(ctx context.Context, _ engine.Question) diag.List {
@@ -731,7 +731,7 @@ func TestAStopDuringEvaluationIsNotADenial(t *testing.T) {
 // Nor is a site that could not be read because there was no time.
 func TestAStopDuringLoadingIsNotABadSite(t *testing.T) {
 	stop := make(chan struct{})
-	p := enginetest.Pass(nil, &enginetest.Host{})
+	p := (&enginetest.Host{}).Pass(nil)
 	p.Stop = stop
 	p.Load = func(ctx context.Context) engine.Desired {
 		close(stop)

@@ -14,7 +14,6 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/hcl/sops"
@@ -33,7 +32,7 @@ func TestAgentFindings(t *testing.T) {
 			require.Len(t, archive.Files, 2)
 			_, found := hcl.ParseAgent("/etc/homestak-gitops/agent.hcl", archive.Files[0].Data)
 			var text strings.Builder
-			diag.Text(&text, found)
+			found.Write(&text)
 			if *update {
 				archive.Files[1].Data = []byte(text.String())
 				require.NoError(t, os.WriteFile(name, txtar.Format(archive), 0o600))
@@ -367,7 +366,7 @@ func TestParseEncryptedSecrets(t *testing.T) {
 	require.True(t, hcl.IsEncrypted(data))
 	require.False(t, hcl.IsEncrypted([]byte(plain)))
 	require.False(t, hcl.IsEncrypted([]byte(":")))
-	keys, found := sops.FindKeys(sops.Sources{Env: func(name string) string { return map[string]string{"SOPS_AGE_KEY": secret}[name] }})
+	keys, found := sops.Sources{Env: func(name string) string { return map[string]string{"SOPS_AGE_KEY": secret}[name] }}.FindKeys()
 	require.Empty(t, found)
 
 	s, found := hcl.ParseSecrets("s.yaml", data, keys)

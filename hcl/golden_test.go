@@ -38,7 +38,7 @@ func TestGolden(t *testing.T) {
 			site, o, want, dumped := unpack(t, archive)
 			got, found := hcl.Load(site, o)
 			var text strings.Builder
-			diag.Text(&text, found)
+			found.Write(&text)
 			answers := map[string]string{"want": text.String()}
 			if dumped {
 				answers["dump"] = dump(got)

@@ -354,7 +354,7 @@ func TestSameInputSameSite(t *testing.T) {
 		for i := range 10 {
 			site, found := hcl.Load(tree, o)
 			var text strings.Builder
-			diag.Text(&text, found)
+			found.Write(&text)
 			got := dump(site)
 			if i == 0 {
 				wantText, wantDump = text.String(), got

@@ -57,7 +57,7 @@ func (b *Before) document() any {
 // Input is the document that rules check: site, plan (nil before there is one) and request. Every
 // field is always present, null if unknown. Values that come from a secret, or may contain one, are
 // "(sensitive)".
-func Input(site *model.Site, p *plan.Plan, r Request) (map[string]any, error) {
+func (r Request) Input(site *model.Site, p *plan.Plan) (map[string]any, error) {
 	return document(site, p, r, nodeDocuments)
 }
 
@@ -178,7 +178,7 @@ func nodeDocuments(s *model.Site, w *model.Want) map[string]any {
 	for m, n := range deployed(s) {
 		d := nodeDocument(m, n)
 		if d["backup"] = nil; n.Resource != nil {
-			if b, _ := model.BackupOf(s, n); b != nil { // also that of its manifest or the site
+			if b, _ := n.BackupIn(s); b != nil { // also that of its manifest or the site
 				d["backup"] = describe(reflect.ValueOf(b).Elem(), "", open)
 			}
 		}

@@ -34,7 +34,7 @@ import (
 // shown is how findings look to people.
 func shown(found diag.List) string {
 	b := &bytes.Buffer{}
-	diag.Text(b, found)
+	found.Write(b)
 	return b.String()
 }
 
@@ -333,7 +333,7 @@ func TestExportedRulesInASite(t *testing.T) {
 
 func TestEval(t *testing.T) {
 	s := set(t, "policy/x.rego", "package homestak.site\nwarn contains \"w\" if input.site.name == \"home\"\n")
-	doc, err := policy.Input(site(), nil, request())
+	doc, err := request().Input(site(), nil)
 	require.NoError(t, err)
 	for query, want := range map[string]any{
 		"input.site.name":                           "home",
@@ -891,7 +891,7 @@ func everything(t *testing.T, s *model.Site) *plan.Plan {
 
 func TestInput(t *testing.T) {
 	s := site()
-	doc, err := policy.Input(s, everything(t, s), request())
+	doc, err := request().Input(s, everything(t, s))
 	require.NoError(t, err)
 	golden(t, "input.json", doc)
 }
@@ -900,34 +900,34 @@ func TestInput(t *testing.T) {
 func TestInputOfAHostThatWasResolved(t *testing.T) {
 	s, r := site(), request()
 	s.Manifests["web"].Nodes[1].Parent = "elsewhere" // not on the host itself
-	want, err := policy.Input(s, nil, r)
+	want, err := r.Input(s, nil)
 	require.NoError(t, err)
 	r.Want, _ = s.Want("father")
 	require.NotEmpty(t, r.Want.State)
-	got, err := policy.Input(s, nil, r)
+	got, err := r.Input(s, nil)
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 
 	r.Want.State[model.Address{Kind: "vm", Name: "web-1"}].Spec.(*VM).Memory = 4096
-	got, err = policy.Input(s, nil, r)
+	got, err = r.Input(s, nil)
 	require.NoError(t, err)
 	require.NotEqual(t, want, got, "it is really used")
 
 	s.Resolved, r.Want = map[string]*model.Want{"father": r.Want}, nil
-	again, err := policy.Input(s, nil, r)
+	again, err := r.Input(s, nil)
 	require.NoError(t, err)
 	require.Equal(t, got, again, "and so is what the loader resolved")
 }
 
 func TestInputWithoutAPlanOrACommit(t *testing.T) {
-	doc, err := policy.Input(&model.Site{Name: "empty"}, nil, policy.Request{Now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.FixedZone("", 3600)), OwnedCount: 12})
+	doc, err := policy.Request{Now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.FixedZone("", 3600)), OwnedCount: 12}.Input(&model.Site{Name: "empty"}, nil)
 	require.NoError(t, err)
 	golden(t, "empty.json", doc)
 }
 
 func TestSecretsAreNotInTheInput(t *testing.T) {
 	s := site()
-	doc, err := policy.Input(s, planned(t, s), request())
+	doc, err := request().Input(s, planned(t, s))
 	require.NoError(t, err)
 	b, err := json.Marshal(doc)
 	require.NoError(t, err)
@@ -950,7 +950,7 @@ func TestShapesAreThoseOfTheDocuments(t *testing.T) {
 	node.Decomm, node.Hyper, node.Checks = &model.Decomm{}, &model.HyperDecl{}, spec.Checks
 	s.Manifests["web"].Nodes = s.Manifests["web"].Nodes[:1] // the other kind has other attributes, and the shape those of both
 
-	doc, err := policy.Input(s, everything(t, s), request())
+	doc, err := request().Input(s, everything(t, s))
 	require.NoError(t, err)
 	b, err := json.Marshal(doc)
 	require.NoError(t, err)
@@ -1011,7 +1011,7 @@ func BenchmarkRules(b *testing.B) {
 		r := request()
 		r.OwnedCount = n
 		ours := set(b)
-		input, err := policy.Input(s, p, r)
+		input, err := r.Input(s, p)
 		require.NoError(b, err)
 		floors := map[string]rego.PreparedEvalQuery{
 			"site": bare(b, "x := data.homestak.site.deny"),

@@ -269,11 +269,11 @@ func (x *request) log(ctx context.Context, err error) {
 func causeOf(p *wire.Error) string {
 	if p.Cause != nil {
 		if inner, ok := errors.AsType[*wire.Error](p.Cause); ok {
-			return cmp.Or(inner.Message, wire.LookupProblem(inner.Code).Message)
+			return cmp.Or(inner.Message, inner.Code.Kind().Message)
 		}
 		return p.Cause.Error()
 	}
-	return cmp.Or(p.Message, wire.LookupProblem(p.Code).Message)
+	return cmp.Or(p.Message, p.Code.Kind().Message)
 }
 
 func (x *request) knownIdentity() string {

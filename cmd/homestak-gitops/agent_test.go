@@ -468,7 +468,7 @@ func TestFilesOfAnotherUser(t *testing.T) {
 // Two agents with two data folders do not know of each other's locks.
 func TestAnotherAgentOfTheHostIsReported(t *testing.T) {
 	t.Parallel()
-	socket, _ := controltest.Serve(t, controltest.New(), "")
+	socket, _ := controltest.New().Serve(t, "")
 	state := t.TempDir()
 	own := filepath.Join(state, "homestak-gitops")
 	if os.Geteuid() == 0 {

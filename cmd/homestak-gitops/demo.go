@@ -52,7 +52,7 @@ func runDemo(ctx context.Context, a *app, serve bool, page func(ctx context.Cont
 		}
 		return s, h, err
 	}
-	return sim.RunDemo(ctx, sim.DemoOptions{
+	return sim.DemoOptions{
 		Out: w, Stop: a.stopping.Once, Serve: serve, Page: page, Show: a.ui.Plan, Paint: a.ui.Paint(),
 		Plan: func(ctx context.Context, dir, host, secrets string, hosts sim.Hosts) (engine.Report, error) {
 			s, h, err := open(ctx, dir, host, secrets, hosts)
@@ -79,5 +79,5 @@ func runDemo(ctx context.Context, a *app, serve bool, page func(ctx context.Cont
 			report.Text(&text)
 			return text.String(), nil
 		},
-	})
+	}.Run(ctx)
 }

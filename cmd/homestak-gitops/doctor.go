@@ -11,7 +11,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 func doctorVerb(a *app) *cobra.Command {
@@ -54,7 +53,7 @@ func runDoctor(ctx context.Context, a *app, f *session.Flags) error {
 	}
 	a.ui.Findings(s.Desired.Findings)
 	doc := doctor.Report{Success: true, Site: site.Name, Hosts: []doctor.HostReport{}, Findings: append(diag.List{}, s.Desired.Findings...)}
-	progress := view.Watch(a.ui.Terminal())
+	progress := a.ui.Terminal().Watch()
 	defer progress.Close()
 	for _, h := range hosts {
 		want, found := site.Want(h.Name) // a recipe is resolved here for the first time

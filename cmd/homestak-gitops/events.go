@@ -8,7 +8,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/engine/control"
-	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 func eventsVerb(a *app) *cobra.Command {
@@ -40,7 +39,7 @@ func runEvents(ctx context.Context, a *app, f *session.AgentFlags, after string,
 		if a.ui.JSON {
 			return a.ui.Line(e)
 		}
-		a.ui.Wrapf("%s", view.Event(e, time.Local, a.ui.Paint()))
+		a.ui.Wrapf("%s", a.ui.Paint().Event(e, time.Local))
 		return nil
 	})
 	if err != nil && ctx.Err() != nil {

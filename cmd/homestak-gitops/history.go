@@ -222,7 +222,7 @@ func runExport(a *app, f *session.AgentFlags, at, format string) error {
 func showHistory(a *app, list []ledger.Receipt, address string) {
 	switch {
 	case len(list) > 0:
-		a.ui.Wrapf("%s", view.History(list, address, a.ui.Paint()))
+		a.ui.Wrapf("%s", a.ui.Paint().History(list, address))
 	case address == "":
 		a.ui.Notef("nothing was changed yet")
 	default:

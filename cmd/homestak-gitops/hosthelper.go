@@ -35,7 +35,7 @@ func runHostHelper(ctx context.Context, a *app) error {
 		return err
 	}
 	log := service.NewLog(a.ui.Stderr, a.ui.Env("JOURNAL_STREAM"), cfg.Log.Level, cfg.Log.Format)
-	return service.RunHelper(ctx, service.HelperOptions{
+	return service.Helper{
 		Config: cfg, UID: uid, Folder: folder, Program: thisBuild().Version, Kinds: drivers.Access{}.Kinds(), Sandbox: sandbox(), Machine: local.New(), Log: log,
-	}, a.stopping.Once)
+	}.Run(ctx, a.stopping.Once)
 }

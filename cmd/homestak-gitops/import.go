@@ -26,7 +26,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
-	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
@@ -265,7 +264,7 @@ func (f *importFlags) write(ctx context.Context, a *app, site *model.Site, h *mo
 
 // read reads the host, with progress, and makes the files.
 func (f *importFlags) read(ctx context.Context, a *app, site *model.Site, h *model.Host, token, dir string) (map[string][]byte, *importer.Report, error) {
-	progress := view.Watch(a.ui.Terminal())
+	progress := a.ui.Terminal().Watch()
 	defer progress.Close()
 	progress.Waits("listing the guests of " + h.API)
 	var all, done atomic.Int64

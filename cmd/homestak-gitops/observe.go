@@ -56,7 +56,7 @@ func runObserve(ctx context.Context, a *app, f *session.Flags, out string) error
 		return err
 	}
 	defer s.Close()
-	progress := view.Watch(a.ui.Terminal())
+	progress := a.ui.Terminal().Watch()
 	progress.Waits(view.Observing(h.Name))
 	o, err := s.Access("").Record(ctx, s.Desired.Site, h)
 	progress.Close()

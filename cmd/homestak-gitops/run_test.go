@@ -320,7 +320,7 @@ func TestApplyWaitsForTheAgent(t *testing.T) {
 	_, st := serve(t, pve.Config{TaskTime: 200 * time.Millisecond}, 1)
 	f := controltest.New()
 	f.Change(func(s *agent.Status) { s.Running = &agent.Running{Steps: 5, Done: 2, Seconds: 90} })
-	socket, _ := controltest.Serve(t, f, "")
+	socket, _ := f.Serve(t, "")
 	env := map[string]string{"HOMESTAK_SOCKET": socket}
 	<-f.Free // the agent is at work
 	e := st.startWith(t, env, "apply", "--site", st.site, "--yes")
@@ -340,7 +340,7 @@ func TestWaitingForTheAgentCanBeLeft(t *testing.T) {
 	t.Parallel()
 	_, st := serve(t, pve.Config{}, 1)
 	f := controltest.New()
-	socket, _ := controltest.Serve(t, f, "")
+	socket, _ := f.Serve(t, "")
 	<-f.Free
 	e := st.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "apply", "--site", st.site, "--yes", "--json")
 	e.says(e.err, "the agent of host father is busy; waiting")
@@ -354,7 +354,7 @@ func TestOnlyTheAgentOfTheHostIsAsked(t *testing.T) {
 	_, st := serve(t, pve.Config{}, 1)
 	for _, api := range []string{"", "https://192.0.2.99:8006"} {
 		f := controltest.New()
-		socket, _ := controltest.Serve(t, f, api)
+		socket, _ := f.Serve(t, api)
 		e := st.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "apply", "--site", st.site, "--yes")
 		require.Equal(t, ui.ExitDone, e.end(), e.err)
 		require.Equal(t, api == "", len(f.Holders()) == 1)
@@ -371,7 +371,7 @@ func TestASocketThatMayNotBeOpened(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("root may open everything")
 	}
-	socket, _ := controltest.Serve(t, controltest.New(), "")
+	socket, _ := controltest.New().Serve(t, "")
 	require.NoError(t, os.Chmod(socket, 0))
 	code, _, stderr := runIn(t, map[string]string{"HOMESTAK_SOCKET": socket, "HOME": t.TempDir()}, "status")
 	require.Equal(t, ui.ExitDenied, code)

@@ -80,7 +80,7 @@ func runStatus(ctx context.Context, a *app, f *session.AgentFlags, watch bool) e
 
 // showStatus prints a status, and ends well if all is.
 func showStatus(a *app, s agent.Status) error {
-	if err := a.ui.Show(s, view.Status(s, time.Now(), a.ui.Paint())); err != nil {
+	if err := a.ui.Show(s, a.ui.Paint().Status(s, time.Now())); err != nil {
 		return err
 	}
 	if !s.Healthy && !view.Beginning(s) || len(s.FailingChecks()) > 0 {

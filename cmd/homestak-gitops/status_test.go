@@ -39,7 +39,7 @@ func TestDoctorReportsNotifiersAndOutputs(t *testing.T) {
 		s.Notify = []agent.NotifyStatus{{Name: "ops", Error: "it answered 503"}, {Name: "mail"}, {Name: "gone", Error: "no route"}}
 		s.Outputs = []agent.OutputStatus{{Name: "hosts", Error: "permission denied"}, {Name: "gone", Error: "no folder"}}
 	})
-	socket, _ := controltest.Serve(t, f, "")
+	socket, _ := f.Serve(t, "")
 	dir := t.TempDir()
 	text := "site \"home\" {}\nhost \"father\" {\n  api = \"https://127.0.0.1:1\"\n}\nnotify \"ops\" {\n  type = \"webhook\"\n  to = \"https://ops.example.org\"\n}\nnotify \"mail\" {\n  type = \"webhook\"\n  to = \"https://mail.example.org\"\n}\noutput \"hosts\" {\n  template = \"x\"\n}\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "site.hcl"), []byte(text), 0o600))
@@ -57,7 +57,7 @@ func TestDoctorReportsNotifiersAndOutputs(t *testing.T) {
 func TestTheExitCodeOfStatusIsTheHealth(t *testing.T) {
 	t.Parallel()
 	f := controltest.New()
-	socket, end := controltest.Serve(t, f, "")
+	socket, end := f.Serve(t, "")
 	env := map[string]string{"HOMESTAK_SOCKET": socket, "HOMESTAK_DATA_DIR": t.TempDir()}
 	code, out, _ := runIn(t, env, "status")
 	require.Equal(t, ui.ExitDone, code)
@@ -102,7 +102,7 @@ func TestTheExitCodeOfStatusIsTheHealth(t *testing.T) {
 func TestStatusWatches(t *testing.T) {
 	t.Parallel()
 	f := controltest.New()
-	socket, _ := controltest.Serve(t, f, "")
+	socket, _ := f.Serve(t, "")
 	e := stage{data: t.TempDir()}.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "status", "-w")
 	e.says(e.out, "father is as it should be")
 	f.Change(func(s *agent.Status) {
@@ -123,7 +123,7 @@ func TestReconcileEndsAsThePassDid(t *testing.T) {
 			s.Running = &agent.Running{Steps: 1, Now: []agent.StepNow{{Address: "vm.a", Action: plan.Create, Since: time.Now()}}}
 		})
 		f.Pass = agent.PassStatus{Commit: "0123456789", Outcome: outcome, Error: "why", Findings: diag.List{diag.Warnf(diag.Range{}, "look here", "")}}
-		socket, _ := controltest.Serve(t, f, "")
+		socket, _ := f.Serve(t, "")
 		e := stage{data: t.TempDir()}.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "reconcile")
 		e.says(e.err, "vm.a: creating")
 		close(f.Passing)
@@ -138,7 +138,7 @@ func TestReconcileEndsAsThePassDid(t *testing.T) {
 	f.Change(func(s *agent.Status) {
 		s.Refused = &agent.Refusal{Commit: "55aa55aa00", Outcome: engine.Invalid, Findings: diag.List{diag.Errorf(diag.Range{}, "a typo", "")}}
 	})
-	socket, _ := controltest.Serve(t, f, "")
+	socket, _ := f.Serve(t, "")
 	code, out, stderr := runIn(t, map[string]string{"HOMESTAK_SOCKET": socket}, "reconcile")
 	require.Equal(t, ui.ExitInvalid, code)
 	require.Contains(t, stderr, "a typo")
@@ -148,7 +148,7 @@ func TestReconcileEndsAsThePassDid(t *testing.T) {
 	require.NotContains(t, out, "a typo", "a finding says it")
 
 	f = controltest.New()
-	socket, _ = controltest.Serve(t, f, "")
+	socket, _ = f.Serve(t, "")
 	code, out, _ = runIn(t, map[string]string{"HOMESTAK_SOCKET": socket}, "reconcile", "--no-wait")
 	require.Zero(t, code)
 	require.Equal(t, "the agent of host father checks now\n", out)
@@ -158,7 +158,7 @@ func TestReconcileEndsAsThePassDid(t *testing.T) {
 func TestSuspendAndResume(t *testing.T) {
 	t.Parallel()
 	f := controltest.New()
-	socket, _ := controltest.Serve(t, f, "")
+	socket, _ := f.Serve(t, "")
 	env := map[string]string{"HOMESTAK_SOCKET": socket}
 	code, _, stderr := runIn(t, env, "suspend")
 	require.Equal(t, ui.ExitFailed, code)
@@ -181,7 +181,7 @@ func TestSuspendAndResume(t *testing.T) {
 // The tree, and a check of a node, over the socket of this machine.
 func TestTreeVerb(t *testing.T) {
 	t.Parallel()
-	socket, _ := controltest.Serve(t, controltest.New(), "")
+	socket, _ := controltest.New().Serve(t, "")
 	env := map[string]string{"HOMESTAK_SOCKET": socket}
 	code, out, stderr := runIn(t, env, "tree")
 	require.Zero(t, code, stderr)
@@ -210,7 +210,7 @@ func TestTreeVerb(t *testing.T) {
 func TestN16ReconcileANodeInModePush(t *testing.T) {
 	t.Parallel()
 	agent := controltest.New()
-	socket, _ := controltest.Serve(t, agent, "")
+	socket, _ := agent.Serve(t, "")
 	code, out, stderr := runIn(t, map[string]string{"HOMESTAK_SOCKET": socket}, "reconcile", "web")
 	require.Zero(t, code, stderr)
 	require.Equal(t, "web has mode push: the agent applies its spec, and checks now. Without NODE, reconcile waits for the result\n", out)

@@ -14,7 +14,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 func testVerb(a *app) *cobra.Command {
@@ -86,7 +85,7 @@ func runTest(ctx context.Context, a *app, f *session.Flags, keep bool, dir strin
 		defer release()
 	}
 	a.ui.Findings(s.Desired.Findings)
-	progress := view.Watch(a.ui.Terminal())
+	progress := a.ui.Terminal().Watch()
 	t, err := trial.Run(ctx, trial.Options{
 		Site: s.Desired.Site.Name, Host: h, Manifest: m, Keep: keep, Timeout: f.Timeout, Stop: a.stopping.Once,
 		Pass:     func() *engine.Pass { return s.Pass(h, testOwner()) },
@@ -103,11 +102,11 @@ func testTree(ctx context.Context, a *app, s *session.Session, m *model.Manifest
 		return err
 	}
 	a.ui.Findings(s.Desired.Findings)
-	o.Site, o.Host, o.Manifest, o.Stop, o.Note, o.Progress = s.Desired.Site.Name, h, m, a.stopping.Once, a.ui.Notef, view.Watch(a.ui.Terminal())
-	t, err := trial.RunTree(ctx, o, trial.Tree{
+	o.Site, o.Host, o.Manifest, o.Stop, o.Note, o.Progress = s.Desired.Site.Name, h, m, a.stopping.Once, a.ui.Notef, a.ui.Terminal().Watch()
+	t, err := trial.Tree{
 		Agent: s.Net.Agents.Agent, Running: s.Net.Agents.Running, Address: s.Net.Agents.Address,
 		Files: s.Files(), Secrets: s.Desired.Site.Secrets, Mode: s.Flags.Mode, Vars: vars, Found: s.Desired.Findings, Paint: a.ui.Paint(),
-	})
+	}.Run(ctx, o)
 	o.Progress.Close()
 	return showTrial(a, t, dir, err)
 }

@@ -96,7 +96,7 @@ func serverURL(ctx context.Context, a *app, folder *serverFolder) (string, error
 	if folder.dataDir != "" {
 		flags.Given["data_dir"] = folder.dataDir
 	}
-	cfg, _ := service.ReadConfig(flags, a.ui.Env)
+	cfg, _ := flags.ReadConfig(a.ui.Env)
 	c, err := cfg.Search().Find(ctx)
 	var s agent.Status
 	if err == nil {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/engine/control"
-	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 func treeVerb(a *app) *cobra.Command {
@@ -36,5 +35,5 @@ func runTree(ctx context.Context, a *app, f *session.AgentFlags) error {
 	if err != nil {
 		return err
 	}
-	return a.ui.Show(r, view.Tree(r, time.Now(), a.ui.Paint()))
+	return a.ui.Show(r, a.ui.Paint().Tree(r, time.Now()))
 }

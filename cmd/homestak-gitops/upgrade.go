@@ -59,7 +59,7 @@ func runUpgrade(ctx context.Context, a *app, install string) error {
 		return err
 	}
 	log := service.NewLog(a.ui.Stderr, a.ui.Env("JOURNAL_STREAM"), cfg.Log.Level, cfg.Log.Format)
-	u.Parent, err = service.RootsParent(ctx, service.HelperOptions{Config: cfg, UID: uid, Folder: folder, Log: log})
+	u.Parent, err = service.Helper{Config: cfg, UID: uid, Folder: folder, Log: log}.RootsParent(ctx)
 	if err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func configOfAgent(a *app) (*service.Config, int, error) {
 		return nil, 0, fmt.Errorf("find the user of the agent: %w", err)
 	}
 	// The folder of the unit is not that of the agent.
-	cfg, found := service.ReadConfig(service.Flags{}, func(name string) string {
+	cfg, found := service.Flags{}.ReadConfig(func(name string) string {
 		if name == "STATE_DIRECTORY" {
 			return ""
 		}

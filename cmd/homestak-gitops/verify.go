@@ -14,7 +14,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/plan"
-	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 func verifyNodesVerb(a *app) *cobra.Command {
@@ -111,7 +110,7 @@ func verifyHere(ctx context.Context, a *app, f *session.Flags, nodes []string) (
 
 // showVerified prints the results. A check that failed is reported in them.
 func showVerified(a *app, v engine.Verified) error {
-	if err := a.ui.Show(v, view.Verified(v, a.ui.Paint())); err != nil {
+	if err := a.ui.Show(v, a.ui.Paint().Verified(v)); err != nil {
 		return err
 	}
 	if v.Failed() > 0 {

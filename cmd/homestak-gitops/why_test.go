@@ -116,9 +116,9 @@ func TestHistoryTable(t *testing.T) {
   2026-01-02 12:00:00  3f2c1a9d  father             done     12 s  1 change (drift reverted)  “Web 2” (A. Homelab)
   2026-01-02 12:00:00  3f2c1a9d  father             partly   12 s  1 add, 1 destroy  “Web 2” (A. Homelab)
   2026-01-02 12:00:00  3f2c1a9d  cli:me@here apply  done     12 s  1 add  “Web 2” (A. Homelab)
-`, view.History(f.List, "", false))
+`, view.Paint(false).History(f.List, ""))
 
-	socket, _ := controltest.Serve(t, f, "")
+	socket, _ := f.Serve(t, "")
 	env := map[string]string{"HOMESTAK_SOCKET": socket}
 	code, lines, _ := runIn(t, env, "history", "--json", "vm.two")
 	require.Zero(t, code)
@@ -155,7 +155,7 @@ func TestLeftBehind(t *testing.T) {
 	require.Equal(t, control.Absent, s.State)
 	require.Equal(t, "Web 2", s.InForce.Subject)
 	require.Nil(t, s.Converged)
-	text := view.Status(s, noon.Add(time.Hour), false)
+	text := view.Paint(false).Status(s, noon.Add(time.Hour))
 	require.True(t, strings.HasPrefix(text, "father  no agent is running here; this is its state at 2026-01-02 12:00:12\n"), text)
 	require.Contains(t, text, "last pass   partly 59 min ago in 12 s: 1 add, 1 destroy")
 	require.Contains(t, text, "failing     check web of vm.web-1 for 60 min: no route (not run now: no agent is running here)")

@@ -295,7 +295,7 @@ func (r *resolver) checkAgent(has bool) {
 	if n.Decomm != nil && len(n.Decomm.Before) > 0 {
 		r.errorf("decommission.before_destroy", "before_destroy needs the guest agent", "Write agent = true in the node, and install the agent in its image.")
 	}
-	if b, _ := model.BackupOf(r.in.Site, n); b != nil && b.Verify != "" || n.Decomm != nil && n.Decomm.Verify != "" {
+	if b, _ := n.BackupIn(r.in.Site); b != nil && b.Verify != "" || n.Decomm != nil && n.Decomm.Verify != "" {
 		r.errorf("agent", "a restored backup of this VM cannot show that it booted", "Write agent = true in the node, and install the agent in its image; or declare a backup block without verify.")
 	}
 }

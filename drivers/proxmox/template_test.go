@@ -714,7 +714,7 @@ func TestN14TheNextImage(t *testing.T) {
 		require.True(t, p.InSync(), "%s %v", proxmoxtest.Describe(p), p.Findings)
 		require.Len(t, p.Findings, 3)
 		var text strings.Builder
-		diag.Text(&text, p.Findings)
+		p.Findings.Write(&text)
 		for _, line := range []string{
 			"ct.db was made from an earlier template.debian-ct (homestak.home.debian-ct.000000000000.tar.zst)",
 			"vm.copy was made from an earlier template.golden (homestak.home.debian-12.000000000000.qcow2)",

@@ -98,7 +98,7 @@ func (c Config) agentInside(of *model.Resource, in model.Scope) (*model.Resource
 		declared = &model.Spec{At: in.Node.At}
 	}
 	want, _ := spec.Resolve(in.Site, in.Node) // what is wrong with it is found where it is applied
-	w := &way{guest: of.Addr, via: via, user: cmp.Or(model.TextOf(of.Spec, "ci_user"), root), near: model.Gateways(in.Site, declared), agent: hasAgent(of)}
+	w := &way{guest: of.Addr, via: via, user: cmp.Or(model.TextOf(of.Spec, "ci_user"), root), near: declared.Gateways(in.Site), agent: hasAgent(of)}
 	w.listens(want)
 	return &model.Resource{
 		Spec: WantedAgent(in.Name), Private: &agentWay{way: w, spec: in.Node.Spec, site: in.Site, parent: in.Host.Name}, At: in.Node.At, Needs: []model.Address{converge.Address(in.Name)}, Reports: true,

@@ -81,7 +81,7 @@ func wayInto(of *model.Resource, site *model.Site, declared *model.Spec) *way {
 	if declared.Access != nil {
 		via = cmp.Or(declared.Access.Via, via)
 	}
-	return &way{guest: of.Addr, via: via, user: cmp.Or(model.TextOf(of.Spec, "ci_user"), root), near: model.Gateways(site, declared), agent: hasAgent(of)}
+	return &way{guest: of.Addr, via: via, user: cmp.Or(model.TextOf(of.Spec, "ci_user"), root), near: declared.Gateways(site), agent: hasAgent(of)}
 }
 
 // isByDefault reports whether a spec leaves open how its guests are entered.

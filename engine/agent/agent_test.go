@@ -1076,7 +1076,7 @@ func TestAReceiptListsWhatWasDone(t *testing.T) {
 	}}
 	s := enginetest.Site(map[string]int{"a": 1, "b": 2})
 	s.Manifests["web"].OnError = "continue"
-	p := enginetest.Pass(s, h)
+	p := h.Pass(s)
 	p.Commit = &model.Commit{ID: "c0ffee", Subject: "more boxes", Author: model.Person{Name: "Ada", Email: "ada@example.org"}}
 	r := p.Run(t.Context())
 	got, ok := Receipt(&r, "cli:ops@pve", true)
@@ -1105,7 +1105,7 @@ func TestAReceiptListsWhatWasDone(t *testing.T) {
 		},
 	}, got)
 
-	r = enginetest.Pass(s, &enginetest.Host{}).Run(t.Context())
+	r = (&enginetest.Host{}).Pass(s).Run(t.Context())
 	_, ok = Receipt(&r, "x", false)
 	require.True(t, ok)
 	r = engine.Failure("apply", "c0ffee", nil)
@@ -1121,7 +1121,7 @@ func TestAReceiptHoldsNoSecret(t *testing.T) {
 	s := enginetest.Site(map[string]int{"a": 1})
 	a := s.Manifests["web"].Nodes[0].Resource
 	a.Spec.(*enginetest.Box).IP, a.Sensitive = secret, []string{"ip"}
-	p := enginetest.Pass(s, h)
+	p := h.Pass(s)
 	p.Load = func(context.Context) engine.Desired {
 		return engine.Desired{Site: s, Findings: diag.List{{Severity: diag.Warning, Summary: "a plain password", Code: "ip = " + secret}}}
 	}

@@ -95,7 +95,7 @@ func TestControlStreamsEvents(t *testing.T) {
 	t.Parallel()
 	f := controltest.New()
 	f.Events.Record(f.Status())
-	socket, end := controltest.Serve(t, f, "")
+	socket, end := f.Serve(t, "")
 	c := dialed(t, socket)
 	var seen []control.Event
 	err := c.Events(t.Context(), "", true, func(e control.Event) error {
@@ -112,7 +112,7 @@ func TestControlStreamsEvents(t *testing.T) {
 	require.Len(t, seen, 2)
 	require.Equal(t, control.Stopping, seen[1].Type)
 
-	socket, _ = controltest.Serve(t, f, "")
+	socket, _ = f.Serve(t, "")
 	var again []control.Event
 	err = dialed(t, socket).Events(t.Context(), seen[0].ID, false, func(e control.Event) error {
 		again = append(again, e)
@@ -129,7 +129,7 @@ func TestControlAnswers(t *testing.T) {
 		{ID: "2", Steps: []ledger.Step{{Address: "vm.b"}, {Address: "vm.a"}}},
 		{ID: "1", Steps: []ledger.Step{{Address: "vm.a"}}},
 	}
-	socket, _ := controltest.Serve(t, f, "https://a:8006")
+	socket, _ := f.Serve(t, "https://a:8006")
 	info, err := os.Stat(socket)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o660), info.Mode().Perm(), "for owner and group")
@@ -183,7 +183,7 @@ func TestControlAnswers(t *testing.T) {
 func TestControlRefuses(t *testing.T) {
 	t.Parallel()
 	f := controltest.New()
-	socket, _ := controltest.Serve(t, f, "")
+	socket, _ := f.Serve(t, "")
 	r := dialed(t, socket)
 	yesterday := time.Now().Add(-24 * time.Hour)
 	for _, c := range []struct {
@@ -226,7 +226,7 @@ func TestControlOutlivesBadClients(t *testing.T) {
 			s.Nodes = append(s.Nodes, engine.NodeStatus{Address: fmt.Sprintf("vm.%04d", i), Error: strings.Repeat("x", 200)})
 		})
 	}
-	socket, end := controltest.Serve(t, f, "")
+	socket, end := f.Serve(t, "")
 	say := func(text string) {
 		conn, err := net.Dial("unix", socket)
 		require.NoError(t, err)
@@ -251,7 +251,7 @@ func TestControlOutlivesBadClients(t *testing.T) {
 func TestHoldLastsAsLongAsItsClient(t *testing.T) {
 	t.Parallel()
 	f := controltest.New()
-	socket, end := controltest.Serve(t, f, "")
+	socket, end := f.Serve(t, "")
 	r := dialed(t, socket)
 	res, err := r.Send(t.Context(), http.MethodPost, "/hold?who=me&verb=apply", nil)
 	require.NoError(t, err)
@@ -273,7 +273,7 @@ func TestReconcileWaitsForItsPass(t *testing.T) {
 	t.Parallel()
 	f := controltest.New()
 	f.Pass = agent.PassStatus{Commit: "0123456789", Outcome: engine.Done}
-	socket, _ := controltest.Serve(t, f, "")
+	socket, _ := f.Serve(t, "")
 	r := dialed(t, socket)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -7,14 +7,14 @@ import (
 	"sync"
 )
 
-// Inside returns a client of a server in the same process, and serves it until ctx ends. It may do what users of the socket may,
+// Client returns a client of a server in the same process, and serves it until ctx ends. It may do what users of the socket may,
 // except run commands on nodes.
-func Inside(ctx context.Context, s *Server) *Client {
+func (c *Server) Client(ctx context.Context) *Client {
 	ln := &insideListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-	go func() { _ = s.Serve(ctx, ln) }() // it ends with ctx
-	c := &Client{Card: s.self(), socket: "this process", base: "http://agent", tree: s.Tree}
-	c.http = &http.Client{Transport: &http.Transport{DialContext: ln.dial, DisableKeepAlives: true}}
-	return c
+	go func() { _ = c.Serve(ctx, ln) }() // it ends with ctx
+	client := &Client{Card: c.self(), socket: "this process", base: "http://agent", tree: c.Tree}
+	client.http = &http.Client{Transport: &http.Transport{DialContext: ln.dial, DisableKeepAlives: true}}
+	return client
 }
 
 // insideListener accepts connections of its own process.

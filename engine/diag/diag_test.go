@@ -21,7 +21,7 @@ func TestTextUnderlinesTheMistake(t *testing.T) {
 	f.Code = "    preset = preset.vm-smal"
 	f.At.Start.Column, f.At.End.Column = 14, 28
 	var b strings.Builder
-	diag.Text(&b, diag.List{f, {Severity: diag.Warning, Summary: "host is slow"}})
+	diag.List{f, {Severity: diag.Warning, Summary: "host is slow"}}.Write(&b)
 	require.Equal(t, `manifests/web.hcl:12:14: error: unknown preset "vm-smal"
   12 |     preset = preset.vm-smal
      |              ^^^^^^^^^^^^^^
@@ -37,7 +37,7 @@ func TestTextSurvivesHostileLines(t *testing.T) {
 			f := diag.Errorf(at("a.hcl", 1, col, col+5), "bad", "")
 			f.Code = code
 			var b strings.Builder
-			diag.Text(&b, diag.List{f})
+			diag.List{f}.Write(&b)
 			require.NotContains(t, b.String(), "\x1b")
 			for line := range strings.Lines(b.String()) {
 				require.Less(t, len([]rune(line)), 400)

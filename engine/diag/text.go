@@ -10,14 +10,14 @@ import (
 // screen.
 const maxCode = 160
 
-// Text writes the findings for people: position, severity and summary on the first line, the source
+// Write writes the findings for people: position, severity and summary on the first line, the source
 // line with the range underlined, then the detail.
 //
 //	manifests/web.hcl:12:14: error: unknown preset "vm-smal"
 //	  12 |     preset = preset.vm-smal
 //	     |              ^^^^^^^^^^^^^^
 //	  did you mean "vm-small"?
-func Text(w io.Writer, l List) {
+func (l List) Write(w io.Writer) {
 	for i, f := range l {
 		if i > 0 {
 			fmt.Fprintln(w)

@@ -138,7 +138,7 @@ func (h *Host) Apply(ctx context.Context, s plan.Step) error {
 func (*Host) Machine(model.Address, model.Guest, []netip.Addr) guest.Machine { return nil }
 
 // Pass is one over father with a yes to everything.
-func Pass(s *model.Site, h *Host) *engine.Pass {
+func (h *Host) Pass(s *model.Site) *engine.Pass {
 	if h.Holds == nil {
 		h.Holds = model.State{}
 	}

@@ -37,9 +37,9 @@ func (b *Backup) RangeOf(attr string) diag.Range {
 // Off reports that the block switches backups off.
 func (b *Backup) Off() bool { return b.Enabled != nil && !*b.Enabled }
 
-// BackupOf returns the block that counts for a node, and the name of the job that it would become on its own: of equal blocks
+// BackupIn returns the block that counts for a node, and the name of the job that it would become on its own: of equal blocks
 // the first one by this name gives the job its name. It is nil if the node is not backed up.
-func BackupOf(s *Site, n *Node) (b *Backup, name string) {
+func (n *Node) BackupIn(s *Site) (b *Backup, name string) {
 	switch {
 	case n.Backup != nil:
 		b, name = n.Backup, n.Resource.Addr.Kind+"-"+n.Name
@@ -110,7 +110,7 @@ func addBackups(s *Site, w *Want) diag.List {
 	for _, name := range slices.Sorted(maps.Keys(s.Manifests)) {
 		m := s.Manifests[name]
 		for _, n := range m.Nodes {
-			b, name := BackupOf(s, n)
+			b, name := n.BackupIn(s)
 			if b == nil || m.On(n) != w.Host.Name {
 				continue
 			}

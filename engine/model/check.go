@@ -203,10 +203,10 @@ func (s *Site) Checks(n *Node) []Check {
 }
 
 // Gateways returns the gateways that a site, and a spec unless it is nil, name for a node.
-func Gateways(s *Site, declared *Spec) (out []netip.Addr) {
-	names := []string{s.Gateway}
-	if declared != nil && declared.Network != nil {
-		names = append(names, declared.Network.Gateway)
+func (s *Spec) Gateways(of *Site) (out []netip.Addr) {
+	names := []string{of.Gateway}
+	if s != nil && s.Network != nil {
+		names = append(names, s.Network.Gateway)
 	}
 	for _, name := range names {
 		if ip, err := netip.ParseAddr(name); err == nil {

@@ -69,7 +69,7 @@ type Config struct {
 // ReadConfig reads the configuration: flags count before the environment, that before the
 // file, and that before what is usual on such a machine. Nothing of it is ever read from
 // the repository.
-func ReadConfig(f Flags, env func(string) string) (*Config, diag.List) {
+func (f Flags) ReadConfig(env func(string) string) (*Config, diag.List) {
 	c := &Config{flags: f, env: env, from: map[string]string{}}
 	name, data, err := c.readFile()
 	if err != nil {
@@ -307,7 +307,7 @@ func LockDir(env func(string) string) (string, error) {
 	if os.Geteuid() != 0 {
 		return ownDataDir(env)
 	}
-	c, _ := ReadConfig(Flags{Asks: true}, env) // the agent reports what is wrong with it
+	c, _ := Flags{Asks: true}.ReadConfig(env) // the agent reports what is wrong with it
 	return c.DataDir, nil
 }
 

@@ -31,8 +31,8 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// HelperOptions configure the helper of an agent.
-type HelperOptions struct {
+// Helper applies the spec of a host for its agent, as root.
+type Helper struct {
 	Config  *Config // of the agent
 	UID     int     // of the agent
 	Folder  string  // of root's: for the state, and a copy of the repository
@@ -43,9 +43,9 @@ type HelperOptions struct {
 	Log     *slog.Logger
 }
 
-// newHelper makes the helper that applies the spec of a host for its agent. It reads nothing that the agent may change, but
+// newHelper makes what answers the agent. It reads nothing that the agent may change, but
 // the token for its parent.
-func newHelper(o HelperOptions) (*asroot.Server, error) {
+func newHelper(o Helper) (*asroot.Server, error) {
 	c := o.Config
 	for path, name := range map[string]string{
 		"agent.hcl": c.File, "secrets_file": c.SecretsFile, "age_key_file": c.AgeKeyFile,
@@ -85,9 +85,9 @@ func newHelper(o HelperOptions) (*asroot.Server, error) {
 // program that is installed by then. In one pass it is asked up to three times.
 const helperIdle = 30 * time.Second
 
-// RunHelper answers the requests that come over the socket of the service manager, until there are none for a while, or
+// Run answers the requests that come over the socket of the service manager, until there are none for a while, or
 // stop is closed. Then the running step is finished.
-func RunHelper(ctx context.Context, o HelperOptions, stop <-chan struct{}) error {
+func (o Helper) Run(ctx context.Context, stop <-chan struct{}) error {
 	given, err := activation.Listeners()
 	if err != nil {
 		return fmt.Errorf("take the socket of the service manager: %w", err)
@@ -174,7 +174,7 @@ func notOf(uid int, name string) error {
 const pinsFile = "pins.json"
 
 // helperTransport returns the way to the repository of a parent. Nil: the repository is not the parent's.
-func helperTransport(o HelperOptions) (http.RoundTripper, error) {
+func helperTransport(o Helper) (http.RoundTripper, error) {
 	parent, err := rootsParentOf(o)
 	if err != nil || parent == nil || !strings.HasPrefix(o.Config.Repository.URL, strings.TrimRight(o.Config.Parent.URL, "/")+"/") {
 		return nil, err
@@ -183,7 +183,7 @@ func helperTransport(o HelperOptions) (http.RoundTripper, error) {
 }
 
 // rootsParentOf returns nil where agent.hcl names no parent.
-func rootsParentOf(o HelperOptions) (*rootsParent, error) {
+func rootsParentOf(o Helper) (*rootsParent, error) {
 	c := o.Config
 	p := c.Parent
 	if p == nil || p.URL == "" {
@@ -201,7 +201,7 @@ func rootsParentOf(o HelperOptions) (*rootsParent, error) {
 
 // RootsParent returns the parent of agent.hcl as root trusts it, with the token of the agent. It asks the parent for its pins, and
 // keeps them. Of the options, it uses Config, UID, Folder and Log.
-func RootsParent(ctx context.Context, o HelperOptions) (wire.Parent, error) {
+func (o Helper) RootsParent(ctx context.Context) (wire.Parent, error) {
 	parent, err := rootsParentOf(o)
 	if err != nil {
 		return wire.Parent{}, err

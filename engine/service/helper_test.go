@@ -41,9 +41,9 @@ func TestTheHelperRefusesFilesOfTheAgent(t *testing.T) {
 	}
 	file := write("agent.hcl", "identity = \"father\"\nsecrets_file = \"secrets.yaml\"\nrepository {\n  url = \"https://git.example.org/site.git\"\n}\n", 0o644)
 	write("secrets.yaml", "{}", 0o600)
-	cfg, found := ReadConfig(Flags{File: file}, func(name string) string { return map[string]string{"HOME": dir}[name] })
+	cfg, found := Flags{File: file}.ReadConfig(func(name string) string { return map[string]string{"HOME": dir}[name] })
 	require.Empty(t, found)
-	o := HelperOptions{Config: cfg, UID: os.Getuid() + 1, Folder: filepath.Join(dir, "state"), Log: slog.New(slog.DiscardHandler)}
+	o := Helper{Config: cfg, UID: os.Getuid() + 1, Folder: filepath.Join(dir, "state"), Log: slog.New(slog.DiscardHandler)}
 	_, err := newHelper(o)
 	require.NoError(t, err)
 	write("secrets.yaml", "{}", 0o620)
@@ -153,7 +153,7 @@ func TestTheHelperFollowsTheKeysOfTheParent(t *testing.T) {
 	c.Repository = &model.AgentRepository{URL: parent.URL + "/site.git"}
 	// ask is a request of a helper that starts.
 	ask := func() error {
-		way, err := helperTransport(HelperOptions{Config: c, UID: os.Getuid(), Folder: dir, Log: slog.New(slog.DiscardHandler)})
+		way, err := helperTransport(Helper{Config: c, UID: os.Getuid(), Folder: dir, Log: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.Repository.URL, nil)
 		require.NoError(t, err)

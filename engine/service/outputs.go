@@ -205,9 +205,9 @@ func pushOutput(ctx context.Context, o *model.Output, text string) (err error) {
 	if err := (source.Secrets{Key: r.Key, HostKey: r.HostKey, Token: r.Token}).Write(dir, &auth); err != nil {
 		return err
 	}
-	return source.PushFile(ctx, r.URL, auth, source.File{
+	return source.File{
 		Branch: r.Branch, Path: o.To, Text: text, Message: "outputs: update " + o.Name + "\n", Name: "homestak-gitops", Email: "agent@localhost", At: time.Now(),
-	})
+	}.Push(ctx, r.URL, auth)
 }
 
 // remove removes the files of outputs that left the site. One that was changed since stays.

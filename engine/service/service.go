@@ -297,7 +297,7 @@ func answers(s *Service) *control.Server {
 }
 
 // Client is a client of an agent of this process, until ctx ends.
-func Client(ctx context.Context, s *Service) *control.Client { return control.Inside(ctx, answers(s)) }
+func Client(ctx context.Context, s *Service) *control.Client { return answers(s).Client(ctx) }
 
 // showEvery is the interval at which Once shows its progress.
 const showEvery = 300 * time.Millisecond

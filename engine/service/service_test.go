@@ -133,7 +133,7 @@ func TestLocalHost(t *testing.T) {
 	write("api.token", "homestak@pve!agent=canary\n", 0o600)
 	write("ca.pem", "-----BEGIN CERTIFICATE-----", 0o644)
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "data"), 0o700))
-	c, found := ReadConfig(Flags{File: filepath.Join(dir, "agent.hcl")}, func(string) string { return "" })
+	c, found := Flags{File: filepath.Join(dir, "agent.hcl")}.ReadConfig(func(string) string { return "" })
 	require.Empty(t, found)
 	made := 0
 	start := func() *Service {
@@ -663,7 +663,7 @@ func TestIsEmpty(t *testing.T) {
 func TestTheAgentAllowsToDestroy(t *testing.T) {
 	t.Parallel()
 	f := controltest.New()
-	socket, end := controltest.Serve(t, f, "https://a:8006")
+	socket, end := f.Serve(t, "https://a:8006")
 	var notes strings.Builder
 	verb := Verb{Name: "destroy", Env: func(key string) string {
 		return map[string]string{"HOMESTAK_SOCKET": socket, "HOMESTAK_DATA_DIR": "/nowhere"}[key]

@@ -246,7 +246,7 @@ func (s *Service) Tree() wire.Report { return treeOf(s.server, s.ownStatus()) }
 func treeOf(server *daemon.Server, st agent.Status) wire.Report {
 	own := report(st)
 	if server == nil {
-		return wire.FoldReports(own, nil, func(string) time.Duration { return 0 }, st.At)
+		return own.Fold(nil, func(string) time.Duration { return 0 }, st.At)
 	}
 	return server.Tree(own, st.At)
 }

@@ -112,7 +112,7 @@ func (v Verb) Record(h *model.Host, r *engine.Report) {
 
 // agentOf finds the agent of a host, nil if none runs on this machine.
 func (v Verb) agentOf(ctx context.Context, h *model.Host) (*control.Client, error) {
-	cfg, _ := ReadConfig(Flags{Asks: true}, v.Env)
+	cfg, _ := Flags{Asks: true}.ReadConfig(v.Env)
 	return cfg.Search().OfHost(ctx, h)
 }
 

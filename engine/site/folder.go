@@ -255,13 +255,13 @@ func (f *Folder) Pass(h *model.Host, open func(d engine.Desired, h *model.Host) 
 
 // PolicyInput is the document that rules get of the site.
 func (f *Folder) PolicyInput() (map[string]any, error) {
-	return policy.Input(f.Desired.Site, nil, siteRequest(f.input, time.Now()))
+	return siteRequest(f.input, time.Now()).Input(f.Desired.Site, nil)
 }
 
 // PolicyInputOf is the document that rules get of the site and a plan for what a host has.
 func (f *Folder) PolicyInputOf(p *plan.Plan, have model.Observed, allowDeletes int) (map[string]any, error) {
 	q := engine.Question{Have: have, Commit: f.Commit, AllowDeletes: allowDeletes}
-	return policy.Input(f.Desired.Site, p, planRequest(q, time.Now()))
+	return planRequest(q, time.Now()).Input(f.Desired.Site, p)
 }
 
 // Policies are the compiled policies of the site. They stay usable after Close.

@@ -30,7 +30,7 @@ type Keys struct {
 func (k Keys) sources() sops.Sources { return sops.Sources{Env: k.Env, File: k.File} }
 
 // find reads the identities.
-func (k Keys) find() (*sops.Keys, diag.List) { return sops.FindKeys(k.sources()) }
+func (k Keys) find() (*sops.Keys, diag.List) { return k.sources().FindKeys() }
 
 // Files are the files that may have identities, whether they exist or not.
 func (k Keys) Files() []string { return k.sources().Files() }

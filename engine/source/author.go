@@ -207,9 +207,9 @@ type File struct {
 	At                 time.Time // of the commit
 }
 
-// PushFile commits one file to a branch of a repository at an https or ssh URL, and replaces all that the branch had. The
+// Push commits one file to a branch of a repository at an https or ssh URL, and replaces all that the branch had. The
 // commit follows the last one of the branch. Nothing is fetched.
-func PushFile(ctx context.Context, url string, auth Auth, f File) error {
+func (f File) Push(ctx context.Context, url string, auth Auth) error {
 	from, err := parseAddress(url)
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 )
 
 // Verified draws a row for each check that was run.
-func Verified(v engine.Verified, p Paint) string {
+func (p Paint) Verified(v engine.Verified) string {
 	if len(v.Checks) == 0 {
 		return "no checks\n"
 	}

@@ -23,7 +23,7 @@ func EventRow(e control.Event) Row {
 }
 
 // Event is an event as a line, with the time of a zone.
-func Event(e control.Event, zone *time.Location, p Paint) string {
+func (p Paint) Event(e control.Event, zone *time.Location) string {
 	about := e.Address
 	if about == "" && e.Commit != "" {
 		about = fmt.Sprintf("%.8s", e.Commit)

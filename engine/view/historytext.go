@@ -14,7 +14,7 @@ import (
 )
 
 // History draws receipts as a table.
-func History(list []ledger.Receipt, address string, p Paint) string {
+func (p Paint) History(list []ledger.Receipt, address string) string {
 	rows := [][]string{{"WHEN", "COMMIT", "BY", "OUTCOME", "TOOK", "WHAT"}}
 	for _, r := range list {
 		rows = append(rows, ReceiptCells(r, address))

@@ -61,7 +61,7 @@ const (
 )
 
 // Watch starts a progress, which ends with Close.
-func Watch(t Terminal) *Progress {
+func (t Terminal) Watch() *Progress {
 	p := &Progress{
 		term: t, events: make(chan apply.Event), checks: make(chan health.Progress), phases: make(chan string), answer: make(chan struct{}), done: make(chan struct{}),
 		took: map[work]workTime{},

@@ -23,7 +23,7 @@ func refusal(out *rows, s agent.Status) {
 	var text strings.Builder
 	row := Row{Label: "refused", Text: fmt.Sprintf("%s is %s since %s", Short(s.Refused.Commit), s.Refused.Outcome, When(s.Refused.Since)), Tone: bad}
 	errs := slices.DeleteFunc(slices.Clone(s.Refused.Findings), func(f diag.Finding) bool { return f.Severity != diag.Error })
-	diag.Text(&text, errs)
+	errs.Write(&text)
 	row.Below = strings.Split(strings.TrimRight(diag.Clean(text.String()), "\n"), "\n")
 	if more := len(s.Refused.Findings) - len(errs); more > 0 {
 		row.Below = append(row.Below, fmt.Sprintf("and %s; all of it: homestak-gitops status --json", diag.Count(more, "warning")))
@@ -214,7 +214,7 @@ func Health(s agent.Status) (string, Tone) {
 }
 
 // Status draws a status for people.
-func Status(s agent.Status, now time.Time, p Paint) string {
+func (p Paint) Status(s agent.Status, now time.Time) string {
 	var b strings.Builder
 	health, tone := Health(s)
 	fmt.Fprintf(&b, "%s  %s", orNothing(s.Identity), p.as(tone, health))

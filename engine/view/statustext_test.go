@@ -89,7 +89,7 @@ func TestStatusText(t *testing.T) {
   vm.web-1  10001  pve1  2 days  ready
   vm.web-2         -     60 s    to be created
   vm.db     10003  pve1          2 differences: locked by backup?[2J
-`, Status(busyStatus(), noon, false))
+`, Paint(false).Status(busyStatus(), noon))
 
 	s := agent.Status{
 		Identity: "father", Healthy: true, State: agent.Idle, PID: 1, Started: noon, Agent: "v1",
@@ -103,8 +103,8 @@ func TestStatusText(t *testing.T) {
   repository  /srv/site.git  main
               does not answer for 60 min: no such repository
   commit      11223344, 60 s ago
-`, Status(s, noon, false))
-	require.Contains(t, Status(s, noon, true), "\x1b[32mhealthy\x1b[0m")
+`, Paint(false).Status(s, noon))
+	require.Contains(t, Paint(true).Status(s, noon), "\x1b[32mhealthy\x1b[0m")
 }
 
 func TestStatusShowsFailingChecks(t *testing.T) {
@@ -114,7 +114,7 @@ func TestStatusShowsFailingChecks(t *testing.T) {
 	}
 	s.Checks[1].Idle = "manifest web is suspended"
 	s.Checks = append(s.Checks, agent.CheckStatus{Address: "vm.db", Check: "up", State: agent.CheckPassing})
-	text := Status(s, noon, false)
+	text := Paint(false).Status(s, noon)
 	require.Contains(t, text, `
   failing     check web of vm.web-0 for 60 s: no?route
               check web of vm.web-1 for 60 s: no?route (not run now: manifest web is suspended)
@@ -159,7 +159,7 @@ func TestN14StatusShowsWarnings(t *testing.T) {
 	for i := range 7 {
 		s.Last.Findings = append(s.Last.Findings, diag.Finding{Severity: diag.Warning, Source: diag.FromHost, Summary: fmt.Sprintf("vm.web-%d was made\nfrom an earlier image", i)})
 	}
-	require.Contains(t, Status(s, noon, false), `: create vm.x: 500
+	require.Contains(t, Paint(false).Status(s, noon), `: create vm.x: 500
   warnings    vm.web-0 was made from an earlier image
               vm.web-1 was made from an earlier image
               vm.web-2 was made from an earlier image
@@ -214,7 +214,7 @@ func TestN8AnErrorOfSeveralLines(t *testing.T) {
 	const long = "Job failed.\n  See \"systemctl status\"\n\tfor details."
 	const short = `Job failed. See "systemctl status" for details.`
 	s := agent.Status{Nodes: []engine.NodeStatus{{Address: "pve.a", Phase: "run", Drift: 1, Error: long}, {Address: "pve.b", Phase: "run", Ready: true}}}
-	text := Status(s, noon, false)
+	text := Paint(false).Status(s, noon)
 	require.Contains(t, text, "difference: "+short+"\n  pve.b ")
 
 	step := ledger.Step{Address: "agent.a", Action: "update", Status: "failed", Error: long, Seconds: 2}
@@ -229,7 +229,7 @@ func TestN8AnErrorOfSeveralLines(t *testing.T) {
 func TestN8HistoryCountsPasses(t *testing.T) {
 	first := before(14 * time.Minute)
 	r := ledger.Receipt{Began: noon, Commit: "c0ffee00", By: "father", Verb: "agent", Outcome: "failed", Passes: 31, First: &first, Steps: []ledger.Step{{Address: "agent.a", Action: "update", Status: "failed"}}}
-	text := History([]ledger.Receipt{r}, "", false)
+	text := Paint(false).History([]ledger.Receipt{r}, "")
 	require.Contains(t, text, "1 change (the last of 31 such passes since "+When(first)+")")
 	require.Equal(t, 2, strings.Count(text, "\n"))
 	require.Contains(t, Why(control.Reasons{Address: "agent.a", Receipts: []ledger.Receipt{r}}), "update failed in 0.0 s, 31 times since "+When(first))

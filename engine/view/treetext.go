@@ -11,7 +11,7 @@ import (
 )
 
 // Tree draws an agent with its nodes, and what they reported.
-func Tree(r wire.Report, now time.Time, p Paint) string {
+func (p Paint) Tree(r wire.Report, now time.Time) string {
 	t := treeText{below: map[string][]wire.ReportNode{}, now: now, paint: p}
 	for _, n := range r.Nodes {
 		t.below[n.Parent] = append(t.below[n.Parent], n)

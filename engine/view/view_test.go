@@ -30,7 +30,7 @@ func TestTree(t *testing.T) {
 │   └── db   ct   create  stale  reported 60 min ago  a?[31m
 └── old    pve  destroy  not ready  has not reported yet
 and 2 nodes that did not fit into a report
-`, view.Tree(r, at, false))
+`, view.Paint(false).Tree(r, at))
 }
 
 func TestStatusOfServerAndParent(t *testing.T) {
@@ -41,12 +41,12 @@ func TestStatusOfServerAndParent(t *testing.T) {
 		Server: &agent.ServerStatus{Address: "[::]:44443", Pins: []string{"sha256:aa", "sha256:bb"}, Commit: "3f2c1a9000000000000000000000000000000000", Nodes: 1},
 		Parent: &agent.ParentStatus{URL: "https://192.0.2.10:44443", Reported: &ago},
 	}
-	text := view.Status(s, at, false)
+	text := view.Paint(false).Status(s, at)
 	require.Contains(t, text, "  server      [::]:44443  serves 1 node at 3f2c1a90\n              pin sha256:aa\n")
 	require.Contains(t, text, "  parent      https://192.0.2.10:44443  last report 60 s ago\n")
 	s.Server = &agent.ServerStatus{Address: ":44443", Error: "address already in use", Failing: &ago}
 	s.Parent = &agent.ParentStatus{URL: "https://192.0.2.10:44443", Error: "connection refused", Failing: &ago}
-	text = view.Status(s, at, false)
+	text = view.Paint(false).Status(s, at)
 	require.Contains(t, text, "  server      :44443  fails to serve for 60 s: address already in use\n")
 	require.Contains(t, text, "  parent      https://192.0.2.10:44443  does not accept reports for 60 s: connection refused\n")
 }

@@ -403,7 +403,7 @@ func BenchmarkPage(b *testing.B) {
 		reports = append(reports, wire.ReceivedReport{Report: wire.Report{Version: 1, Identity: host, Commit: commitID, Phase: wire.PhaseRun, Ready: true, Nodes: nodes}, ReceivedAt: noon})
 	}
 	tree := func() wire.Report {
-		return wire.FoldReports(own, reports, func(string) time.Duration { return time.Hour }, noon)
+		return own.Fold(reports, func(string) time.Duration { return time.Hour }, noon)
 	}
 	require.Len(b, tree().Nodes, len(f.tree.Nodes))
 	there := controltest.New()
@@ -423,7 +423,7 @@ func BenchmarkPage(b *testing.B) {
 		}{there.Status(), tree()})
 	}))
 	b.Cleanup(https.Close)
-	for name, source := range map[string]Source{"inside": control.Inside(b.Context(), server), "socket": local, "https": control.Remote(https.URL, https.Client().Transport)} {
+	for name, source := range map[string]Source{"inside": server.Client(b.Context()), "socket": local, "https": control.Remote(https.URL, https.Client().Transport)} {
 		b.Run(name, func(b *testing.B) {
 			h := Handler(Options{Source: source, Access: Access{Keys: testKeys}, Now: func() time.Time { return noon }})
 			r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)

@@ -47,7 +47,7 @@ const maxKeys = 1 << 20
 //
 // It runs no programs: neither SOPS_AGE_KEY_CMD nor age plugins, which might prompt; see
 // docs/decisions/0017-secrets-and-tokens.md.
-func FindKeys(s Sources) (*Keys, diag.List) {
+func (s Sources) FindKeys() (*Keys, diag.List) {
 	r := &keyReader{Keys: &Keys{}}
 	if s.Env != nil {
 		if text := s.Env("SOPS_AGE_KEY"); text != "" {

@@ -47,7 +47,7 @@ func keys(t *testing.T, name string) *sops.Keys {
 	require.NoError(t, err)
 	private := filepath.Join(t.TempDir(), "key") // git keeps no mode
 	require.NoError(t, os.WriteFile(private, data, 0o600))
-	k, found := sops.FindKeys(sops.Sources{File: private})
+	k, found := sops.Sources{File: private}.FindKeys()
 	require.Empty(t, found)
 	return k
 }
@@ -356,12 +356,12 @@ func TestFindKeys(t *testing.T) {
 				}
 			}
 			whole := func(s string) string { return strings.ReplaceAll(s, "~", home) }
-			k, found := sops.FindKeys(sops.Sources{File: whole(c.named), Env: func(name string) string {
+			k, found := sops.Sources{File: whole(c.named), Env: func(name string) string {
 				if v, ok := c.env[name]; ok || name != "HOME" {
 					return whole(v)
 				}
 				return home
-			}})
+			}}.FindKeys()
 			if c.warned != "" {
 				require.Len(t, found, 1)
 				require.Equal(t, "warning: "+whole(c.warned)+" can be read by others on this machine", found[0].String())
@@ -398,7 +398,7 @@ func FuzzFile(f *testing.F) {
 	f.Add([]byte("sops: {age: [{recipient: x, enc: y}], mac: 'ENC[AES256_GCM,data:QQ==,iv:QQ==,tag:QQ==,type:str]', lastmodified: 2026-01-02T03:04:05Z}\n? [a]\n: b\n<<: {c: d}\n"))
 	var all []*sops.Keys
 	for _, name := range []string{"key.txt", "other.txt", "hybrid.txt", "ssh_ed25519", "ssh_rsa"} {
-		k, _ := sops.FindKeys(sops.Sources{File: filepath.Join("testdata", name)})
+		k, _ := sops.Sources{File: filepath.Join("testdata", name)}.FindKeys()
 		all = append(all, k)
 	}
 	const secret = "correct horse"
@@ -489,7 +489,7 @@ func TestRealSops(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "ours.yaml"), data, 0o600))
 		require.Equal(t, values(t, source), values(t, run(t, "key.txt", "decrypt", "ours.yaml")))
-		k, found := sops.FindKeys(sops.Sources{Env: func(name string) string { return map[string]string{"SOPS_AGE_KEY": secret}[name] }})
+		k, found := sops.Sources{Env: func(name string) string { return map[string]string{"SOPS_AGE_KEY": secret}[name] }}.FindKeys()
 		require.Empty(t, found)
 		require.Equal(t, values(t, source), open(t, data, k))
 	})
@@ -860,7 +860,7 @@ func TestS7SopsMutants(t *testing.T) {
 			all := filepath.Join(t.TempDir(), "all")
 			text := slices.Concat(read(t, "key.txt"), read(t, "hybrid.txt"), read(t, "other.txt"))
 			require.NoError(t, os.WriteFile(all, text, 0o600))
-			k, found := sops.FindKeys(sops.Sources{File: all})
+			k, found := sops.Sources{File: all}.FindKeys()
 			require.Empty(t, found)
 			var said []string
 			for _, f := range refused(t, []byte(c.text), k) {

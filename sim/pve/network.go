@@ -34,7 +34,7 @@ func (h *Host) GuestAt(ip netip.Addr) (key string, up bool) {
 func (h *Host) Address(vmid int) (text string) {
 	h.withWorld(func(w *core.World) {
 		if g := w.Guests[vmid]; g != nil && g.Run != nil {
-			m := core.MachineOf(w, g)
+			m := g.AsMachine(w)
 			if ip, err := netip.ParsePrefix(m.Address); err == nil {
 				text = ip.Addr().String()
 			} else if m.Address != "" {
@@ -50,7 +50,7 @@ func (h *Host) Systems() core.Systems { return h.cfg.Systems }
 
 // has tells whether one of a guest's cards has an address.
 func has(w *core.World, g *core.Guest, ip string) bool {
-	for _, key := range perl.IndexedKeys(g.Conf, "net") {
+	for _, key := range g.Conf.IndexedKeys("net") {
 		_, n := perl.SplitKey(key)
 		p := perl.ParseProperty(key, g.Conf[key])
 		if g.Kind == "lxc" {
@@ -58,7 +58,7 @@ func has(w *core.World, g *core.Guest, ip string) bool {
 		}
 		static, _, _ := strings.Cut(p["ip"], "/")
 		static6, _, _ := strings.Cut(p["ip6"], "/")
-		if ip == static || ip == static6 || p["ip"] == "dhcp" && core.Leased(w, g, n).Addr().String() == ip {
+		if ip == static || ip == static6 || p["ip"] == "dhcp" && g.Leased(w, n).Addr().String() == ip {
 			return true
 		}
 		for _, a := range qemu.GuestAddresses(w, g, n, strings.ToLower(p["macaddr"])) {

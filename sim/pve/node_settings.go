@@ -47,7 +47,7 @@ func apiSetHosts(w *core.World, c *core.Call) (any, error) {
 
 // apiNodeDNS is GET /nodes/{node}/dns.
 func apiNodeDNS(_ *core.World, c *core.Call) (any, error) {
-	return perl.Section(c.Node().DNS, map[string]any{}), nil
+	return c.Node().DNS.Section(map[string]any{}), nil
 }
 
 // apiSetNodeDNS is PUT /nodes/{node}/dns: all of it at once.
@@ -81,7 +81,7 @@ func apiSetNodeTime(_ *core.World, c *core.Call) (any, error) {
 // apiNodeConfig is GET /nodes/{node}/config.
 func apiNodeConfig(_ *core.World, c *core.Call) (any, error) {
 	conf := c.Node().Conf
-	entry := perl.TypedBy("PUT /nodes/{node}/config", conf)
+	entry := conf.TypedBy("PUT /nodes/{node}/config")
 	if len(conf) > 0 {
 		entry["digest"] = perl.SumOf(configText(conf))
 	}
@@ -109,7 +109,7 @@ func apiSetNodeConfig(w *core.World, c *core.Call) (any, error) {
 
 func configText(conf perl.Config) string {
 	var b strings.Builder
-	perl.WriteSection(&b, conf, false)
+	conf.Write(&b, false)
 	return b.String()
 }
 

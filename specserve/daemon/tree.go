@@ -47,7 +47,7 @@ func (s *Server) Tree(own wire.Report, now time.Time) wire.Report {
 			}
 		}
 	}
-	return wire.FoldReports(own, s.o.Reports.All(), every, now)
+	return own.Fold(s.o.Reports.All(), every, now)
 }
 
 // Wake asks a node to check itself, or the child that manages it; see specserve.Server.

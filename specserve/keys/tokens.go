@@ -113,7 +113,7 @@ func (i Inspection) Verified(ring Ring, book *Book, text string, now time.Time) 
 	valid := err == nil
 	i.Valid = &valid
 	if p, ok := errors.AsType[*wire.Error](err); ok {
-		i.Problem = cmp.Or(p.Message, wire.LookupProblem(p.Code).Message)
+		i.Problem = cmp.Or(p.Message, p.Code.Kind().Message)
 	}
 	return i, err
 }

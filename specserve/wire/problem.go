@@ -62,8 +62,8 @@ func allProblems() []ProblemKind {
 	}
 }
 
-// LookupProblem returns the row of a code; that of Internal for an unknown one.
-func LookupProblem(code Code) ProblemKind {
+// Kind returns the row of a code; that of Internal for an unknown one.
+func (code Code) Kind() ProblemKind {
 	var internal ProblemKind
 	for _, k := range allProblems() {
 		if k.Code == code {
@@ -91,7 +91,7 @@ func Errorf(code Code, format string, args ...any) *Error {
 }
 
 func (e *Error) Error() string {
-	return fmt.Sprintf("%s: %s\n%s", e.Code, cmp.Or(e.Message, LookupProblem(e.Code).Message), cmp.Or(e.Hint, LookupProblem(e.Code).Hint))
+	return fmt.Sprintf("%s: %s\n%s", e.Code, cmp.Or(e.Message, e.Code.Kind().Message), cmp.Or(e.Hint, e.Code.Kind().Hint))
 }
 
 func (e *Error) Unwrap() error { return e.Cause }
@@ -101,7 +101,7 @@ var ErrReplaced = errors.New("it was replaced")
 
 // Status is the HTTP status to answer with.
 func (e *Error) Status() int {
-	return cmp.Or(LookupProblem(e.Code).Status, http.StatusInternalServerError)
+	return cmp.Or(e.Code.Kind().Status, http.StatusInternalServerError)
 }
 
 // CodeOf is the code of an error: that of the Error in its chain, Internal for any other one.
@@ -124,7 +124,7 @@ type body struct {
 // Body is the document of an error: {"error":{"code":…,"message":…,"hint":…}}.
 func (e *Error) Body() []byte {
 	var b body
-	b.Error.Code, b.Error.Message, b.Error.Hint = e.Code, cmp.Or(e.Message, LookupProblem(e.Code).Message), cmp.Or(e.Hint, LookupProblem(e.Code).Hint)
+	b.Error.Code, b.Error.Message, b.Error.Hint = e.Code, cmp.Or(e.Message, e.Code.Kind().Message), cmp.Or(e.Hint, e.Code.Kind().Hint)
 	out, err := json.Marshal(b)
 	if err != nil {
 		panic(err) // strings always encode
@@ -155,7 +155,7 @@ func ReadProblem(status int, document []byte) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf("the server answered %d %s", status, http.StatusText(status))}
 }
 
-func known(code Code) bool { return code != "" && LookupProblem(code).Code == code }
+func known(code Code) bool { return code != "" && code.Kind().Code == code }
 
 // RetryAfter is how long an answer asks to wait (RFC 9110, 10.2.3): seconds, or a date.
 func RetryAfter(h http.Header, now time.Time) time.Duration {

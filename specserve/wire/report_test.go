@@ -174,10 +174,10 @@ func TestPeriodOfTheChild(t *testing.T) {
 	}
 	slow := good()
 	slow.Every = 300
-	folded := FoldReports(own("inner"), []ReceivedReport{{Report: slow, ReceivedAt: noon}}, every, noon.Add(15*time.Minute))
+	folded := own("inner").Fold([]ReceivedReport{{Report: slow, ReceivedAt: noon}}, every, noon.Add(15*time.Minute))
 	require.False(t, folded.Nodes[0].Stale)
 	require.True(t, folded.Ready)
-	folded = FoldReports(own("inner"), []ReceivedReport{{Report: slow, ReceivedAt: noon}}, every, noon.Add(15*time.Minute+1))
+	folded = own("inner").Fold([]ReceivedReport{{Report: slow, ReceivedAt: noon}}, every, noon.Add(15*time.Minute+1))
 	require.True(t, folded.Nodes[0].Stale)
 	data, err := json.Marshal(slow)
 	require.NoError(t, err)
@@ -205,7 +205,7 @@ func TestTheNearestAgentCounts(t *testing.T) {
 	// The first child says of two nodes of the second one, and of a node of the parent, that they are its own.
 	first, second := claims("annex", "store", "app", false), claims("inner", "app", "leaf", true)
 	first.Nodes = append(first.Nodes, ReportNode{Name: "inner", Type: "vm", Parent: "store", Phase: PhaseRun}, ReportNode{Name: "deep", Type: "vm", Parent: "app", Phase: PhaseRun})
-	folded := FoldReports(own("annex", "inner"), []ReceivedReport{first, second}, every, noon)
+	folded := own("annex", "inner").Fold([]ReceivedReport{first, second}, every, noon)
 	require.Equal(t, []string{"annex below father true", "store below annex false", "inner below father true", "app below inner true", "leaf below app true"}, lines(folded))
 	require.Equal(t, 3, folded.Cut, "app, inner and what annex says to be below app")
 	require.False(t, folded.Ready)
@@ -227,7 +227,7 @@ func TestRoomForTheNearest(t *testing.T) {
 		wide.Nodes = append(wide.Nodes, ReportNode{Name: fmt.Sprintf("n%d", i), Type: "vm", Parent: "store", Phase: PhaseRun, Error: long})
 	}
 	parent := own("annex", "inner", "last")
-	folded := FoldReports(parent, []ReceivedReport{wide, claims("inner", "app", "leaf", true), claims("last", "one", "two", true)}, every, noon)
+	folded := parent.Fold([]ReceivedReport{wide, claims("inner", "app", "leaf", true), claims("last", "one", "two", true)}, every, noon)
 	require.Positive(t, folded.Cut)
 	there := map[string]bool{}
 	for _, n := range folded.Nodes {
@@ -253,7 +253,7 @@ func own(names ...string) Report {
 
 func TestReportsFoldUpward(t *testing.T) {
 	from := own("inner", "other")
-	folded := FoldReports(from, []ReceivedReport{{Report: good(), ReceivedAt: noon}}, every, noon.Add(3*period))
+	folded := from.Fold([]ReceivedReport{{Report: good(), ReceivedAt: noon}}, every, noon.Add(3*period))
 	var names []string
 	for _, n := range folded.Nodes {
 		names = append(names, n.Name+" below "+n.Parent)
@@ -265,7 +265,7 @@ func TestReportsFoldUpward(t *testing.T) {
 	require.False(t, folded.Ready, "one child has not reported")
 	require.Equal(t, own("inner", "other"), from, "it is not changed")
 
-	stale := FoldReports(own("inner"), []ReceivedReport{{Report: good(), ReceivedAt: noon}}, every, noon.Add(3*period+1))
+	stale := own("inner").Fold([]ReceivedReport{{Report: good(), ReceivedAt: noon}}, every, noon.Add(3*period+1))
 	require.False(t, stale.Nodes[0].Ready)
 	require.Equal(t, "last reported 2026-01-02T12:00:00Z: its state since then is unknown", stale.Nodes[0].Error)
 	require.Len(t, stale.Nodes, 3, "what was in it is still shown")
@@ -274,15 +274,15 @@ func TestReportsFoldUpward(t *testing.T) {
 		require.True(t, n.Stale, n.Name)
 		require.False(t, n.Ready, "the state of %s is not known any more", n.Name)
 	}
-	atBoot := FoldReports(own("inner"), []ReceivedReport{{Report: good(), ReceivedAt: noon}}, func(string) time.Duration { return 0 }, noon.Add(100*period))
+	atBoot := own("inner").Fold([]ReceivedReport{{Report: good(), ReceivedAt: noon}}, func(string) time.Duration { return 0 }, noon.Add(100*period))
 	require.False(t, atBoot.Nodes[0].Stale, "one that reports only when it boots is never stale")
 
 	failed := good()
 	failed.Ready = false
-	r := FoldReports(own("inner"), []ReceivedReport{{Report: failed, ReceivedAt: noon}}, every, noon)
+	r := own("inner").Fold([]ReceivedReport{{Report: failed, ReceivedAt: noon}}, every, noon)
 	require.Equal(t, "image without checksum", r.Nodes[0].Error)
 	require.False(t, r.Ready)
-	r = FoldReports(own("inner"), []ReceivedReport{{Report: good(), ReceivedAt: noon}}, every, noon)
+	r = own("inner").Fold([]ReceivedReport{{Report: good(), ReceivedAt: noon}}, every, noon)
 	require.True(t, r.Ready)
 }
 
@@ -293,7 +293,7 @@ func TestALargeTreeIsCut(t *testing.T) {
 	for i := range maxNodes {
 		wide.Nodes = append(wide.Nodes, ReportNode{Name: fmt.Sprintf("n%d", i), Type: "vm", Parent: "inner", Phase: PhaseRun, Ready: true, Since: noon})
 	}
-	folded := FoldReports(own("inner"), []ReceivedReport{{Report: wide, ReceivedAt: noon}}, every, noon)
+	folded := own("inner").Fold([]ReceivedReport{{Report: wide, ReceivedAt: noon}}, every, noon)
 	require.Len(t, folded.Nodes, maxNodes)
 	require.Equal(t, 1, folded.Cut)
 	require.False(t, folded.Ready)
@@ -333,7 +333,7 @@ func TestLongTextsAreCut(t *testing.T) {
 	for i := range 1000 {
 		child.Nodes = append(child.Nodes, ReportNode{Name: fmt.Sprintf("n%d", i), Type: "vm", Parent: "inner", Phase: PhaseRun, Error: long, Since: noon})
 	}
-	folded := FoldReports(from, []ReceivedReport{{Report: child, ReceivedAt: noon}}, every, noon)
+	folded := from.Fold([]ReceivedReport{{Report: child, ReceivedAt: noon}}, every, noon)
 	require.NotEmpty(t, folded.Findings)
 	require.Positive(t, folded.Cut)
 	require.Equal(t, 1001, len(folded.Nodes)+folded.Cut)
@@ -378,7 +378,7 @@ func TestAFoldIsAReport(t *testing.T) {
 		for _, c := range children {
 			total += len(c.Nodes)
 		}
-		folded := FoldReports(parent, children, every, noon)
+		folded := parent.Fold(children, every, noon)
 		if len(folded.Nodes)+folded.Cut != total {
 			t.Fatalf("%d nodes and %d cut of %d", len(folded.Nodes), folded.Cut, total)
 		}
@@ -434,7 +434,7 @@ func TestRefusedAndDrifted(t *testing.T) {
 	r.Nodes[0].Refused = head
 	r, err := read(t, r)
 	require.NoError(t, err)
-	folded := FoldReports(own("inner"), []ReceivedReport{{Report: r, ReceivedAt: noon}}, every, noon)
+	folded := own("inner").Fold([]ReceivedReport{{Report: r, ReceivedAt: noon}}, every, noon)
 	require.Equal(t, head, folded.Nodes[0].Refused)
 	require.True(t, folded.Nodes[0].Drifted)
 	require.Equal(t, head, folded.Nodes[1].Refused)

@@ -152,23 +152,23 @@ func (s *ReportStore) Keep(served func(identity string) bool) {
 	maps.DeleteFunc(s.awaited, func(identity string, _ time.Time) bool { return !served(identity) })
 }
 
-// FoldReports adds the reports of children to that of their parent: the nodes of each after the child's own line,
+// Fold adds the reports of children to that of their parent: the nodes of each after the child's own line,
 // which the parent has from its host. If a child stopped reporting or never did, its line says so and is not ready;
 // the nodes below a stale one are stale, too. every is the interval of a child that does not report its own, 0 for
-// one that reports only at boot. own is not changed.
+// one that reports only at boot. r is not changed.
 //
 // Each node is listed once, as reported by the nearest agent. The nodes of the parent itself come first, then those
 // that its children manage, and so on, so that claims from further down cannot take a name or room. Nodes without
 // room are counted in Cut.
-func FoldReports(own Report, children []ReceivedReport, every func(identity string) time.Duration, now time.Time) Report {
-	f := folding{out: own, reports: make(map[string]ReceivedReport, len(children)), taken: map[string]string{own.Identity: own.Identity}}
+func (r Report) Fold(children []ReceivedReport, every func(identity string) time.Duration, now time.Time) Report {
+	f := folding{out: r, reports: make(map[string]ReceivedReport, len(children)), taken: map[string]string{r.Identity: r.Identity}}
 	for _, c := range children {
 		f.reports[c.Identity] = c
 	}
-	f.out.Nodes, f.out.Findings = nil, bounded(own.Findings)
+	f.out.Nodes, f.out.Findings = nil, bounded(r.Findings)
 	f.room = MaxReport - size(f.out) - len(`,"cut":`) - 20
-	top := make([]ReportNode, 0, len(own.Nodes))
-	for _, n := range own.Nodes {
+	top := make([]ReportNode, 0, len(r.Nodes))
+	for _, n := range r.Nodes {
 		f.taken[n.Name] = "" // also where it has no room: it is the parent's
 		c, reported := f.reports[n.Name]
 		if n.Type == "pve" && n.Phase != PhaseDestroy || reported {
@@ -176,7 +176,7 @@ func FoldReports(own Report, children []ReceivedReport, every func(identity stri
 		}
 		f.out.Cut += c.Cut
 		if n.Error = ShortenText(n.Error); f.fits(n) {
-			f.taken[n.Name] = own.Identity
+			f.taken[n.Name] = r.Identity
 			top = append(top, n)
 		} else {
 			f.out.Cut += len(c.Nodes)

@@ -289,14 +289,14 @@ func TestTable(t *testing.T) {
 	for _, k := range allProblems() {
 		require.NotEmpty(t, k.Message, k.Code)
 		require.NotEmpty(t, k.Hint, k.Code)
-		require.Equal(t, k, LookupProblem(k.Code))
+		require.Equal(t, k, k.Code.Kind())
 		got = append(got, fmt.Sprintf("%s %d", k.Code, k.Status))
 	}
 	require.Equal(t, []string{
 		"E100 404", "E101 400", "E200 404", "E201 404", "E202 404", "E300 401", "E301 401", "E302 403", "E303 401",
 		"E400 422", "E429 429", "E500 500", "E501 0",
 	}, got)
-	require.Equal(t, CodeInternal, LookupProblem("E999").Code)
+	require.Equal(t, CodeInternal, Code("E999").Kind().Code)
 }
 
 func TestError(t *testing.T) {

@@ -493,7 +493,7 @@ type inside struct {
 // enter boots a guest for the programs under measurement. archive is a folder that apt installs from.
 func (m *meter) enter(archive, key string, guests int) *inside {
 	g := &inside{meter: m, home: m.b.TempDir(), dir: m.b.TempDir(), plays: m.b.TempDir()}
-	g.debian = nspawn.Boot(m.b, debian, nspawn.Bind{From: archive, To: "/srv/apt"})
+	g.debian = debian.Boot(m.b, nspawn.Bind{From: archive, To: "/srv/apt"})
 	require.NoError(m.b, os.Mkdir(filepath.Join(g.home, ".ssh"), 0o700))
 	for name, from := range map[string]string{"id_ed25519": key, "id_ed25519.pub": key + ".pub"} {
 		text, err := os.ReadFile(from)

@@ -200,7 +200,7 @@ func (m *Machine) Start() error {
 		"HOMESTAK_DATA_DIR": filepath.Join(m.Data, "data"), "HOMESTAK_IDENTITY": cmp.Or(m.Typo, m.Name), "HOMESTAK_LISTEN": m.At.String(),
 	}
 	maps.Copy(env, f.o.Env)
-	c, found := service.ReadConfig(service.Flags{}, func(key string) string { return env[key] })
+	c, found := service.Flags{}.ReadConfig(func(key string) string { return env[key] })
 	if found.HasErrors() {
 		return errors.New(found[0].String())
 	}

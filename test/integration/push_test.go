@@ -69,9 +69,9 @@ func beginPush(t *testing.T) *pushed {
 	t.Helper()
 	nspawn.Need(t)
 	p := &pushed{hosts: &push.KnownHosts{Path: filepath.Join(t.TempDir(), "state", "known_hosts")}}
-	p.debian = nspawn.Boot(t, nspawn.Rootfs{
+	p.debian = nspawn.Rootfs{
 		Packages: nspawn.Systemd + ",openssh-server,sudo,iproute2,libpam-systemd,ifupdown,fail2ban,python3-systemd,e2fsprogs", Ready: "HOMESTAK_MACHINES_ROOTFS",
-	})
+	}.Boot(t)
 	p.debian.Run("sh", "-c", "useradd -m -s /bin/bash homestak && install -d -m 700 -o homestak /home/homestak/.ssh && "+
 		"ssh-keygen -q -t ed25519 -N '' -f /root/key && install -m 600 -o homestak /root/key.pub /home/homestak/.ssh/authorized_keys && "+
 		"echo 'homestak ALL=(ALL) NOPASSWD:ALL' >/etc/sudoers.d/90-cloud-init-users && ip address add 192.0.2.50/32 dev lo")

@@ -81,7 +81,7 @@ func startTierWith(t *testing.T, identity, secrets string, change func(*service.
 	t.Helper()
 	dir := controltest.ShortDir(t)
 	env := map[string]string{"HOMESTAK_DATA_DIR": filepath.Join(dir, "data"), "HOMESTAK_IDENTITY": identity, "HOMESTAK_LISTEN": "127.0.0.1:0", "HOMESTAK_REPOSITORY_POLL": "1h"}
-	config, found := service.ReadConfig(service.Flags{}, func(key string) string { return env[key] })
+	config, found := service.Flags{}.ReadConfig(func(key string) string { return env[key] })
 	require.Empty(t, found)
 	if secrets != "" {
 		config.SecretsFile = filepath.Join(dir, "secrets.yaml")
@@ -383,7 +383,7 @@ func (l *levels) start() {
 		"HOMESTAK_DATA_DIR": l.data, "HOMESTAK_IDENTITY": "father", "HOMESTAK_LISTEN": "192.0.2.10:44443",
 		"HOMESTAK_REPOSITORY_POLL": "1s", "HOMESTAK_REPOSITORY_URL": l.repo.URL(), "HOMESTAK_SECRETS_FILE": l.secrets, "HOMESTAK_DRIFT_EVERY": l.drift,
 	}
-	cfg, found := service.ReadConfig(service.Flags{}, func(key string) string { return env[key] })
+	cfg, found := service.Flags{}.ReadConfig(func(key string) string { return env[key] })
 	require.Empty(l.t, found)
 	var err error
 	l.father, err = l.world.Agent(cfg)

@@ -390,7 +390,7 @@ func TestST01ST02PushAndPullAreEqual(t *testing.T) {
 	nspawn.Need(t)
 	dir := program(t)
 	pushed := begin(t)
-	pulled := pushed.sibling(t, nspawn.Boot, nspawn.Bind{From: dir, To: "/mnt/homestak"})
+	pulled := pushed.sibling(t, nspawn.Rootfs.Boot, nspawn.Bind{From: dir, To: "/mnt/homestak"})
 	s := pushed.whole()
 	pushed.over = pushed.login() // as a push enters it
 	pushed.apply(s)

@@ -75,7 +75,7 @@ func TestInstalledDebianBecomesAHostOfProxmoxVE(t *testing.T) {
 	require.NoError(t, err)
 	units, err := filepath.Abs("../../systemd")
 	require.NoError(t, err)
-	w.Machine = nspawn.BootKept(t, networked(withIfupdown),
+	w.Machine = networked(withIfupdown).BootKept(t,
 		nspawn.Bind{From: units, To: filepath.Dir(installer)}, nspawn.Bind{From: filepath.Dir(programToInstall(t)), To: filepath.Dir(binary)},
 		nspawn.Bind{From: shared, To: "/srv/world", Write: true}, nspawn.Bind{From: proxmox, To: "/srv/proxmox"},
 		nspawn.Bind{From: ofDebian(t, networked("ifupdown2,isc-dhcp-client"), "ifupdown2"), To: "/srv/debian"},

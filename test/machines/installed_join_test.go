@@ -60,7 +60,7 @@ func beginSpoke(t *testing.T, host string) *installed {
 	})
 	require.NoError(t, err)
 	w.push("branch.hcl", host)
-	w.Machine = nspawn.BootKept(t, nspawn.Rootfs{Packages: nspawn.Image, Ready: "HOMESTAK_CLOUD_ROOTFS"},
+	w.Machine = nspawn.Rootfs{Packages: nspawn.Image, Ready: "HOMESTAK_CLOUD_ROOTFS"}.BootKept(t,
 		nspawn.Bind{From: filepath.Dir(programToInstall(t)), To: filepath.Dir(binary)}, nspawn.Bind{From: shared, To: "/srv/world", Write: true})
 	w.pveTools(shared)
 	w.Write("/etc/systemd/system/api.socket", 0o644, "[Socket]\nListenStream=127.0.0.1:8006\n[Install]\nWantedBy=sockets.target\n")

@@ -63,9 +63,9 @@ func beginNode(t *testing.T, version string) *pveNode {
 	require.NoError(t, os.Mkdir(shared, 0o755))
 	w.serve(t, filepath.Join(shared, "pve.sock"))
 	w.pveTools(shared)
-	w.Machine = nspawn.Boot(t, nspawn.Rootfs{ // that of test/bench: openssl and ssh-keygen, which are on every PVE node
+	w.Machine = nspawn.Rootfs{ // that of test/bench: openssl and ssh-keygen, which are on every PVE node
 		Packages: nspawn.Systemd + ",openssh-server,sudo,iproute2,libpam-systemd,ifupdown,python3,python3-apt,tzdata,ca-certificates",
-	}, nspawn.Bind{From: filepath.Dir(programToInstall(t)), To: filepath.Dir(binary)}, nspawn.Bind{From: w.srv, To: "/srv", Write: true})
+	}.Boot(t, nspawn.Bind{From: filepath.Dir(programToInstall(t)), To: filepath.Dir(binary)}, nspawn.Bind{From: w.srv, To: "/srv", Write: true})
 	t.Cleanup(func() {
 		if t.Failed() {
 			said, _ := w.Try("journalctl", "--output=short-monotonic", "--unit=homestak*", "--lines=60")

@@ -84,7 +84,7 @@ func beginInstalledIn(t *testing.T, from nspawn.Rootfs, more ...nspawn.Bind) *in
 
 	units, err := filepath.Abs("../../systemd")
 	require.NoError(t, err)
-	w.Machine = nspawn.Boot(t, from, append(more,
+	w.Machine = from.Boot(t, append(more,
 		nspawn.Bind{From: units, To: filepath.Dir(installer)}, nspawn.Bind{From: filepath.Dir(programToInstall(t)), To: filepath.Dir(binary)},
 		nspawn.Bind{From: shared, To: "/srv/world", Write: true})...)
 	t.Cleanup(func() { // while the guest still runs

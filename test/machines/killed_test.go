@@ -153,7 +153,7 @@ func TestST14KilledAtEveryStep(t *testing.T) {
 
 	t.Run("the shell", func(t *testing.T) {
 		t.Parallel()
-		w := quiet.sibling(t, nspawn.Boot)
+		w := quiet.sibling(t, nspawn.Rootfs.Boot)
 		kill := func(c guest.Command, command int) guest.Command { return trapped(c, command, "kill -9 0") }
 		steps, cuts := w.everyStep(full, commands, kill)
 		check(w, "applied")
@@ -166,7 +166,7 @@ func TestST14KilledAtEveryStep(t *testing.T) {
 
 	t.Run("the connection", func(t *testing.T) {
 		t.Parallel()
-		w := quiet.sibling(t, nspawn.Boot)
+		w := quiet.sibling(t, nspawn.Rootfs.Boot)
 		way := w.login()
 		w.over = way
 		// A script continues after its connection is gone, while the next attempt begins.
@@ -189,7 +189,7 @@ func TestST14KilledAtEveryStep(t *testing.T) {
 
 	t.Run("the machine", func(t *testing.T) {
 		t.Parallel()
-		w := quiet.sibling(t, nspawn.BootKept)
+		w := quiet.sibling(t, nspawn.Rootfs.BootKept)
 		w.apply(full)
 		w.PowerCycle()
 		w.apply(full)
@@ -225,7 +225,7 @@ func TestST14KilledAtEveryStep(t *testing.T) {
 
 	t.Run("config apply", func(t *testing.T) {
 		t.Parallel()
-		w := quiet.sibling(t, nspawn.Boot, nspawn.Bind{From: program(t), To: "/mnt/homestak"})
+		w := quiet.sibling(t, nspawn.Rootfs.Boot, nspawn.Bind{From: program(t), To: "/mnt/homestak"})
 		w.Run0("mkdir -p /var/lib/homestak-gitops /var/lib/homestak-gitops-spec") // so that it is there in all snapshots
 		for _, c := range []struct {
 			spec *spec.Spec

@@ -588,7 +588,7 @@ func TestST02TheBridgeOfAHostOfProxmoxVE(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()
 	w := &world{t: t}
-	w.Machine = nspawn.Boot(t, nspawn.Rootfs{Packages: nspawn.Systemd + ",iproute2,ifupdown2", Ready: "HOMESTAK_MACHINES_IFUPDOWN2_ROOTFS"})
+	w.Machine = nspawn.Rootfs{Packages: nspawn.Systemd + ",iproute2,ifupdown2", Ready: "HOMESTAK_MACHINES_IFUPDOWN2_ROOTFS"}.Boot(t)
 	const before = "auto lo\niface lo inet loopback\n\nallow-hotplug card\niface card inet static\n\taddress 198.51.100.7/24\n\tgateway 198.51.100.1\n\niface card inet6 static\n\taddress 2001:db8::7/64\n"
 	w.Run0("ip link add card type veth peer name wire && ip link set wire up")
 	w.Write("/etc/network/interfaces", 0o644, before)

@@ -64,7 +64,7 @@ func TestPackage(t *testing.T) {
 	dir := releases(t)
 	for _, suite := range []string{"bookworm", "trixie"} {
 		t.Run(suite, func(t *testing.T) {
-			w := &world{t: t, Machine: nspawn.Boot(t, nspawn.Rootfs{Packages: nspawn.Systemd, Suite: suite, Ready: "HOMESTAK_GUEST_ROOTFS"}, nspawn.Bind{From: dir, To: "/srv/releases"})}
+			w := &world{t: t, Machine: nspawn.Rootfs{Packages: nspawn.Systemd, Suite: suite, Ready: "HOMESTAK_GUEST_ROOTFS"}.Boot(t, nspawn.Bind{From: dir, To: "/srv/releases"})}
 			w.packages()
 		})
 	}

@@ -64,7 +64,7 @@ func begin(t *testing.T, binds ...nspawn.Bind) *world {
 	nspawn.Need(t)
 	dir, key := repository(t)
 	w := &world{t: t, key: key, archive: dir}
-	return w.boot(nspawn.Boot, binds...)
+	return w.boot(nspawn.Rootfs.Boot, binds...)
 }
 
 // beginFrom boots a machine from another folder. Its sources of apt are what they are.
@@ -73,25 +73,25 @@ func beginFrom(t *testing.T, base nspawn.Rootfs, binds ...nspawn.Bind) *world {
 	nspawn.Need(t)
 	dir, key := repository(t)
 	w := &world{t: t, key: key, archive: dir}
-	return w.bootFrom(nspawn.Boot, base, binds...)
+	return w.bootFrom(nspawn.Rootfs.Boot, base, binds...)
 }
 
 // sibling boots another such machine, which installs from the same repositories.
-func (w *world) sibling(t *testing.T, how func(testing.TB, nspawn.Rootfs, ...nspawn.Bind) *nspawn.Machine, binds ...nspawn.Bind) *world {
+func (w *world) sibling(t *testing.T, how func(nspawn.Rootfs, testing.TB, ...nspawn.Bind) *nspawn.Machine, binds ...nspawn.Bind) *world {
 	t.Helper()
 	return (&world{t: t, key: w.key, archive: w.archive}).boot(how, binds...)
 }
 
-func (w *world) boot(how func(testing.TB, nspawn.Rootfs, ...nspawn.Bind) *nspawn.Machine, binds ...nspawn.Bind) *world {
+func (w *world) boot(how func(nspawn.Rootfs, testing.TB, ...nspawn.Bind) *nspawn.Machine, binds ...nspawn.Bind) *world {
 	w.t.Helper()
 	w.bootFrom(how, debian(""), binds...)
 	w.Run0("rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists/*; echo 'deb [trusted=yes] file:/srv/apt ./' >/etc/apt/sources.list")
 	return w
 }
 
-func (w *world) bootFrom(how func(testing.TB, nspawn.Rootfs, ...nspawn.Bind) *nspawn.Machine, base nspawn.Rootfs, binds ...nspawn.Bind) *world {
+func (w *world) bootFrom(how func(nspawn.Rootfs, testing.TB, ...nspawn.Bind) *nspawn.Machine, base nspawn.Rootfs, binds ...nspawn.Bind) *world {
 	w.t.Helper()
-	w.Machine = how(w.t, base, append(binds, nspawn.Bind{From: w.archive, To: "/srv/apt"})...)
+	w.Machine = how(base, w.t, append(binds, nspawn.Bind{From: w.archive, To: "/srv/apt"})...)
 	w.t.Cleanup(w.Kill)
 	// systemd counts the starts of a unit, and a test makes many; fail2ban does not always
 	// respond to a stop while it starts.
@@ -430,7 +430,7 @@ func beginLAN(t *testing.T, packages string, lines ...string) lan {
 	t.Helper()
 	nspawn.Need(t)
 	w := lan{&world{t: t}}
-	w.Machine = nspawn.Boot(t, networked(packages))
+	w.Machine = networked(packages).Boot(t)
 	t.Cleanup(w.Kill)
 	w.connect(lines...)
 	return w

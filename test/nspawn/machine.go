@@ -52,19 +52,19 @@ type Bind struct {
 
 // Boot starts a guest and waits until its systemd says that it is up. It is powered
 // off when the test is over.
-func Boot(t testing.TB, base Rootfs, binds ...Bind) *Machine {
+func (r Rootfs) Boot(t testing.TB, binds ...Bind) *Machine {
 	t.Helper()
 	Need(t)
-	m := &Machine{t: t, base: base.Folder(t), binds: binds}
+	m := &Machine{t: t, base: r.Folder(t), binds: binds}
 	m.boot()
 	return m
 }
 
 // BootKept is Boot for a guest that PowerCycle starts again with what it has written.
-func BootKept(t testing.TB, base Rootfs, binds ...Bind) *Machine {
+func (r Rootfs) BootKept(t testing.TB, binds ...Bind) *Machine {
 	t.Helper()
 	Need(t)
-	m := &Machine{t: t, base: base.Folder(t), binds: binds, kept: t.TempDir()}
+	m := &Machine{t: t, base: r.Folder(t), binds: binds, kept: t.TempDir()}
 	for _, name := range []string{"up", "work", "root"} {
 		require.NoError(t, os.Mkdir(filepath.Join(m.kept, name), 0o755)) //nolint:gosec // it becomes /, which users enter
 	}

@@ -18,7 +18,7 @@ func TestNothingStaysOfAGuest(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var m *Machine
 			t.Run("while it runs", func(t *testing.T) {
-				m = Boot(t, Rootfs{Packages: Systemd})
+				m = Rootfs{Packages: Systemd}.Boot(t)
 				require.NotEmpty(t, processesIn(t, m.space))
 				require.Equal(t, "running", m.Run("systemctl", "is-system-running"))
 				require.NotEmpty(t, m.cgroups)

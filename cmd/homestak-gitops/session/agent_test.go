@@ -110,7 +110,7 @@ func parse(t *testing.T, add func(*session.AgentFlags, *ui.UI, *cobra.Command), 
 func TestAgentThatRuns(t *testing.T) {
 	served := controltest.New()
 	served.Change(func(s *agent.Status) { s.Nodes = []engine.NodeStatus{{Address: "vm.one"}, {Address: "ct.two"}} })
-	socket, _ := controltest.Serve(t, served, "")
+	socket, _ := served.Serve(t, "")
 	f, c, stderr := parse(t, (*session.AgentFlags).Find, nil, "--socket", socket)
 	client, err := f.Running(t.Context())
 	require.NoError(t, err)

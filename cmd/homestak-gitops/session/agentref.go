@@ -71,7 +71,7 @@ func (f *AgentFlags) Configuration() (*service.Config, diag.List) {
 			flags.Given[attr.Path] = *value
 		}
 	}
-	return service.ReadConfig(flags, f.ui.Env)
+	return flags.ReadConfig(f.ui.Env)
 }
 
 // Client finds the agent; control.ErrNoAgent if none runs. The configuration is that of an agent of this machine, else nil.

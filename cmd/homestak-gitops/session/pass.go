@@ -30,7 +30,7 @@ func (s *Session) PassOver(h *model.Host, sc plan.Scope) (*engine.Pass, error) {
 
 // Observe runs a pass that only plans, and shows what it waits for.
 func (s *Session) Observe(ctx context.Context, p *engine.Pass) engine.Report {
-	progress := view.Watch(s.ui.Terminal())
+	progress := s.ui.Terminal().Watch()
 	defer progress.Close()
 	progress.Waits(view.Observing(p.Host))
 	return p.Run(ctx)
@@ -85,7 +85,7 @@ func (s *Session) CarryOut(ctx context.Context, h *model.Host, p *engine.Pass, c
 		}
 		defer release()
 	}
-	progress := view.Watch(s.ui.Terminal())
+	progress := s.ui.Terminal().Watch()
 	p.Observer, p.Health.Notify = engine.StepFunc(progress.Notify), progress.Checking
 	p.Verdict = func(ctx context.Context, made *plan.Plan) (bool, error) {
 		progress.Waits("")

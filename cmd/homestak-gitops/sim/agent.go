@@ -190,7 +190,7 @@ func configuration(m *debian.Machine, p *machine.Process, lent string) (*service
 		"HOMESTAK_CONFIG": filepath.Join(lent, filepath.Base(settings)), "HOMESTAK_DATA_DIR": data,
 		"CREDENTIALS_DIRECTORY": lent, "HOMESTAK_PARENT_REPORT_EVERY": reportEvery.String(),
 	}
-	cfg, found := service.ReadConfig(service.Flags{}, func(key string) string { return env[key] })
+	cfg, found := service.Flags{}.ReadConfig(func(key string) string { return env[key] })
 	if found.HasErrors() {
 		return nil, fmt.Errorf("%s: %s", settings, found.Sorted()[0])
 	}

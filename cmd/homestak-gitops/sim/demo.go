@@ -86,8 +86,8 @@ type demo struct {
 	failed    int // checks that did not hold
 }
 
-// RunDemo runs the story, and returns an error where a check does not hold.
-func RunDemo(ctx context.Context, o DemoOptions) (err error) {
+// Run runs the story, and returns an error where a check does not hold.
+func (o DemoOptions) Run(ctx context.Context) (err error) {
 	began := time.Now()
 	work, err := os.MkdirTemp("", "homestak-demo-")
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/service"
-	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
@@ -175,7 +174,7 @@ func (d levels) ready(ctx context.Context, commit string, nodes int) error {
 	if err != nil {
 		return err
 	}
-	d.printf("  homestak-gitops tree\n\n%s\n", indent(view.Tree(d.service.Tree(), time.Now(), d.o.Paint)))
+	d.printf("  homestak-gitops tree\n\n%s\n", indent(d.o.Paint.Tree(d.service.Tree(), time.Now())))
 	d.check(true, "all %d nodes are ready, and each pve node reports this commit", nodes)
 	return nil
 }

@@ -376,7 +376,7 @@ func (d *demo) findings(st agent.Status) {
 
 func text(r *agent.Refusal) string {
 	var b strings.Builder
-	diag.Text(&b, slices.DeleteFunc(slices.Clone(r.Findings), func(f diag.Finding) bool { return f.Severity != diag.Error }))
+	slices.DeleteFunc(slices.Clone(r.Findings), func(f diag.Finding) bool { return f.Severity != diag.Error }).Write(&b)
 	return b.String()
 }
 

@@ -69,8 +69,8 @@ type growing struct {
 	since  map[string]time.Time // when a node was seen first
 }
 
-// RunTree tries a manifest with children. The error is that of the first phase that did not pass, with its exit code.
-func RunTree(ctx context.Context, o Options, tree Tree) (*Trial, error) {
+// Run tries a manifest with children. The error is that of the first phase that did not pass, with its exit code.
+func (tree Tree) Run(ctx context.Context, o Options) (*Trial, error) {
 	t := &Trial{o: o, began: time.Now()}
 	g := &growing{Trial: t, Tree: tree, since: map[string]time.Time{}}
 	t.Report = engine.Report{Verb: "test", Host: o.Host.Name, Outcome: engine.Failed, Began: t.began, Findings: tree.Found}
@@ -210,7 +210,7 @@ func (g *growing) create(ctx context.Context) error {
 	tree := g.father.Tree()
 	g.note(tree)
 	if err == nil {
-		g.o.Note("%s", view.Tree(tree, time.Now(), g.Paint))
+		g.o.Note("%s", g.Paint.Tree(tree, time.Now()))
 	}
 	return err
 }

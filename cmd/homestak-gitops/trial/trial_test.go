@@ -48,7 +48,7 @@ func try(t *testing.T, keep bool) (sim simhosts.Hosts, notes []string, made *tri
 			p.Health.Simulated = sim.Reaches
 			return p
 		},
-		Progress: view.Watch(view.Terminal{W: &strings.Builder{}}),
+		Progress: view.Terminal{W: &strings.Builder{}}.Watch(),
 		Findings: func(diag.List) {}, Plan: func(*plan.Plan) {},
 		Note: func(format string, a ...any) {
 			phase, _, _ := strings.Cut(fmt.Sprintf(format, a...), " in ")
@@ -177,7 +177,7 @@ func tryTree(t *testing.T, text string, change func(w *sim.World, o *trial.Optio
 	require.NoError(t, err)
 	out := tried{world: world}
 	o := trial.Options{
-		Site: "home", Host: h, Manifest: m, Stop: make(chan struct{}), Progress: view.Watch(view.Terminal{W: &strings.Builder{}}),
+		Site: "home", Host: h, Manifest: m, Stop: make(chan struct{}), Progress: view.Terminal{W: &strings.Builder{}}.Watch(),
 		Note: func(format string, args ...any) {
 			if format != "%s" { // that is the tree
 				out.notes = append(out.notes, args[0].(string)+" "+args[1].(string))
@@ -190,7 +190,7 @@ func tryTree(t *testing.T, text string, change func(w *sim.World, o *trial.Optio
 		change(world, &o, &tree)
 	}
 	began := time.Now()
-	out.Trial, out.err = trial.RunTree(t.Context(), o, tree)
+	out.Trial, out.err = tree.Run(t.Context(), o)
 	out.took = time.Since(began)
 	t.Cleanup(func() { require.NoError(t, world.Close()) })
 	return out

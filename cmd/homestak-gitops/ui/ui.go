@@ -134,7 +134,7 @@ func (u *UI) Findings(l diag.List) {
 	}
 	if len(fresh) > 0 {
 		var text strings.Builder
-		diag.Text(&text, fresh)
+		fresh.Write(&text)
 		fmt.Fprintln(u.Stderr, diag.Wrap(diag.Clean(text.String()), u.columns(u.ErrTerminal)))
 	}
 }

@@ -128,7 +128,7 @@ func (v *View) readResource(e Row) {
 			v.Folders = append(v.Folders, at)
 		}
 	case "qemu", "lxc":
-		g := ReadListed(e, e.Text("node"), kind == "lxc")
+		g := e.Listed(e.Text("node"), kind == "lxc")
 		g.HA, g.Pool = e.Text("hastate"), e.Text("pool")
 		g.Size, g.Template = model.Size{Memory: e.Number("maxmem") >> 20, Cores: e.Number("maxcpu")}, e.Text("template") == "1"
 		if e.Text("status") == "unknown" {
@@ -241,8 +241,8 @@ func isFolder(e Row) bool {
 		!slices.Contains(kinds, "images") && !slices.Contains(kinds, "rootdir")
 }
 
-// ReadListed reads what all lists of guests have.
-func ReadListed(r Row, node string, lxc bool) ListedGuest {
+// Listed reads what all lists of guests have.
+func (r Row) Listed(node string, lxc bool) ListedGuest {
 	g := ListedGuest{
 		VMID: r.Number("vmid"), Node: node, LXC: lxc, Name: r.Text("name"),
 		Tags: SplitTags(r.Text("tags")), Lock: r.Text("lock"), Running: r.Text("status") == "running",

@@ -22,7 +22,7 @@ func NodeNeeds(n *kind.Needs, d *model.Node) {
 		}
 		specNeeds(n, v, d)
 	}
-	if b, _ := model.BackupOf(n.Site, d); b != nil && (b.MaxAge != 0 || b.Verify != "") {
+	if b, _ := d.BackupIn(n.Site); b != nil && (b.MaxAge != 0 || b.Verify != "") {
 		path := "/storage/" + cmp.Or(b.Storage, n.Host.BackupStorage())
 		n.Add(kind.Need{Grant: kind.Grant{Path: path, Priv: "Datastore.Audit"}, Role: kind.RoleBackupJobs, For: "seeing how old backups are"}, "")
 		if v, ok := n.From.Spec.(*VM); ok && b.Verify != "" && v.Agent {

@@ -199,7 +199,7 @@ func TestConvertFindsMistakes(t *testing.T) {
 		made, found := convert(dir)
 		require.Nil(t, made, c.text[:min(len(c.text), 40)])
 		var text strings.Builder
-		diag.Text(&text, found)
+		found.Write(&text)
 		require.Contains(t, text.String(), c.want)
 		require.NotContains(t, text.String(), "do-not-show")
 	}

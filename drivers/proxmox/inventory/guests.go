@@ -215,7 +215,7 @@ func (d finder) readNode(ctx context.Context, node string, lxc bool) ([]api.List
 		path = api.Path("nodes", node, "lxc")
 	}
 	there, err := d.API.Rows(ctx, path, func(e api.Row) {
-		g := api.ReadListed(e, node, lxc)
+		g := e.Listed(node, lxc)
 		g.Uptime = e.Number("uptime")
 		out = append(out, g)
 	})

@@ -55,7 +55,7 @@ var ImageKind = kind.Of[Image]{
 	List:       listImages,
 	Privileges: imageNeeds,
 	More:       func(want, have *model.Resource) bool { return want.Spec.(*Image).Volume != have.Spec.(*Image).Volume },
-	Create:     CreateImage,
+	Create:     func(ctx context.Context, h *kind.Host, s plan.Step, want *Image) error { return want.Create(ctx, h, s) },
 	Update: func(ctx context.Context, h *kind.Host, s plan.Step, want, have *Image) error {
 		if err := want.Ensure(ctx, h, h.Model.PVENode(), s.Address); err != nil {
 			return err
@@ -289,9 +289,9 @@ func (i *Image) Ensure(ctx context.Context, h *kind.Host, node string, addr mode
 	}
 }
 
-// CreateImage fetches a file to the host's own node.
-func CreateImage(ctx context.Context, h *kind.Host, s plan.Step, want *Image) error {
-	return fetch(ctx, h, h.Model.PVENode(), s.Address, want)
+// Create fetches a file to the host's own node.
+func (i *Image) Create(ctx context.Context, h *kind.Host, s plan.Step) error {
+	return fetch(ctx, h, h.Model.PVENode(), s.Address, i)
 }
 
 // fetch has a node download the file, or uploads it; the node checks it against the checksum and removes it when it does

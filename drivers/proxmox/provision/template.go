@@ -25,7 +25,7 @@ func CreateTemplate(ctx context.Context, h *kind.Host, s plan.Step, want *guest.
 	if want.Image != "" {
 		return createFromImage(ctx, h, s, want)
 	}
-	return objects.CreateImage(ctx, h, s, want.AsImage())
+	return want.AsImage().Create(ctx, h, s)
 }
 
 // UpdateTemplate brings a template to its wanted content. A VM that is not converted yet is

@@ -157,7 +157,7 @@ func (f *Agent) Change(edit func(*agent.Status)) {
 
 // Serve answers for an agent of host father, which has one manifest, web, until end is
 // called or the test ends.
-func Serve(t *testing.T, f *Agent, api string) (socket string, end func()) {
+func (f *Agent) Serve(t *testing.T, api string) (socket string, end func()) {
 	t.Helper()
 	socket = filepath.Join(ShortDir(t), "agent.sock")
 	ln, err := control.Listen(t.Context(), socket)

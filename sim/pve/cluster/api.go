@@ -41,7 +41,7 @@ func resource(c *core.Call) (*haResource, error) {
 
 func showResource(w *core.World, r *haResource) map[string]any {
 	kind, _, _ := strings.Cut(r.sid, ":")
-	return perl.Section(r.opts, map[string]any{"sid": r.sid, "type": kind, "digest": managerOf(w).digest()})
+	return r.opts.Section(map[string]any{"sid": r.sid, "type": kind, "digest": managerOf(w).digest()})
 }
 
 // apiHAResources is GET /cluster/ha/resources.
@@ -153,7 +153,7 @@ func apiHAGroups(w *core.World, _ *core.Call) (any, error) {
 	}
 	list := []map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(managerOf(w).groups)) {
-		list = append(list, perl.Section(managerOf(w).groups[name], map[string]any{"group": name, "type": "group", "digest": perl.DigestOf(managerOf(w).groups)}))
+		list = append(list, managerOf(w).groups[name].Section(map[string]any{"group": name, "type": "group", "digest": perl.DigestOf(managerOf(w).groups)}))
 	}
 	return list, nil
 }
@@ -186,7 +186,7 @@ func apiCreateHAGroup(w *core.World, c *core.Call, _ perl.Config) (any, error) {
 }
 
 func apiHAGroup(w *core.World, c *core.Call, group perl.Config) (any, error) {
-	return perl.Section(group, map[string]any{"group": c.In["group"], "type": "group", "digest": perl.DigestOf(managerOf(w).groups)}), nil
+	return group.Section(map[string]any{"group": c.In["group"], "type": "group", "digest": perl.DigestOf(managerOf(w).groups)}), nil
 }
 
 func apiUpdateHAGroup(w *core.World, c *core.Call, group perl.Config) (any, error) {
@@ -215,7 +215,7 @@ func apiHARules(w *core.World, c *core.Call) (any, error) {
 		if c.Has("type") && rule["type"] != c.In["type"] || c.Has("resource") && !slices.Contains(perl.SplitList(rule["resources"]), c.In["resource"]) {
 			continue
 		}
-		list = append(list, perl.Section(rule, map[string]any{"rule": name, "digest": perl.DigestOf(managerOf(w).rules)}))
+		list = append(list, rule.Section(map[string]any{"rule": name, "digest": perl.DigestOf(managerOf(w).rules)}))
 	}
 	return list, nil
 }
@@ -246,7 +246,7 @@ func apiCreateHARule(w *core.World, c *core.Call) (any, error) {
 }
 
 func apiHARule(w *core.World, c *core.Call, rule perl.Config) (any, error) {
-	return perl.Section(rule, map[string]any{"rule": c.In["rule"], "digest": perl.DigestOf(managerOf(w).rules)}), nil
+	return rule.Section(map[string]any{"rule": c.In["rule"], "digest": perl.DigestOf(managerOf(w).rules)}), nil
 }
 
 func apiUpdateHARule(_ *core.World, c *core.Call, rule perl.Config) (any, error) {
@@ -304,7 +304,7 @@ func haService(w *core.World, r *haResource) map[string]any {
 	}
 	for _, key := range []string{"failback", "group", "comment", "max_restart", "max_relocate"} {
 		if value, ok := r.opts[key]; ok {
-			entry[key] = perl.Section(perl.Config{key: value}, map[string]any{})[key]
+			entry[key] = perl.Config{key: value}.Section(map[string]any{})[key]
 		}
 	}
 	node := "---"

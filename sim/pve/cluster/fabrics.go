@@ -157,7 +157,7 @@ func apiFabrics(w *core.World, c *core.Call) (any, error) {
 				entry["id"] = id
 			}
 			if c.NeedAny("/sdn/fabrics/"+fabric, "SDN.Audit", "SDN.Allocate") == nil {
-				entry["digest"] = core.SectionDigest(w, f)
+				entry["digest"] = f.Digest(w)
 				list = append(list, entry)
 			}
 		}

@@ -149,7 +149,7 @@ func apiFirewallIndex(_ *core.World, c *core.Call) (any, error) {
 
 // apiFirewallOptions is GET …/firewall/options.
 func apiFirewallOptions(_ *core.World, c *core.Call, f *firewall) (any, error) {
-	entry := perl.TypedBy("PUT "+c.M.Path, f.options)
+	entry := f.options.TypedBy("PUT " + c.M.Path)
 	entry["digest"] = listDigest(f.options)
 	return entry, nil
 }
@@ -207,7 +207,7 @@ func ruleOfCall(c *core.Call) (ruleList, error) {
 }
 
 func showRule(rule perl.Config, pos any, digest string) map[string]any {
-	entry := perl.TypedBy("POST /cluster/firewall/rules", rule)
+	entry := rule.TypedBy("POST /cluster/firewall/rules")
 	entry["pos"], entry["digest"] = pos, digest
 	if version := rule["ipversion"]; version != "" {
 		entry["ipversion"] = perl.Atoi(version)

@@ -216,7 +216,7 @@ func haAct(w *core.World, r *haResource, g *core.Guest) {
 		target := r.target
 		r.target = ""
 		if r.crm = "migrate"; target != g.Node && w.Nodes[target] != nil {
-			w.ForkAs(core.RootIdentity, g.Node, transfer.MigrationJob(w, w.RootCall(), g, transfer.Migration{Target: target, Online: true, Disks: true}))
+			w.ForkAs(core.RootIdentity, g.Node, transfer.Migration{Target: target, Online: true, Disks: true}.Job(w, w.RootCall(), g))
 		}
 		w.HA.Notice(g)
 		return

@@ -112,7 +112,7 @@ func KeepIPSet(w *core.World, name, comment string, members map[string]perl.Conf
 func showNames(key string, all map[string]*named) []map[string]any {
 	list, names := []map[string]any{}, nameList(key, all)
 	for _, name := range names {
-		list = append(list, perl.Section(name, map[string]any{"digest": listDigest(names...)}))
+		list = append(list, name.Section(map[string]any{"digest": listDigest(names...)}))
 	}
 	return list
 }

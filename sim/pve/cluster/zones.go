@@ -118,7 +118,7 @@ func uniqueTag(w *core.World, id string, conf perl.Config, kind string) error {
 // (pending_config in PVE/Network/SDN.pm).
 func sdnView(w *core.World, f *core.SectionFile, c *core.Call) map[string]map[string]any {
 	all := map[string]map[string]any{}
-	running, written := w.Applied[f.Name], core.SectionsOf(w, f)
+	running, written := w.Applied[f.Name], f.Sections(w)
 	shown := written
 	switch {
 	case c.Flag("pending"):

@@ -94,18 +94,18 @@ func (g *Guest) Believe(digest string) {
 // render writes the sections, that of what waits as it is given.
 func (g *Guest) render(pend perl.Config) string {
 	var b strings.Builder
-	perl.WriteSection(&b, g.Conf, false)
+	g.Conf.Write(&b, false)
 	if len(pend) > 0 {
 		b.WriteString("\n[PENDING]\n")
-		perl.WriteSection(&b, pend, true)
+		pend.Write(&b, true)
 	}
 	if len(g.Cloud) > 0 {
 		b.WriteString("\n[special:cloudinit]\n")
-		perl.WriteSection(&b, g.Cloud, true)
+		g.Cloud.Write(&b, true)
 	}
 	for _, s := range g.Snapshots {
 		b.WriteString("\n[" + s.Name + "]\n")
-		perl.WriteSection(&b, s.Conf, false)
+		s.Conf.Write(&b, false)
 	}
 	return b.String()
 }

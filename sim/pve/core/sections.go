@@ -197,18 +197,18 @@ func (f *SectionFile) Typed(conf perl.Config) map[string]any {
 	return entry
 }
 
-// SectionsOf is the sections of a file.
-func SectionsOf(w *World, f *SectionFile) map[string]perl.Config {
+// Sections is the sections of a file.
+func (f *SectionFile) Sections(w *World) map[string]perl.Config {
 	if w.Sections[f.Name] == nil {
 		w.Sections[f.Name] = map[string]perl.Config{}
 	}
 	return w.Sections[f.Name]
 }
 
-// SectionDigest is the digest of a file, of all its parts together.
-func SectionDigest(w *World, f *SectionFile) string {
+// Digest is the digest of a file, of all its parts together.
+func (f *SectionFile) Digest(w *World) string {
 	if f.Family == "" {
-		return perl.DigestOf(SectionsOf(w, f))
+		return perl.DigestOf(f.Sections(w))
 	}
 	all := map[string]perl.Config{}
 	for name, sections := range w.Sections {
@@ -227,7 +227,7 @@ func (f *SectionFile) Entries(w *World, c *Call) map[string]map[string]any {
 	if f.View != nil {
 		all = f.View(w, f, c)
 	} else {
-		for id, conf := range SectionsOf(w, f) {
+		for id, conf := range f.Sections(w) {
 			all[id] = f.Typed(conf)
 		}
 	}
@@ -246,7 +246,7 @@ func (f *SectionFile) APIList(w *World, c *Call) (any, error) {
 		if f.Guard != nil && f.Guard(c, id, entry, false) != nil || c.Has("type") && entry["type"] != c.In["type"] {
 			continue
 		}
-		if entry["digest"] = SectionDigest(w, f); entry[f.Key] == nil {
+		if entry["digest"] = f.Digest(w); entry[f.Key] == nil {
 			entry[f.Key] = id
 		}
 		list = append(list, entry)
@@ -270,7 +270,7 @@ func (f *SectionFile) APIRead(w *World, c *Call) (any, error) {
 			return nil, err
 		}
 	}
-	entry["digest"] = SectionDigest(w, f)
+	entry["digest"] = f.Digest(w)
 	if !f.Plain && entry[f.Key] == nil {
 		entry[f.Key] = id
 	}

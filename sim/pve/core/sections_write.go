@@ -125,7 +125,7 @@ func (f *SectionFile) APICreate(w *World, c *Call) (any, error) {
 	if err := f.locked(w); err != nil {
 		return nil, f.reported("create", err)
 	}
-	if _, there := SectionsOf(w, f)[id]; there && (wrong == nil || f.Early) {
+	if _, there := f.Sections(w)[id]; there && (wrong == nil || f.Early) {
 		return nil, f.reported("create", perl.Fail(f.Twice, id))
 	}
 	if wrong != nil {
@@ -144,7 +144,7 @@ func (f *SectionFile) APICreate(w *World, c *Call) (any, error) {
 // APIUpdate is PUT of a section.
 func (f *SectionFile) APIUpdate(w *World, c *Call) (any, error) {
 	id := f.section(c)
-	old, there := SectionsOf(w, f)[id]
+	old, there := f.Sections(w)[id]
 	if f.Guard != nil && there {
 		if err := f.Guard(c, id, f.Typed(old), true); err != nil {
 			return nil, err
@@ -160,7 +160,7 @@ func (f *SectionFile) APIUpdate(w *World, c *Call) (any, error) {
 
 // changed is a section after a change, if it may be so.
 func (f *SectionFile) changed(w *World, c *Call, id string, old perl.Config, there bool) (perl.Config, error) {
-	if err := cmp.Or(f.locked(w), c.Modified(SectionDigest(w, f))); err != nil {
+	if err := cmp.Or(f.locked(w), c.Modified(f.Digest(w))); err != nil {
 		return nil, err
 	}
 	if !there {
@@ -184,7 +184,7 @@ func (f *SectionFile) changed(w *World, c *Call, id string, old perl.Config, the
 // APIDelete is DELETE of a section.
 func (f *SectionFile) APIDelete(w *World, c *Call) (any, error) {
 	id := f.section(c)
-	conf, there := SectionsOf(w, f)[id]
+	conf, there := f.Sections(w)[id]
 	if f.Guard != nil && there {
 		if err := f.Guard(c, id, f.Typed(conf), true); err != nil {
 			return nil, err
@@ -203,7 +203,7 @@ func (f *SectionFile) APIDelete(w *World, c *Call) (any, error) {
 	if err != nil {
 		return nil, f.reported("delete", err)
 	}
-	delete(SectionsOf(w, f), id)
+	delete(f.Sections(w), id)
 	if f.After != nil {
 		f.After(w)
 	}
@@ -214,5 +214,5 @@ func (f *SectionFile) APIDelete(w *World, c *Call) (any, error) {
 // (format_config_line).
 func keep(w *World, f *SectionFile, id string, conf perl.Config) {
 	maps.DeleteFunc(conf, func(_, value string) bool { return value == "" })
-	SectionsOf(w, f)[id] = conf
+	f.Sections(w)[id] = conf
 }

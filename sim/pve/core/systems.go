@@ -71,8 +71,8 @@ func (g *Guest) Key() string { return fmt.Sprint(g.Vmid) }
 // SnapshotKey is by which it knows a snapshot.
 func (g *Guest) SnapshotKey(name string) string { return g.Key() + "@" + name }
 
-// MachineOf describes a guest that boots.
-func MachineOf(w *World, g *Guest) Machine {
+// AsMachine describes a guest that boots.
+func (g *Guest) AsMachine(w *World) Machine {
 	m := Machine{
 		Key: g.Key(), Kind: g.Kind, Up: g.Run.Booted, Hostname: g.Conf["hostname"], DNS: strings.Fields(g.Conf["nameserver"]), Domain: g.Conf["searchdomain"],
 		Image: g.Birth.Template, Keys: strings.Split(g.Birth.Keys, "\n"), Cloud: "ct",
@@ -84,8 +84,8 @@ func MachineOf(w *World, g *Guest) Machine {
 			nic = map[string]string{"ip": "dhcp"} // as cloud images do by themselves
 		}
 	}
-	m.Cards = len(perl.IndexedKeys(g.Conf, "net"))
-	m.Address, m.Gateway, m.Lease = strings.TrimPrefix(nic["ip"], "manual"), nic["gw"], Leased(w, g, 0)
+	m.Cards = len(g.Conf.IndexedKeys("net"))
+	m.Address, m.Gateway, m.Lease = strings.TrimPrefix(nic["ip"], "manual"), nic["gw"], g.Leased(w, 0)
 	if g.Kind == "lxc" {
 		return m
 	}
@@ -95,7 +95,7 @@ func MachineOf(w *World, g *Guest) Machine {
 		m.Keys = strings.Split(keys, "\n")
 	}
 	var known []string
-	for _, key := range perl.DriveNames(g.Conf) {
+	for _, key := range g.Conf.DriveNames() {
 		d := perl.ParseDrive(key, g.Conf[key])
 		if v := w.Volume(g.Node, d.File); v != nil && v.Image != "" && m.Image == "" {
 			m.Image = v.Image
@@ -118,7 +118,7 @@ func MachineOf(w *World, g *Guest) Machine {
 }
 
 // Leased is the address that DHCP gives the n-th interface of a guest.
-func Leased(w *World, g *Guest, n int) netip.Prefix {
+func (g *Guest) Leased(w *World, n int) netip.Prefix {
 	h := Sample{Vmid: g.Vmid}.Hash(int64(n) + w.Cfg.Seed)
 	return netip.MustParsePrefix(fmt.Sprintf("%s.%d.%d/16", w.Cfg.Leases, h>>8&255, 2+h%250))
 }

@@ -3,13 +3,13 @@ package core
 import "github.com/homestak/homestak-gitops/sim/pve/perl"
 
 // Allocate makes a new empty disk. The log gets what the tool would print.
-func Allocate(w *World, node string, s *Store, vmid int, format string, size int64, log func(string, ...any)) (*Volume, error) {
+func (s *Store) Allocate(w *World, node string, vmid int, format string, size int64, log func(string, ...any)) (*Volume, error) {
 	name := s.FreeDisk(node, vmid, format)
-	return AllocateAs(w, node, s, name, vmid, format, size, log)
+	return s.AllocateAs(w, node, name, vmid, format, size, log)
 }
 
 // AllocateAs is allocate under a given name.
-func AllocateAs(w *World, node string, s *Store, name string, vmid int, format string, size int64, log func(string, ...any)) (*Volume, error) {
+func (s *Store) AllocateAs(w *World, node, name string, vmid int, format string, size int64, log func(string, ...any)) (*Volume, error) {
 	v := &Volume{Name: name, Content: "images", Format: format, Size: size, Vmid: vmid, Ctime: w.Now.Unix(), Used: 4096}
 	if format == "qcow2" {
 		v.Used = 200704
@@ -33,24 +33,24 @@ func AllocateAs(w *World, node string, s *Store, name string, vmid int, format s
 	return v, nil
 }
 
-// CopyDisk makes a full copy of a volume, of the same content.
-func CopyDisk(w *World, node string, source *Volume, s *Store, vmid int, format string, log func(string, ...any)) (*Volume, error) {
-	v, err := Allocate(w, node, s, vmid, format, source.Size, log)
+// Copy makes a full copy of a volume, of the same content.
+func (v *Volume) Copy(w *World, node string, s *Store, vmid int, format string, log func(string, ...any)) (*Volume, error) {
+	c, err := s.Allocate(w, node, vmid, format, v.Size, log)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Room(node, source.Used); err != nil {
-		delete(s.Volumes, s.Key(node, v.Name))
+	if err := s.Room(node, v.Used); err != nil {
+		delete(s.Volumes, s.Key(node, c.Name))
 		return nil, err
 	}
-	v.Used = max(v.Used, source.Used)
-	v.System, v.Image = source.System, source.Image
-	if source.Content == "import" {
-		v.Image = source.Name + " " + source.URL
+	c.Used = max(c.Used, v.Used)
+	c.System, c.Image = v.System, v.Image
+	if v.Content == "import" {
+		c.Image = v.Name + " " + v.URL
 	}
-	log("transferred 0.0 B of %s (0.00%%)", humanSize(source.Size))
-	log("transferred %s of %s (100.00%%)", humanSize(source.Size), humanSize(source.Size))
-	return v, nil
+	log("transferred 0.0 B of %s (0.00%%)", humanSize(v.Size))
+	log("transferred %s of %s (100.00%%)", humanSize(v.Size), humanSize(v.Size))
+	return c, nil
 }
 
 // Free removes a volume (vdisk_free in PVE/Storage.pm).

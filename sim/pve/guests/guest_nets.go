@@ -113,7 +113,7 @@ func bridgePath(w *core.World, bridge, tag string) string {
 // netMTUs are the sizes of packets that the saved state of a running VM keeps
 // (get_nets_host_mtu in PVE/QemuServer/Network.pm).
 func netMTUs(w *core.World, node string, conf perl.Config) string {
-	keys := perl.IndexedKeys(conf, "net")
+	keys := conf.IndexedKeys("net")
 	slices.Sort(keys)
 	var parts []string
 	for _, key := range keys {

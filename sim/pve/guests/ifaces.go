@@ -62,7 +62,7 @@ func shownInterface(conf perl.Config) map[string]any {
 	if conf == nil {
 		return map[string]any{}
 	}
-	entry := perl.TypedBy("POST /nodes/{node}/network", conf)
+	entry := conf.TypedBy("POST /nodes/{node}/network")
 	for key, v := range perl.Method("POST /nodes/{node}/network").Params {
 		if value, ok := conf[key]; ok && v.Type == "integer" {
 			entry[key] = value // As in the file (PVE/INotify.pm).

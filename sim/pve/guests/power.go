@@ -17,7 +17,7 @@ func PowerOn(w *core.World, g *core.Guest) {
 		p.Machine = "pc-q35-" + MachineVersion(w) + "+pve0"
 	}
 	p.System = g.Kind == "lxc"
-	for _, key := range perl.DriveNames(g.Conf) {
+	for _, key := range g.Conf.DriveNames() {
 		p.Disks[key] = true
 		if v := w.Volume(g.Node, perl.ParseDrive(key, g.Conf[key]).File); v != nil && v.System {
 			p.System = true
@@ -29,7 +29,7 @@ func PowerOn(w *core.World, g *core.Guest) {
 	}
 	g.Run = p
 	if w.Cfg.Systems != nil {
-		w.Cfg.Systems.Boot(core.MachineOf(w, g))
+		w.Cfg.Systems.Boot(g.AsMachine(w))
 	}
 	w.Touch(g)
 	w.HA.Notice(g)

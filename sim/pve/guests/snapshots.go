@@ -26,14 +26,14 @@ func NotInSnapshots(key string) bool {
 func Disks(g *core.Guest, c perl.Config) map[string]string {
 	found := map[string]string{}
 	if g.Kind == "lxc" {
-		for _, key := range perl.MountNames(c) {
+		for _, key := range c.MountNames() {
 			if m := perl.ParseMount(key, c[key]); m.Kind() == "volume" {
 				found[key] = m.Volume
 			}
 		}
 		return found
 	}
-	for _, key := range perl.DriveNames(c) {
+	for _, key := range c.DriveNames() {
 		d := perl.ParseDrive(key, c[key])
 		if _, _, managed := core.VolumeID(d.File); managed && (!d.Cdrom() || d.Cloudinit()) {
 			found[key] = d.File
@@ -157,7 +157,7 @@ func takeSnapshot(w *core.World, g *core.Guest, name, description string, withSt
 	disks := Disks(g, g.Conf)
 	keys := slices.Sorted(maps.Keys(disks))
 	if g.Kind == "qemu" { // In the order of the buses (valid_drive_names in PVE/QemuServer/Drive.pm).
-		keys = slices.DeleteFunc(perl.DriveNames(g.Conf), func(key string) bool { return disks[key] == "" })
+		keys = slices.DeleteFunc(g.Conf.DriveNames(), func(key string) bool { return disks[key] == "" })
 	}
 	for _, key := range keys {
 		if v := w.Volume(g.Node, disks[key]); v != nil {
@@ -208,7 +208,7 @@ func saveState(w *core.World, g *core.Guest, s *core.Snapshot, log func(string, 
 // what was running (__snapshot_save_vmstate in PVE/QemuConfig.pm).
 func AllocateState(w *core.World, g *core.Guest, of string, section perl.Config, storage string, log func(string, ...any)) (string, error) {
 	storage = cmp.Or(storage, g.Conf["vmstatestorage"])
-	for _, key := range perl.DriveNames(g.Conf) {
+	for _, key := range g.Conf.DriveNames() {
 		if name, _, managed := core.VolumeID(perl.ParseDrive(key, g.Conf[key]).File); managed && storage == "" {
 			storage = name
 		}
@@ -219,7 +219,7 @@ func AllocateState(w *core.World, g *core.Guest, of string, section perl.Config,
 	}
 	name := st.NameOf(g.Vmid, fmt.Sprintf("vm-%d-state-%s", g.Vmid, of), "raw")
 	size := int64(perl.MemoryMiB(g.Conf["memory"])*2+500) << 20
-	if _, err := core.AllocateAs(w, g.Node, st, name, g.Vmid, "raw", size, log); err != nil {
+	if _, err := st.AllocateAs(w, g.Node, name, g.Vmid, "raw", size, log); err != nil {
 		return "", err
 	}
 	section["vmstate"] = storage + ":" + name

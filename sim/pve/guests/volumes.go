@@ -34,7 +34,7 @@ func Owned(w *core.World, g *core.Guest) []string {
 	var list []string
 	for _, section := range g.Sections() {
 		found := maps.Clone(Disks(g, section))
-		for _, key := range perl.IndexedKeys(section, "unused") {
+		for _, key := range section.IndexedKeys("unused") {
 			found[key] = section[key]
 		}
 		if state := section["vmstate"]; state != "" {
@@ -43,7 +43,7 @@ func Owned(w *core.World, g *core.Guest) []string {
 		keys := slices.Sorted(maps.Keys(found))
 		if g.Kind == "qemu" { // By their buses, behind them the state and what is not used (foreach_volume_full).
 			behind := slices.DeleteFunc(slices.Clone(keys), perl.IsDrive)
-			keys = append(perl.DriveNames(found), behind...)
+			keys = append(perl.Config(found).DriveNames(), behind...)
 		}
 		for _, key := range keys {
 			if volid := found[key]; Owns(w, g, volid) && !slices.Contains(list, volid) {

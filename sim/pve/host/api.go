@@ -255,7 +255,7 @@ func apiAllocate(w *core.World, c *core.Call, s *core.Store) (any, error) {
 	if s.Find(c.In["node"], name) != nil {
 		return nil, s.Taken(name)
 	}
-	if _, err := core.AllocateAs(w, c.In["node"], s, name, vmid, format, size, func(string, ...any) {}); err != nil {
+	if _, err := s.AllocateAs(w, c.In["node"], name, vmid, format, size, func(string, ...any) {}); err != nil {
 		return nil, err
 	}
 	return s.Name + ":" + name, nil

@@ -191,6 +191,6 @@ func apiDeleteStorage(w *core.World, c *core.Call) (any, error) {
 func text(s *core.Store) string {
 	var b strings.Builder
 	b.WriteString(s.Type + ": " + s.Name + "\n\tcontent " + strings.Join(s.Content, ",") + "\n\tpath " + s.Path + "\n")
-	perl.WriteSection(&b, s.Extra, true)
+	s.Extra.Write(&b, true)
 	return b.String()
 }

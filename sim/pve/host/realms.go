@@ -41,7 +41,7 @@ func apiGetDomain(w *core.World, c *core.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	entry := perl.TypedBy("POST /access/domains", conf)
+	entry := conf.TypedBy("POST /access/domains")
 	delete(entry, "password")
 	entry["digest"] = realmDigest(w.Access)
 	return entry, nil

@@ -76,7 +76,7 @@ func checkIDMap(value string) error {
 // volumesThere fails if a mount point names a volume that is not there (activate_volumes
 // in PVE/Storage.pm).
 func volumesThere(w *core.World, node string, conf perl.Config) error {
-	for _, key := range perl.MountNames(conf) {
+	for _, key := range conf.MountNames() {
 		m := perl.ParseMount(key, conf[key])
 		if _, _, managed := core.VolumeID(m.Volume); m.Kind() != "volume" || !managed {
 			continue
@@ -96,7 +96,7 @@ func quotaOfUnprivileged(conf perl.Config) error {
 	if conf["unprivileged"] != "1" {
 		return nil
 	}
-	for _, key := range perl.MountNames(conf) {
+	for _, key := range conf.MountNames() {
 		if perl.ParseMount(key, conf[key]).Opts["quota"] == "1" {
 			return perl.Fail("Quotas are not supported by unprivileged containers.")
 		}

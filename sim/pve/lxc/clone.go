@@ -132,7 +132,7 @@ func mayCloneMount(c *core.Call, m perl.Mount, cl guests.Cloning, full bool) (*c
 
 // cloneCT makes the volumes of the clone and writes its configuration.
 func cloneCT(w *core.World, source, conf perl.Config, g, copied *core.Guest, cl guests.Cloning, log func(string, ...any)) error {
-	return cl.Finish(w, g, copied, conf, perl.MountNames(source), func(key string) (volid, value string, err error) {
+	return cl.Finish(w, g, copied, conf, source.MountNames(), func(key string) (volid, value string, err error) {
 		m := perl.ParseMount(key, source[key])
 		volid, v, err := cl.Copy(w, g.Node, "mount point", key, m.Volume, copied.Vmid, !cl.IsFull(g), log, func(st *core.Store, from *core.Volume) (*core.Volume, error) {
 			return copyMount(w, g.Node, from, st, copied.Vmid, log)
@@ -190,12 +190,12 @@ const templateTime = 50 * time.Millisecond
 // templateCT makes bases of the volumes of a container, and it a template (template_create
 // in PVE/LXC.pm).
 func templateCT(w *core.World, g *core.Guest) error {
-	for _, key := range perl.MountNames(g.Conf) {
+	for _, key := range g.Conf.MountNames() {
 		if volid := perl.ParseMount(key, g.Conf[key]).Volume; !canBeBase(w, volid) {
 			return perl.Fail("Template feature is not available for '%s'", volid)
 		}
 	}
-	for _, key := range perl.MountNames(g.Conf) {
+	for _, key := range g.Conf.MountNames() {
 		m := perl.ParseMount(key, g.Conf[key])
 		if w.Volume(g.Node, m.Volume) == nil {
 			return perl.Fail("volume '%s' does not exist", m.Volume)

@@ -279,7 +279,7 @@ func pendingMount(w *core.World, g *core.Guest, m perl.Mount) (string, error) {
 // mounts says whether a mount point names a volume: in force, waiting or in a snapshot.
 func mounts(g *core.Guest, volid string) bool {
 	for _, section := range g.Sections() {
-		for _, key := range perl.MountNames(section) {
+		for _, key := range section.MountNames() {
 			if perl.ParseMount(key, section[key]).Volume == volid {
 				return true
 			}

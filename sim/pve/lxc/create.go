@@ -165,7 +165,7 @@ func splitMounts(c *core.Call, order *ctOrder) error {
 	if _, ok := order.mounts["rootfs"]; !ok {
 		return perl.Fail("mount points configured, but 'rootfs' not set - aborting")
 	}
-	for _, key := range perl.MountNames(order.mounts) {
+	for _, key := range perl.Config(order.mounts).MountNames() {
 		m := perl.ParseMount(key, order.mounts[key])
 		if m.Kind() != "volume" {
 			if !c.Root() {
@@ -259,7 +259,7 @@ func buildCT(w *core.World, g *core.Guest, order ctOrder, t *core.Task) error {
 		}
 		return err
 	}
-	for _, key := range perl.MountNames(mounts) {
+	for _, key := range perl.Config(mounts).MountNames() {
 		value, volid, err := newMount(w, g, perl.ParseMount(key, mounts[key]), log)
 		if err != nil {
 			return undo(err)
@@ -297,7 +297,7 @@ func buildCT(w *core.World, g *core.Guest, order ctOrder, t *core.Task) error {
 // to change the host for a container that was not privileged before, which is one since
 // pve-container 6.0.6 if it is new (create_vm in PVE/API2/LXC.pm).
 func (o ctOrder) mayRestore(g *core.Guest, from *core.Backup, conf perl.Config) error {
-	for _, key := range perl.IndexedKeys(from.Conf, "net") {
+	for _, key := range from.Conf.IndexedKeys("net") {
 		if _, given := conf[key]; given {
 			continue
 		}

@@ -67,7 +67,7 @@ func plugCT(w *core.World, g *core.Guest, key string, device map[string]string) 
 	if trouble := guests.TrunkTrouble(w, g.Node, device); trouble != "" && device["link_down"] != "1" {
 		return perl.Fail("%s", trouble)
 	}
-	for _, other := range perl.IndexedKeys(g.Conf, "net") {
+	for _, other := range g.Conf.IndexedKeys("net") {
 		if other != key && perl.CTProperty(other, g.Conf[other])["name"] == device["name"] {
 			_, n := perl.SplitKey(key)
 			return perl.Fail("command 'lxc-device -n %d add veth%di%dp %s' failed: exit code 1", g.Vmid, g.Vmid, n, device["name"])
@@ -83,7 +83,7 @@ func lxcConfig(w *core.World, g *core.Guest) error {
 	if g.Conf["template"] == "1" {
 		return nil
 	}
-	nets := perl.IndexedKeys(g.Conf, "net")
+	nets := g.Conf.IndexedKeys("net")
 	slices.Sort(nets) // PVE goes by the text of the keys.
 	for _, key := range nets {
 		device := perl.CTProperty(key, g.Conf[key])

@@ -76,7 +76,7 @@ func prepareCT(w *core.World, g *core.Guest, log func(string, ...any)) error {
 	if err := cmp.Or(lxcConfig(w, g), volumesThere(w, g.Node, g.Conf)); err != nil {
 		return err
 	}
-	for _, key := range perl.IndexedKeys(g.Conf, "net") {
+	for _, key := range g.Conf.IndexedKeys("net") {
 		device := perl.CTProperty(key, g.Conf[key])
 		if trouble := guests.TrunkTrouble(w, g.Node, device); trouble != "" && device["link_down"] != "1" {
 			log("%s", trouble)

@@ -26,7 +26,7 @@ func recoverCT(w *core.World, g *core.Guest, order ctOrder, conf perl.Config, mo
 	if len(mounts) > 0 {
 		return v.Backup, nil
 	}
-	for _, key := range perl.MountNames(v.Backup.Conf) {
+	for _, key := range v.Backup.Conf.MountNames() {
 		m := perl.ParseMount(key, v.Backup.Conf[key])
 		if m.Kind() != "volume" {
 			continue // A bind mount is for root to restore.

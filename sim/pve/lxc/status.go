@@ -54,7 +54,7 @@ func apiLXCInterfaces(w *core.World, _ *core.Call, g *core.Guest) (any, error) {
 		return nil, nil
 	}
 	list := []map[string]any{ctInterface("lo", "00:00:00:00:00:00", "127.0.0.1/8", "::1/128")}
-	for _, key := range perl.IndexedKeys(g.Conf, "net") {
+	for _, key := range g.Conf.IndexedKeys("net") {
 		n := perl.CTProperty(key, g.Conf[key])
 		addresses := []string{}
 		for _, family := range []string{"ip", "ip6"} {
@@ -63,7 +63,7 @@ func apiLXCInterfaces(w *core.World, _ *core.Call, g *core.Guest) (any, error) {
 			}
 		}
 		if _, index := perl.SplitKey(key); n["ip"] == "dhcp" {
-			addresses = append(addresses, core.Leased(w, g, index).String())
+			addresses = append(addresses, g.Leased(w, index).String())
 		}
 		mac := strings.ToLower(n["hwaddr"])
 		if linkUp(g.Conf["ostype"], n) {
@@ -152,7 +152,7 @@ func shared(w *core.World, g *core.Guest, conf perl.Config) bool {
 // ctFeature is has_feature in PVE/LXC/Config.pm. A container wants its copies raw or as
 // directories, so that files have no linked clones, and directories no copies.
 func ctFeature(w *core.World, g *core.Guest, conf perl.Config, feature string) bool {
-	for _, key := range perl.MountNames(conf) {
+	for _, key := range conf.MountNames() {
 		m := perl.ParseMount(key, conf[key])
 		storage, name, managed := core.VolumeID(m.Volume)
 		st := w.Stores[storage]

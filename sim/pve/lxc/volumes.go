@@ -43,7 +43,7 @@ func allocateMount(w *core.World, node string, st *core.Store, vmid int, size in
 	case !st.Holds("rootdir"):
 		return nil, perl.Fail("content type 'rootdir' is not available or configured on storage '%s'", st.Name)
 	}
-	v, err := core.Allocate(w, node, st, vmid, format, size, log)
+	v, err := st.Allocate(w, node, vmid, format, size, log)
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ var (
 func IsDrive(key string) bool { return driveKey.MatchString(key) }
 
 // DriveNames are the keys of a configuration that are drives, in PVE's order.
-func DriveNames(c Config) []string {
+func (c Config) DriveNames() []string {
 	bus := map[string]int{"ide": 0, "scsi": 1, "virtio": 2, "sata": 3, "efidisk": 4, "tpmstate": 5}
 	var names []string
 	for key := range c {
@@ -109,7 +109,7 @@ func PrintBootOrder(devices []string) string {
 }
 
 // IndexedKeys are the keys of a family, in the order of their index.
-func IndexedKeys(c Config, family string) []string {
+func (c Config) IndexedKeys(family string) []string {
 	var keys []string
 	for key := range c {
 		if f, _ := SplitKey(key); f == family && key != family {
@@ -200,12 +200,12 @@ var mountKey = regexp.MustCompile(`^(?:rootfs|mp\d+)$`)
 
 // MountNames are the mount points of a configuration: the root, then the others
 // by number.
-func MountNames(c Config) []string {
+func (c Config) MountNames() []string {
 	var names []string
 	if _, ok := c["rootfs"]; ok {
 		names = append(names, "rootfs")
 	}
-	return append(names, IndexedKeys(c, "mp")...)
+	return append(names, c.IndexedKeys("mp")...)
 }
 
 // CTProperty reads a property string by the table's description of a container's key. It is empty if that does not

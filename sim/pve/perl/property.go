@@ -107,8 +107,8 @@ func Canonical(kind, key, value string) string {
 	return value
 }
 
-// WriteSection prints a section as it is in the file. pending is that of waiting changes.
-func WriteSection(b *strings.Builder, c Config, pending bool) {
+// Write prints a section as it is in the file. pending is that of waiting changes.
+func (c Config) Write(b *strings.Builder, pending bool) {
 	if description, ok := c["description"]; ok {
 		switch {
 		case description != "" && description != "0":
@@ -144,15 +144,15 @@ func DigestOf(sections map[string]Config) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(sections)) {
 		b.WriteString(name + "\n")
-		WriteSection(&b, sections[name], false)
+		sections[name].Write(&b, false)
 	}
 	return SumOf(b.String())
 }
 
 // Section is one of a file as the API shows it.
-func Section(conf Config, beside map[string]any) map[string]any {
+func (c Config) Section(beside map[string]any) map[string]any {
 	entry := maps.Clone(beside)
-	for key, value := range conf {
+	for key, value := range c {
 		entry[key] = value
 		if slices.Contains(sectionNumbers, key) {
 			entry[key] = Atoi(value)
@@ -168,10 +168,10 @@ var sectionNumbers = []string{
 }
 
 // TypedBy shows values in the types that the parameters of another method have.
-func TypedBy(name string, conf Config) map[string]any {
+func (c Config) TypedBy(name string) map[string]any {
 	m := Method(name)
 	entry := map[string]any{}
-	for key, value := range conf {
+	for key, value := range c {
 		entry[key] = value
 		if v, ok := m.Param(key); ok && (v.Type == "integer" || v.Type == "boolean") {
 			entry[key] = Atoi(value)

@@ -159,7 +159,7 @@ func agentInterfaces(w *core.World, g *core.Guest) any {
 		"name": "lo", "hardware-address": "00:00:00:00:00:00", "statistics": noTraffic(),
 		"ip-addresses": []map[string]any{address("127.0.0.1", 8), address("::1", 128)},
 	}}
-	for _, key := range perl.IndexedKeys(g.Conf, "net") {
+	for _, key := range g.Conf.IndexedKeys("net") {
 		_, n := perl.SplitKey(key)
 		mac := strings.ToLower(perl.ParseProperty(key, g.Conf[key])["macaddr"])
 		list = append(list, map[string]any{
@@ -195,7 +195,7 @@ func GuestAddresses(w *core.World, g *core.Guest, n int, mac string) []map[strin
 		}
 	}
 	if ip["ip"] == "dhcp" || len(list) == 0 {
-		lease := core.Leased(w, g, n)
+		lease := g.Leased(w, n)
 		list = append(list, address(lease.Addr().String(), lease.Bits()))
 	}
 	return append(list, address(guests.LinkLocal(mac), 64))

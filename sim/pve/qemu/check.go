@@ -177,7 +177,7 @@ func hasHostMTU(w *core.World, n map[string]string) bool {
 
 // checkMTUs fails where the size of packets does not fit the bridge, or there is none.
 func checkMTUs(w *core.World, g *core.Guest) error {
-	for _, key := range perl.IndexedKeys(g.Conf, "net") {
+	for _, key := range g.Conf.IndexedKeys("net") {
 		n := perl.ParseProperty(key, g.Conf[key])
 		switch {
 		case !hasHostMTU(w, n):
@@ -195,7 +195,7 @@ func checkMTUs(w *core.World, g *core.Guest) error {
 // ignoredMTUs are the warnings of a start that ignores what devices say.
 func ignoredMTUs(w *core.World, g *core.Guest) []string {
 	var texts []string
-	for _, key := range perl.IndexedKeys(g.Conf, "net") {
+	for _, key := range g.Conf.IndexedKeys("net") {
 		n := perl.ParseProperty(key, g.Conf[key])
 		if n["mtu"] == "" || hasHostMTU(w, n) {
 			continue

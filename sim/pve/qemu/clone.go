@@ -99,7 +99,7 @@ func cloneVM(w *core.World, g, copied *core.Guest, cl guests.Cloning, log func(s
 	if cl.Description != "" {
 		conf["description"] = cl.Description
 	}
-	disks := slices.DeleteFunc(perl.DriveNames(source), func(key string) bool {
+	disks := slices.DeleteFunc(source.DriveNames(), func(key string) bool {
 		d := perl.ParseDrive(key, conf[key])
 		return d.Cdrom() && !d.Cloudinit()
 	})
@@ -119,7 +119,7 @@ func cloneDisk(w *core.World, g, copied *core.Guest, key string, d *perl.Drive, 
 		if d.Cloudinit() {
 			return copyCloudinit(w, st, g.Node, copied.Vmid, format, log)
 		}
-		return core.CopyDisk(w, g.Node, source, st, copied.Vmid, format, log)
+		return source.Copy(w, g.Node, st, copied.Vmid, format, log)
 	})
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func cloneDisk(w *core.World, g, copied *core.Guest, key string, d *perl.Drive, 
 
 func copyCloudinit(w *core.World, st *core.Store, node string, vmid int, format string, log func(string, ...any)) (*core.Volume, error) {
 	name := st.NameOf(vmid, fmt.Sprintf("vm-%d-cloudinit", vmid), format)
-	return core.AllocateAs(w, node, st, name, vmid, format, cloudinitSize, log)
+	return st.AllocateAs(w, node, name, vmid, format, cloudinitSize, log)
 }
 
 // checkClone makes the checks that come before and again inside the task
@@ -171,7 +171,7 @@ func checkClone(c *core.Call, g *core.Guest, cl guests.Cloning) error {
 
 // checkCopies fails when a drive can be cloned neither as asked for nor at all.
 func checkCopies(w *core.World, source perl.Config, cl guests.Cloning, full bool) error {
-	keys := perl.DriveNames(source)
+	keys := source.DriveNames()
 	slices.Sort(keys)
 	for _, key := range keys {
 		d := perl.ParseDrive(key, source[key])
@@ -242,7 +242,7 @@ func volumeCan(w *core.World, feature, volid string, snapshot bool) bool {
 // ($check_storage_access_clone and what comes behind it).
 func mayClone(c *core.Call, source perl.Config, storage string) (shared bool, err error) {
 	shared = true
-	for _, key := range perl.DriveNames(source) {
+	for _, key := range source.DriveNames() {
 		d := perl.ParseDrive(key, source[key])
 		sid, _, managed := core.VolumeID(d.File)
 		switch {
@@ -292,7 +292,7 @@ func mayUseMappings(c *core.Call, conf perl.Config) error {
 		return nil
 	}
 	for _, family := range []string{"hostpci", "rng", "usb", "virtiofs"} {
-		for _, key := range perl.IndexedKeys(conf, family) {
+		for _, key := range conf.IndexedKeys(family) {
 			device := perl.ParseProperty(key, conf[key])
 			host, mapped := device["host"], "/mapping/dir/"+device["dirid"]
 			switch family {

@@ -70,7 +70,7 @@ func apiRegenerate(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 // updateCloudDrive writes the drive of cloud-init, if there is one
 // (vmconfig_update_cloudinit_drive in PVE/QemuServer.pm).
 func updateCloudDrive(w *core.World, g *core.Guest, log func(string, ...any)) error {
-	if !slices.ContainsFunc(perl.DriveNames(g.Conf), func(key string) bool { return perl.ParseDrive(key, g.Conf[key]).Cloudinit() }) {
+	if !slices.ContainsFunc(g.Conf.DriveNames(), func(key string) bool { return perl.ParseDrive(key, g.Conf[key]).Cloudinit() }) {
 		return nil
 	}
 	return writeCloudDrive(w, g, g.Conf, log)
@@ -80,7 +80,7 @@ func updateCloudDrive(w *core.World, g *core.Guest, log func(string, ...any)) er
 // differ from it in nothing (apply_cloudinit_config in PVE/QemuServer/Cloudinit.pm).
 func writeCloudDrive(w *core.World, g *core.Guest, conf perl.Config, log func(string, ...any)) error {
 	own := fmt.Sprintf("vm-%d-cloudinit", g.Vmid)
-	for _, key := range perl.DriveNames(conf) {
+	for _, key := range conf.DriveNames() {
 		_, name, managed := core.VolumeID(perl.ParseDrive(key, conf[key]).File)
 		if !managed || !strings.Contains(name, own) {
 			continue
@@ -246,7 +246,7 @@ func (d cloudDocs) user() string {
 // eachNet calls write for the network devices that have an address, in the order of the
 // alphabet, with the number of the device.
 func (d cloudDocs) eachNet(write func(number, mac string, ip map[string]string)) {
-	keys := perl.IndexedKeys(d.conf, "net")
+	keys := d.conf.IndexedKeys("net")
 	slices.Sort(keys)
 	for _, key := range keys {
 		number := strings.TrimPrefix(key, "net")

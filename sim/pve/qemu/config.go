@@ -19,7 +19,7 @@ func vmStatus(w *core.World, g *core.Guest, full bool) map[string]any {
 	s := guests.Sample(w, g)
 	v := guests.Status(w, g, s)
 	v["cpus"], v["disk"] = s.Cpus, 0
-	if len(perl.IndexedKeys(g.Conf, "serial")) > 0 {
+	if len(g.Conf.IndexedKeys("serial")) > 0 {
 		v["serial"] = 1
 	}
 	if least := perl.Atoi(g.Conf["balloon"]); least != 0 {
@@ -80,7 +80,7 @@ func runningStatus(w *core.World, g *core.Guest, s core.Sample, v map[string]any
 	v["blockstat"] = blocks
 	v["diskread"], v["diskwrite"] = s.Traffic(w.Now), s.Traffic(w.Now)/4
 	nics := map[string]any{}
-	for _, key := range perl.IndexedKeys(g.Conf, "net") {
+	for _, key := range g.Conf.IndexedKeys("net") {
 		nics[fmt.Sprintf("tap%di%s", g.Vmid, key[3:])] = map[string]any{"netin": s.Traffic(w.Now), "netout": s.Traffic(w.Now) / 2}
 	}
 	v["nics"] = nics

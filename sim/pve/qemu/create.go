@@ -104,7 +104,7 @@ func buildVM(c *core.Call, g *core.Guest, set map[string]string, storage string,
 		}
 	}
 	if err != nil {
-		for _, key := range perl.DriveNames(made) {
+		for _, key := range perl.Config(made).DriveNames() {
 			if d := perl.ParseDrive(key, made[key]); d.File != perl.ParseDrive(key, set[key]).File {
 				_ = core.Free(w, g.Node, d.File)
 			}
@@ -143,14 +143,14 @@ func apiDestroyVM(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 func defaultBoot(c perl.Config) string {
 	var order []string
 	for _, cdrom := range []bool{false, true} {
-		for _, key := range perl.DriveNames(c) {
+		for _, key := range c.DriveNames() {
 			if key != "efidisk0" && key != "tpmstate0" && perl.ParseDrive(key, c[key]).Cdrom() == cdrom {
 				order = append(order, key)
 				break
 			}
 		}
 	}
-	if nets := perl.IndexedKeys(c, "net"); len(nets) > 0 {
+	if nets := c.IndexedKeys("net"); len(nets) > 0 {
 		order = append(order, nets[0])
 	}
 	return perl.PrintBootOrder(order)

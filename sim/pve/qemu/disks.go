@@ -96,7 +96,7 @@ func makeDisk(w *core.World, g *core.Guest, key string, d perl.Drive, m making) 
 // onlyCloudDrive fails when another drive is one for cloud-init.
 func onlyCloudDrive(g *core.Guest, key string, m making) error {
 	for _, section := range []perl.Config{g.Conf, m.settings, g.Pend, m.made} {
-		for _, other := range perl.DriveNames(section) {
+		for _, other := range section.DriveNames() {
 			if other != key && perl.ParseDrive(other, section[other]).Cloudinit() {
 				return perl.Fail("%s - cloud-init drive is already attached at '%s'", key, other)
 			}
@@ -121,7 +121,7 @@ func makeCloudinit(w *core.World, g *core.Guest, key string, d perl.Drive, stora
 	if st.Find(g.Node, volume) != nil {
 		return "", "", st.Taken(volume)
 	}
-	if _, err := core.AllocateAs(w, g.Node, st, volume, g.Vmid, format, cloudinitSize, m.log); err != nil {
+	if _, err := st.AllocateAs(w, g.Node, volume, g.Vmid, format, cloudinitSize, m.log); err != nil {
 		return "", "", err
 	}
 	d.File = storage + ":" + volume
@@ -155,7 +155,7 @@ func makeNew(w *core.World, g *core.Guest, key string, d perl.Drive, storage, gi
 				format = "raw"
 			}
 		}
-		v, err = core.Allocate(w, g.Node, st, g.Vmid, format, size, m.log)
+		v, err = st.Allocate(w, g.Node, g.Vmid, format, size, m.log)
 	}
 	if err != nil {
 		return "", "", err
@@ -193,7 +193,7 @@ func importDisk(w *core.World, g *core.Guest, st *core.Store, source, format str
 	} else {
 		log("create full clone of drive (%s)", source)
 	}
-	v, err := core.CopyDisk(w, g.Node, from, st, g.Vmid, st.FormatFor(format, from.Format), log)
+	v, err := from.Copy(w, g.Node, st, g.Vmid, st.FormatFor(format, from.Format), log)
 	if err != nil {
 		return nil, perl.Fail("cannot import from '%s' - %s", source, core.TaskText(err))
 	}
@@ -204,7 +204,7 @@ func importDisk(w *core.World, g *core.Guest, st *core.Store, source, format str
 // attachedAs is the drive of a VM that has a volume; empty if there is none.
 func attachedAs(w *core.World, vmid int, volid string) string {
 	if g := w.Guests[vmid]; g != nil && g.Kind == "qemu" {
-		for _, key := range perl.DriveNames(g.Conf) {
+		for _, key := range g.Conf.DriveNames() {
 			if perl.ParseDrive(key, g.Conf[key]).File == volid {
 				return key
 			}

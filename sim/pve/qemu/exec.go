@@ -299,7 +299,7 @@ func apiAgentShutdown(w *core.World, _ *core.Call, g *core.Guest) (any, error) {
 
 func agentFilesystems(_ *core.World, g *core.Guest) any {
 	list := []map[string]any{}
-	for i, key := range perl.DriveNames(g.Conf) {
+	for i, key := range g.Conf.DriveNames() {
 		d := perl.ParseDrive(key, g.Conf[key])
 		if size, _ := perl.ParseSize(d.Opts["size"]); !d.Cdrom() && size > 0 {
 			disk := map[string]any{

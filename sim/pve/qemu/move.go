@@ -193,7 +193,7 @@ func apiTemplate(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 
 // templateVM makes bases of the disks of a VM, or of one of them.
 func templateVM(w *core.World, g *core.Guest, only string) {
-	for _, key := range perl.DriveNames(g.Conf) {
+	for _, key := range g.Conf.DriveNames() {
 		d := perl.ParseDrive(key, g.Conf[key])
 		if d.Cdrom() || only != "" && only != key {
 			continue

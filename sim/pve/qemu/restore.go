@@ -206,7 +206,7 @@ func keyOf(disks map[string]string, volid string) string {
 func findUnused(w *core.World, g *core.Guest, log func(string, ...any)) {
 	log("rescan volumes...")
 	var named []string
-	for _, key := range perl.DriveNames(g.Conf) {
+	for _, key := range g.Conf.DriveNames() {
 		named = append(named, perl.ParseDrive(key, g.Conf[key]).File)
 	}
 	for _, storage := range w.StoreNames() {
@@ -254,7 +254,7 @@ func unpackLog(w *core.World, g *core.Guest, b *core.Backup, archive string, log
 
 // makeUnique replaces the values of a configuration that no two guests may share.
 func makeUnique(w *core.World, conf perl.Config) {
-	for _, key := range perl.IndexedKeys(conf, "net") {
+	for _, key := range conf.IndexedKeys("net") {
 		n := perl.ParseProperty(key, conf[key])
 		n["macaddr"] = w.MAC()
 		conf[key] = printNet(n)
@@ -278,10 +278,10 @@ func restoreDisk(w *core.World, g *core.Guest, key, storage string, s core.Saved
 	format := st.FormatFor("", s.Format)
 	if perl.CloudFile.MatchString(s.Volid) {
 		name := st.NameOf(g.Vmid, fmt.Sprintf("vm-%d-cloudinit", g.Vmid), format)
-		_, err := core.AllocateAs(w, g.Node, st, name, g.Vmid, format, s.Size, log)
+		_, err := st.AllocateAs(w, g.Node, name, g.Vmid, format, s.Size, log)
 		return storage + ":" + name, err
 	}
-	v, err := core.Allocate(w, g.Node, st, g.Vmid, format, s.Size, log)
+	v, err := st.Allocate(w, g.Node, g.Vmid, format, s.Size, log)
 	if err != nil {
 		return "", err
 	}

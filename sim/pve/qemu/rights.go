@@ -101,7 +101,7 @@ func mayUseStorages(c *core.Call, vmid int, settings map[string]string, defaultS
 			}
 		}
 	}
-	unused := perl.IndexedKeys(settings, "unused")
+	unused := perl.Config(settings).IndexedKeys("unused")
 	slices.Sort(unused)
 	for _, key := range unused {
 		volid := perl.ParseDrive(key, settings[key]).File
@@ -202,7 +202,7 @@ func mayUseDevices(c *core.Call, vmid int, pool string, settings map[string]stri
 		return nil
 	}
 	for _, family := range deviceFamilies {
-		for _, key := range perl.IndexedKeys(settings, family) {
+		for _, key := range perl.Config(settings).IndexedKeys(family) {
 			if err := mayUseDevice(c, vmid, pool, key, settings[key], verb); err != nil {
 				return err
 			}

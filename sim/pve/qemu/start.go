@@ -60,7 +60,7 @@ func checkCommand(w *core.World, g *core.Guest) error {
 // checkNUMA refuses a declared topology as config in PVE/QemuServer/Memory.pm does.
 func checkNUMA(g *core.Guest) error {
 	total := 0
-	for _, key := range perl.IndexedKeys(g.Conf, "numa") {
+	for _, key := range g.Conf.IndexedKeys("numa") {
 		n := perl.ParseProperty(key, g.Conf[key])
 		nodes := n["hostnodes"]
 		switch {
@@ -85,7 +85,7 @@ func checkNUMA(g *core.Guest) error {
 
 // checkVolumes activates the volumes of a VM.
 func checkVolumes(w *core.World, g *core.Guest) error {
-	for _, key := range perl.DriveNames(g.Conf) {
+	for _, key := range g.Conf.DriveNames() {
 		d := perl.ParseDrive(key, g.Conf[key])
 		storage, _, managed := core.VolumeID(d.File)
 		if !managed {
@@ -109,7 +109,7 @@ func runQEMU(w *core.World, g *core.Guest, log func(string, ...any)) error {
 		}
 		return perl.Fail("start failed: QEMU exited with code 1")
 	}
-	for _, key := range perl.IndexedKeys(g.Conf, "net") {
+	for _, key := range g.Conf.IndexedKeys("net") {
 		why, status := plugFails(w, g, perl.ParseProperty(key, g.Conf[key]))
 		if why == "" {
 			continue

@@ -272,7 +272,7 @@ func apiExtractConfig(w *core.World, c *core.Call) (any, error) {
 		return nil, perl.Fail("volume '%s' does not exist", volid)
 	}
 	var b strings.Builder
-	perl.WriteSection(&b, v.Backup.Conf, false)
+	v.Backup.Conf.Write(&b, false)
 	for key, s := range perl.Sorted(v.Backup.Disks) {
 		storage, _, _ := core.VolumeID(s.Volid)
 		if v.Backup.Kind == "qemu" && !perl.CloudFile.MatchString(s.Volid) {

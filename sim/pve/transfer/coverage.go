@@ -28,7 +28,7 @@ func apiIncluded(w *core.World, c *core.Call) (any, error) {
 			continue
 		}
 		drives := []map[string]any{}
-		for _, key := range perl.DriveNames(g.Conf) {
+		for _, key := range g.Conf.DriveNames() {
 			if g.Kind == "qemu" {
 				d := perl.ParseDrive(key, g.Conf[key])
 				if d.Cdrom() {
@@ -43,7 +43,7 @@ func apiIncluded(w *core.World, c *core.Call) (any, error) {
 			}
 		}
 		if g.Kind == "lxc" {
-			for _, key := range perl.MountNames(g.Conf) {
+			for _, key := range g.Conf.MountNames() {
 				m := perl.ParseMount(key, g.Conf[key])
 				included, reason := perl.OptionOf(g.Conf[key], "backup") == "1", "disabled"
 				switch {

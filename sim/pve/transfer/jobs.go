@@ -16,7 +16,7 @@ import (
 // no clock ticks between requests.
 
 func showJob(w *core.World, id string) map[string]any {
-	entry := perl.Section(w.Sections["jobs"][id], map[string]any{"id": id, "type": "vzdump"})
+	entry := w.Sections["jobs"][id].Section(map[string]any{"id": id, "type": "vzdump"})
 	for _, key := range []string{"fleecing", "performance", "prune-backups"} { // decode_value in PVE/VZDump/JobBase.pm
 		if value, ok := w.Sections["jobs"][id][key]; ok {
 			entry[key] = perl.Parted("POST /cluster/backup", key, value)

@@ -121,7 +121,7 @@ func apiMigrate(w *core.World, c *core.Call) (any, error) {
 	if w.HA.Managed(g) {
 		return w.HA.Move(c, g, m.Target), nil
 	}
-	return w.Fork(c, g.Node, MigrationJob(w, c, g, m)), nil
+	return w.Fork(c, g.Node, m.Job(w, c, g)), nil
 }
 
 func mayMoveTo(c *core.Call, storage string) error {
@@ -134,8 +134,8 @@ func mayMoveTo(c *core.Call, storage string) error {
 	return c.Need("/storage/"+storage, "Datastore.AllocateSpace")
 }
 
-// MigrationJob moves a guest (PVE/QemuMigrate.pm, PVE/LXC/Migrate.pm).
-func MigrationJob(w *core.World, c *core.Call, g *core.Guest, m Migration) core.Job {
+// Job moves a guest (PVE/QemuMigrate.pm, PVE/LXC/Migrate.pm).
+func (m Migration) Job(w *core.World, c *core.Call, g *core.Guest) core.Job {
 	unlock := func(*core.Task) { w.SetLock(g, "") }
 	aborted := func(t *core.Task, err error) error {
 		t.Logf("ERROR: migration aborted (duration 00:00:00): %s", err)
@@ -167,7 +167,7 @@ func MigrationJob(w *core.World, c *core.Call, g *core.Guest, m Migration) core.
 // mayMigrate finds out what cannot move: disks of a running VM unless that is
 // asked for, bases of linked clones and CD images that are on one node only.
 func mayMigrate(w *core.World, g *core.Guest, m Migration, log func(string, ...any)) error {
-	for _, key := range perl.DriveNames(g.Conf) {
+	for _, key := range g.Conf.DriveNames() {
 		d := perl.ParseDrive(key, g.Conf[key])
 		storage, _, managed := core.VolumeID(d.File)
 		if g.Kind == "qemu" && managed && d.Cdrom() && !d.Cloudinit() && w.Stores[storage] != nil && !w.Stores[storage].Shared {
@@ -205,7 +205,7 @@ func mayMigrateCT(g *core.Guest, m Migration) error {
 	if g.Run != nil && m.Online {
 		return perl.Fail("lxc live migration is currently not implemented")
 	}
-	for _, key := range perl.MountNames(g.Conf) {
+	for _, key := range g.Conf.MountNames() {
 		if p := perl.ParseMount(key, g.Conf[key]); p.Kind() != "volume" && p.Opts["shared"] != "1" {
 			return perl.Fail("cannot migrate local %s mount point '%s'", p.Kind(), key)
 		}
@@ -238,7 +238,7 @@ func migrate(w *core.World, c *core.Call, g *core.Guest, m Migration, t *core.Ta
 			st.Put(m.Target, v)
 			continue
 		}
-		moved, err := core.CopyDisk(w, m.Target, v, to, g.Vmid, to.FormatFor("", v.Format), t.Logf)
+		moved, err := v.Copy(w, m.Target, to, g.Vmid, to.FormatFor("", v.Format), t.Logf)
 		if err != nil {
 			return err
 		}
@@ -283,5 +283,5 @@ func rename(g *core.Guest, from, to string) {
 
 // driveOrder lists drives as PVE goes through them, unused ones at the end.
 func driveOrder(settings map[string]string) []string {
-	return append(perl.DriveNames(settings), perl.IndexedKeys(settings, "unused")...)
+	return append(perl.Config(settings).DriveNames(), perl.Config(settings).IndexedKeys("unused")...)
 }

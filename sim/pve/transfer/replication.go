@@ -90,14 +90,14 @@ func mayReplicate(w *core.World, c *core.Call, id string, conf perl.Config) erro
 func replicated(g *core.Guest) []string {
 	var volumes []string
 	if g.Kind == "lxc" {
-		for _, key := range perl.MountNames(g.Conf) {
+		for _, key := range g.Conf.MountNames() {
 			if m := perl.ParseMount(key, g.Conf[key]); perl.OptionOf(g.Conf[key], "replicate") != "0" && strings.Contains(m.Volume, ":") {
 				volumes = append(volumes, m.Volume)
 			}
 		}
 		return volumes
 	}
-	for _, key := range perl.DriveNames(g.Conf) {
+	for _, key := range g.Conf.DriveNames() {
 		if d := perl.ParseDrive(key, g.Conf[key]); !d.Cdrom() && d.Opts["replicate"] != "0" && strings.Contains(d.File, ":") {
 			volumes = append(volumes, d.File)
 		}
@@ -109,7 +109,7 @@ func replicated(g *core.Guest) []string {
 // snapshots and copies are gone.
 func apiDropReplicationJob(w *core.World, c *core.Call) (any, error) {
 	f, id := replicationFile(), c.In["id"]
-	job := core.SectionsOf(w, f)[id]
+	job := f.Sections(w)[id]
 	if err := f.Guard(c, id, nil, true); err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func apiDropReplicationJob(w *core.World, c *core.Call) (any, error) {
 	case c.Flag("force") && c.Flag("keep"):
 		return nil, perl.BadParam("keep", "conflicts with parameter 'force'")
 	case c.Flag("force"):
-		delete(core.SectionsOf(w, f), id)
+		delete(f.Sections(w), id)
 		return nil, nil
 	case job == nil:
 		return nil, perl.Fail("no such job '%s'", id)
