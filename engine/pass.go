@@ -542,7 +542,7 @@ func (p *Pass) apply(ctx, stoppable context.Context, driver Driver, c progress) 
 	again := p.repeater(c, driver)
 	options := p.options(c.desired.Site, c.want)
 	options.Notify, checks.now = again.notify(), again.now
-	do := checks.around(again.around(apply.Retry(driver.Apply, apply.Backoff{})))
+	do := checks.around(again.around(apply.Backoff{}.Retry(driver.Apply)))
 	c.results = again.renumbered(apply.Run(ctx, c.plan.Steps, options, do))
 	c.plan = again.renumberedPlan()
 	c.findings = append(distinct(c.findings, again.found), failuresWithoutNode(c.results)...)

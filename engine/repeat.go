@@ -45,7 +45,7 @@ func (p *Pass) repeater(c progress, driver Driver) *repeater {
 
 // around wraps do so that it continues steps whose outcome is unknown.
 func (r *repeater) around(do apply.Do) apply.Do {
-	again := apply.Repeat(do, r.left, apply.Backoff{}, r.pass.Stop)
+	again := apply.Backoff{}.Repeat(do, r.left, r.pass.Stop)
 	return func(ctx context.Context, s plan.Step) error { return again(ctx, r.now(s)) }
 }
 

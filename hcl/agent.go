@@ -104,7 +104,7 @@ func SetAgent(file *model.AgentFile, path, text string) diag.List {
 func agentLoad(name string, data []byte) *lang.Evaluator {
 	t := lang.NewTree(nil)
 	t.Sources[name], t.Current, t.Complete = data, name, true
-	return lang.NewEvaluator(t, lang.Inputs{}, nil)
+	return t.Evaluator(lang.Inputs{}, nil)
 }
 
 // agentDefaults fills in what does not depend on the machine.

@@ -84,7 +84,7 @@ func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List)
 	}
 	in := lang.Inputs{Files: fsys, Secrets: o.Secrets, Vars: o.Vars, Position: o.Position}
 	r := &load{
-		Evaluator: lang.NewEvaluator(lang.NewTree(o.Kinds), in, l.funcs),
+		Evaluator: lang.NewTree(o.Kinds).Evaluator(in, l.funcs),
 		schemas:   l.schemas, opts: o, invalid: map[string]bool{},
 	}
 	// Last resort: input that triggers a bug must cause one finding, not a crash.

@@ -43,9 +43,9 @@ func TestWaitingForACommit(t *testing.T) {
 	c, found := MakeCatalog(CatalogInput{Site: tree, Commit: "3f2c1a9", Policies: s.set, Agent: "father", Needs: needs})
 	require.Empty(t, found)
 	dir := t.TempDir()
-	_, err := keys.Ensure(dir, time.Now())
+	_, err := keys.Folder(dir).Ensure(time.Now())
 	require.NoError(t, err)
-	book, err := keys.OpenBook(dir)
+	book, err := keys.Folder(dir).OpenBook()
 	require.NoError(t, err)
 	s.Publish(View{Catalog: c, Keys: s.keys, Access: s.access, Pins: s.pins, Book: book})
 	ask := func(host string) answer {
@@ -59,7 +59,7 @@ func TestWaitingForACommit(t *testing.T) {
 	require.Contains(t, ask("gone").body, "the site does not deploy this node")
 	require.Empty(t, s.Waiting())
 
-	minted, err := keys.MintJoin(dir, "branch-3", time.Hour, time.Now())
+	minted, err := keys.Folder(dir).MintJoin("branch-3", time.Hour, time.Now())
 	require.NoError(t, err)
 	claims, err := keys.InspectToken(minted.Token)
 	require.NoError(t, err)
@@ -72,9 +72,9 @@ func TestWaitingForACommit(t *testing.T) {
 func TestHandOverIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	ring, err := keys.Ensure(dir, now)
+	ring, err := keys.Folder(dir).Ensure(now)
 	require.NoError(t, err)
-	book, err := keys.OpenBook(dir)
+	book, err := keys.Folder(dir).OpenBook()
 	require.NoError(t, err)
 	pin := wire.Pin{1}
 	site := &model.Site{Name: "lab", Secrets: &model.Secrets{Values: map[string]map[string]string{"auth": {model.OwnershipKey: strings.Repeat("ab", 32)}}}}
@@ -93,7 +93,7 @@ func TestHandOverIsRefused(t *testing.T) {
 		Catalog: &Catalog{in: CatalogInput{Site: site}, nodes: map[string]*Node{"branch-7": {Name: "branch-7", Child: true, Host: true}}},
 	})
 	require.Equal(t, http.StatusOK, ask().Code)
-	_, err = keys.Revoke(dir, "branch-7", now)
+	_, err = keys.Folder(dir).Revoke("branch-7", now)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusUnauthorized, ask().Code, "its tokens were revoked")
 }

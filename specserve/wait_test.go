@@ -309,18 +309,18 @@ func TestS8ARevocationEndsAWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWaiting(t, Limits{})
 		dir := t.TempDir()
-		ring, err := keys.Ensure(dir, time.Now())
+		ring, err := keys.Folder(dir).Ensure(time.Now())
 		require.NoError(t, err)
-		minted, err := keys.Mint(dir, "own", "base", 0, time.Now())
+		minted, err := keys.Folder(dir).Mint("own", "base", 0, time.Now())
 		require.NoError(t, err)
 		w.view.Keys = ring.Tokens()
-		w.view.Book, err = keys.OpenBook(dir)
+		w.view.Book, err = keys.Folder(dir).OpenBook()
 		require.NoError(t, err)
 		w.Publish(w.view)
 		revoked := w.ask(t.Context(), "GET", "/wait/own", minted.Token)
 		other := w.ask(t.Context(), "GET", "/wait/own", w.token)
 		require.False(t, revoked.done())
-		_, err = keys.Revoke(dir, "own", time.Now())
+		_, err = keys.Folder(dir).Revoke("own", time.Now())
 		require.NoError(t, err)
 		w.Publish(w.view) // as the server does once it has noticed it
 		<-revoked.ended

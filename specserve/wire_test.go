@@ -543,15 +543,15 @@ func TestDownloadsUnderEveryMethod(t *testing.T) {
 func TestS8TokensOverTheWire(t *testing.T) {
 	s := serveLimits(t, unlimited())
 	clock := func() time.Time { return time.Unix(s.now.Load(), 0) }
-	ring, err := keys.Ensure(s.dir, clock())
+	ring, err := keys.Folder(s.dir).Ensure(clock())
 	require.NoError(t, err)
-	book, err := keys.OpenBook(s.dir)
+	book, err := keys.Folder(s.dir).OpenBook()
 	require.NoError(t, err)
 	c, found := MakeCatalog(CatalogInput{Site: site(), Commit: "a", Policies: s.set})
 	require.Empty(t, found)
 	s.Publish(View{Catalog: c, Keys: ring.Tokens(), Book: book, Access: s.access, Pins: s.pins})
 	mint := func() string {
-		m, err := keys.Mint(s.dir, "own", "own", keys.TokenLifetime, clock())
+		m, err := keys.Folder(s.dir).Mint("own", "own", keys.TokenLifetime, clock())
 		require.NoError(t, err)
 		return m.Token
 	}
@@ -589,7 +589,7 @@ func TestS8TokensOverTheWire(t *testing.T) {
 	require.Empty(t, fetch(next))
 	require.Equal(t, "E303", s.ask("GET", "/spec/own", bearer(own)...).code(), "of the two only the newer one was renewed")
 
-	_, err = keys.Revoke(s.dir, "own", clock())
+	_, err = keys.Folder(s.dir).Revoke("own", clock())
 	require.NoError(t, err)
 	for _, path := range []string{"/spec/own", "/wait/own", "/agent/linux-amd64", "/site.git/info/refs?service=git-upload-pack"} {
 		require.Equal(t, "E301", s.ask("GET", path, bearer(next)...).code(), path)

@@ -106,7 +106,7 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 	}
 	s, err := newService(cfg, net, sandbox(), log, a.ui.Env)
 	if err != nil {
-		return control.FolderError(cfg.DataDir, err)
+		return control.Folder(cfg.DataDir).Explain(err)
 	}
 	if f.once {
 		return runOnce(ctx, a, s)

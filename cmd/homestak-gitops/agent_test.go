@@ -181,7 +181,7 @@ func TestTheAgentWaitsForTheLock(t *testing.T) {
 			api = strings.Trim(strings.TrimSpace(value), `"`)
 		}
 	}
-	release, err := control.LockHost(s.data, &model.Host{Name: "father", API: api}, "apply")
+	release, err := control.Folder(s.data).LockHost(&model.Host{Name: "father", API: api}, "apply")
 	require.NoError(t, err)
 	s.begin(t)
 	out := s.until(t, "waiting for the write lock of the host")
@@ -457,8 +457,8 @@ func TestFilesOfAnotherUser(t *testing.T) {
 		t.Skip("root may read everything")
 	}
 	data := t.TempDir()
-	require.NoError(t, os.Mkdir(filepath.Join(data, control.LedgerDir), 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(data, control.LedgerDir, "state.json"), nil, 0))
+	require.NoError(t, os.Mkdir(control.Folder(data).Ledger(), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(control.Folder(data).Ledger(), "state.json"), nil, 0))
 	for _, args := range [][]string{{"agent", "--once", "--identity", "father", "--repository", "/nowhere.git"}, {"status"}} {
 		_, _, stderr := runIn(t, map[string]string{"HOMESTAK_DATA_DIR": data}, args...)
 		require.Contains(t, stderr, "let root say: chown -R", args)
@@ -474,7 +474,7 @@ func TestAnotherAgentOfTheHostIsReported(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("root's own data folder is that of the machine")
 	}
-	release, err := (control.Holder{Verb: "agent", Socket: socket}).Lock(filepath.Join(own, control.AgentLock))
+	release, err := (control.Holder{Verb: "agent", Socket: socket}).Lock(control.Folder(own).AgentLock())
 	require.NoError(t, err)
 	defer release()
 	for identity, want := range map[string]bool{"father": true, "mother": false} {

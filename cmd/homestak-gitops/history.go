@@ -169,7 +169,7 @@ func receiptsAt(f *session.AgentFlags, at string) (*ledger.Ledger, error) {
 		cfg, _ := f.Configuration()
 		at = cfg.DataDir
 	}
-	for _, dir := range []string{at, filepath.Join(at, control.LedgerDir)} {
+	for _, dir := range []string{at, control.Folder(at).Ledger()} {
 		if _, err := os.Stat(filepath.Join(dir, ledger.ReceiptsDir)); err == nil {
 			return ledger.Read(dir), nil
 		} else if !errors.Is(err, fs.ErrNotExist) {

@@ -82,7 +82,7 @@ func TestN9MintWritesAFileThatFetchAccepts(t *testing.T) {
 	require.NoError(t, err)
 	_, text, _ := strings.Cut(string(script), "-- site/site.hcl --\n")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "site.hcl"), []byte(text), 0o600))
-	_, err = keys.Ensure(filepath.Join(dir, "server"), time.Now())
+	_, err = keys.Folder(filepath.Join(dir, "server")).Ensure(time.Now())
 	require.NoError(t, err)
 	var out bytes.Buffer
 	require.Zero(t, run(t.Context(), []string{"token", "mint", "--site", dir, "--data-dir", dir, "--out", name, "own"}, ui.Process{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, Env: func(string) string { return "" }}), &out)

@@ -349,7 +349,7 @@ func TestReconcileElsewhere(t *testing.T) {
 func TestTheAgentEndsBesideItsClients(t *testing.T) {
 	t.Parallel()
 	s := newServerStage(t)
-	minted, err := keys.Mint(s.keys(), "first", "base", time.Hour, time.Now())
+	minted, err := keys.Folder(s.keys()).Mint("first", "base", time.Hour, time.Now())
 	require.NoError(t, err)
 	var renewed struct {
 		Token string `json:"token"`

@@ -55,11 +55,11 @@ func runTokenInspect(a *app, folder *serverFolder, verify bool) error {
 	if err != nil {
 		return err
 	}
-	ring, err := keys.Read(dir)
+	ring, err := keys.Folder(dir).Read()
 	if err != nil {
 		return err
 	}
-	book, err := keys.OpenBook(dir)
+	book, err := keys.Folder(dir).OpenBook()
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ Tokens in the secrets of the site are not affected.`,
 			if err != nil {
 				return err
 			}
-			done, err := keys.Revoke(dir, args[0], time.Now())
+			done, err := keys.Folder(dir).Revoke(args[0], time.Now())
 			if err != nil {
 				return err
 			}
@@ -114,11 +114,11 @@ the key before was stolen, run it again with --drop-old.`,
 			if err != nil {
 				return err
 			}
-			change := keys.Rotate
+			change := keys.Folder(dir).Rotate
 			if drop {
-				change = func(dir string, _ time.Time) (keys.Ring, error) { return keys.DropOld(dir) }
+				change = func(time.Time) (keys.Ring, error) { return keys.Folder(dir).DropOld() }
 			}
-			ring, err := change(dir, time.Now())
+			ring, err := change(time.Now())
 			if err != nil {
 				return err
 			}

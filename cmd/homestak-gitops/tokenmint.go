@@ -66,7 +66,7 @@ func runTokenJoin(ctx context.Context, a *app, folder *serverFolder, name string
 	if !wire.IsIdentity(name) {
 		return fmt.Errorf("%q cannot be the name of a host: small letters, digits and dashes, beginning with a letter", name)
 	}
-	pins, err := keys.ReadPins(dir)
+	pins, err := keys.Folder(dir).ReadPins()
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func runTokenJoin(ctx context.Context, a *app, folder *serverFolder, name string
 			return err
 		}
 	}
-	minted, err := keys.MintJoin(dir, name, o.life, time.Now())
+	minted, err := keys.Folder(dir).MintJoin(name, o.life, time.Now())
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func runTokenMint(ctx context.Context, a *app, f *session.Flags, folder *serverF
 	if node.Mode != model.ModePull && !node.TakesCommands() && node.Type != model.PVEType {
 		a.ui.Notef("node %s gets its spec by push: it needs no token", node.Name)
 	}
-	minted, err := keys.Mint(dir, node.Name, specOf(node), o.life, time.Now())
+	minted, err := keys.Folder(dir).Mint(node.Name, specOf(node), o.life, time.Now())
 	if err != nil {
 		return err
 	}

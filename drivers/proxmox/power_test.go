@@ -215,10 +215,10 @@ func TestLockFileIsAwaitedOnce(t *testing.T) {
 		require.Len(t, p.Steps, 1)
 		began := time.Now()
 		tries := 0
-		err := apply.Retry(func(ctx context.Context, s plan.Step) error {
+		err := apply.Backoff{}.Retry(func(ctx context.Context, s plan.Step) error {
 			tries++
 			return w.Driver.Apply(ctx, s)
-		}, apply.Backoff{})(t.Context(), p.Steps[0])
+		})(t.Context(), p.Steps[0])
 		require.ErrorContains(t, err, "can't lock file")
 		require.Equal(t, 1, tries)
 		require.Less(t, time.Since(began), 90*time.Second)

@@ -539,7 +539,7 @@ func TestLockedGuestIsTemporary(t *testing.T) {
 
 		unlock := time.AfterFunc(2*time.Second, func() { w.Host.Edit(func(e *pve.Edit) { e.Lock(10000, "") }) })
 		defer unlock.Stop()
-		for _, r := range apply.Run(t.Context(), p.Steps, apply.Options{}, apply.Retry(w.Driver.Apply, apply.Backoff{})) {
+		for _, r := range apply.Run(t.Context(), p.Steps, apply.Options{}, apply.Backoff{}.Retry(w.Driver.Apply)) {
 			require.NoError(t, r.Err)
 		}
 		w.Converged()

@@ -585,7 +585,7 @@ func TestRepeat(t *testing.T) {
 					}
 				}
 				began := time.Now()
-				err := Repeat(do, look, Backoff{}, nil)(t.Context(), web)
+				err := Backoff{}.Repeat(do, look, nil)(t.Context(), web)
 				if c.err == "" {
 					require.NoError(t, err)
 				} else {
@@ -612,7 +612,7 @@ func TestRepeatIsLeft(t *testing.T) {
 			return lost("596: password hunter22")
 		}
 		look := func(_ context.Context, s plan.Step, _ time.Time) (*plan.Step, error) { return &s, nil }
-		again := Repeat(do, look, Backoff{}, stop)
+		again := Backoff{}.Repeat(do, look, stop)
 		s := plan.Step{
 			Address: model.Address{Kind: "vm", Name: "web"}, Action: plan.Create,
 			Changes: []plan.Change{{Path: "password", After: "hunter22", Sensitive: true}},
@@ -686,13 +686,13 @@ func TestRetry(t *testing.T) {
 					cancel()
 				}
 				tries, begun := 0, time.Now()
-				err := Retry(func(context.Context, plan.Step) error {
+				err := c.backoff.Retry(func(context.Context, plan.Step) error {
 					tries++
 					if tries > len(c.errs) {
 						return nil
 					}
 					return c.errs[tries-1]
-				}, c.backoff)(ctx, create("vm.a"))
+				})(ctx, create("vm.a"))
 				took := time.Since(begun)
 				if c.err == "" {
 					require.NoError(t, err)
@@ -1091,7 +1091,7 @@ func TestResultsNameTheTasksOfTheHost(t *testing.T) {
 					told[e.Step.Address.Name] = append(told[e.Step.Address.Name], e.Result.Tasks...)
 				}
 			},
-		}, Retry(do, Backoff{}))
+		}, Backoff{}.Retry(do))
 		require.Equal(t, []string{"create a 1", "create a 2", "delete a 5"}, results[0].Tasks)
 		require.Equal(t, RolledBack, results[0].Status)
 		require.Equal(t, []string{"create b 3", "delete b 4"}, results[1].Tasks)

@@ -18,7 +18,7 @@ type observe func(ctx context.Context, s plan.Step, since time.Time) (left *plan
 // Repeat retries a step if its outcome is unknown (see outcomeUnknown). Before each retry, observe
 // reports what is left to do. The pauses and the number of tries are those of Backoff. Once the
 // context ended or stop was closed, nothing is tried any more.
-func Repeat(do Do, observe observe, b Backoff, stop <-chan struct{}) Do {
+func (b Backoff) Repeat(do Do, observe observe, stop <-chan struct{}) Do {
 	b = b.complete()
 	return func(ctx context.Context, s plan.Step) error {
 		err := do(ctx, s)

@@ -23,7 +23,7 @@ type Backoff struct {
 
 // Retry retries a step if its error is Temporary, such as a lock that is held elsewhere. Each pause has a random
 // jitter, down to half, so that steps which failed together do not retry together. It never outlasts the context.
-func Retry(do Do, b Backoff) Do {
+func (b Backoff) Retry(do Do) Do {
 	b = b.complete()
 	return func(ctx context.Context, s plan.Step) error {
 		for try := 1; ; try++ {

@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"os"
 	"os/user"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -62,7 +61,7 @@ func (s Search) Find(ctx context.Context) (*Client, error) {
 	default:
 		return Dial(ctx, s.Socket)
 	}
-	if at := ReadHolder(filepath.Join(s.DataDir, AgentLock)).Socket; at != "" {
+	if at := ReadHolder(Folder(s.DataDir).AgentLock()).Socket; at != "" {
 		if c, err := Dial(ctx, at); !errors.Is(err, ErrNoAgent) {
 			return c, err
 		}

@@ -564,19 +564,19 @@ func TestRootHandsOver(t *testing.T) {
 		return int(info.Sys().(*syscall.Stat_t).Uid)
 	}
 	state, shadow, passwd := write(filepath.Join(ours, "ledger", "state.json")), write(filepath.Join(other, "shadow")), write(filepath.Join(other, "passwd"))
-	require.NoError(t, control.HandOver(ours))
+	require.NoError(t, control.Folder(ours).HandOver())
 	require.Zero(t, owner(state), "the folder is root's")
 
 	require.NoError(t, os.Symlink(other, filepath.Join(ours, "link")))
 	require.NoError(t, os.Link(shadow, filepath.Join(ours, "shadow")))
 	require.NoError(t, os.Chown(ours, 1234, 1234))
-	require.NoError(t, control.HandOver(ours))
+	require.NoError(t, control.Folder(ours).HandOver())
 	require.Equal(t, 1234, owner(state))
 	require.Equal(t, 1234, owner(filepath.Dir(state)))
 	require.Zero(t, owner(other))
 	require.Zero(t, owner(passwd))
 	require.Zero(t, owner(shadow), "it has a second name, elsewhere")
-	require.Error(t, control.HandOver(filepath.Join(ours, "nowhere")))
+	require.Error(t, control.Folder(filepath.Join(ours, "nowhere")).HandOver())
 }
 
 // An error about the folder says what to do.
@@ -584,13 +584,13 @@ func TestFolderErrors(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	denied, full := &os.PathError{Op: "open", Path: "state.json", Err: syscall.EACCES}, &os.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}
-	require.ErrorContains(t, control.FolderError(dir, denied), "permission denied\nsomething in it belongs to another user, as after a run of root; let root say: chown -R --reference="+dir)
-	require.ErrorContains(t, control.FolderError(dir, full), "make room")
-	require.Contains(t, control.FolderHint("/nowhere", denied), "name a folder that you may write")
+	require.ErrorContains(t, control.Folder(dir).Explain(denied), "permission denied\nsomething in it belongs to another user, as after a run of root; let root say: chown -R --reference="+dir)
+	require.ErrorContains(t, control.Folder(dir).Explain(full), "make room")
+	require.Contains(t, control.Folder("/nowhere").Hint(denied), "name a folder that you may write")
 	require.NoError(t, os.Chmod(dir, 0o500))
-	require.Contains(t, control.FolderHint(dir, denied), "name a folder that you may write")
+	require.Contains(t, control.Folder(dir).Hint(denied), "name a folder that you may write")
 	other := os.ErrExist
-	require.Equal(t, other, control.FolderError(dir, other))
+	require.Equal(t, other, control.Folder(dir).Explain(other))
 }
 
 // A full disk does not prevent taking the write lock.
@@ -611,7 +611,7 @@ func TestLocksBelongToTheDataFolder(t *testing.T) {
 	}
 	dir := t.TempDir()
 	require.NoError(t, os.Chown(dir, 1234, 1234))
-	release, err := control.LockHost(dir, &model.Host{Name: "father"}, "apply")
+	release, err := control.Folder(dir).LockHost(&model.Host{Name: "father"}, "apply")
 	require.NoError(t, err)
 	defer release()
 	files, err := filepath.Glob(filepath.Join(dir, "locks", "*"))
@@ -621,7 +621,7 @@ func TestLocksBelongToTheDataFolder(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, uint32(1234), info.Sys().(*syscall.Stat_t).Uid, name)
 	}
-	_, err = control.LockHost(dir, &model.Host{Name: "father"}, "agent")
+	_, err = control.Folder(dir).LockHost(&model.Host{Name: "father"}, "agent")
 	require.ErrorContains(t, err, fmt.Sprintf("host father is being changed by %s: pid %d, apply, since ", control.Whoami(), os.Getpid()))
 }
 

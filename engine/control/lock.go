@@ -31,9 +31,9 @@ func HostFile(h *model.Host) string {
 	return fmt.Sprintf("%s-%.4x", h.Name, sha256.Sum256([]byte(strings.TrimRight(h.API, "/"))))
 }
 
-// LockHost takes the lock file of a host in a data folder.
-func LockHost(dataDir string, h *model.Host, verb string) (release func(), err error) {
-	dir := filepath.Join(dataDir, "locks")
+// LockHost takes the lock file of a host.
+func (f Folder) LockHost(h *model.Host, verb string) (release func(), err error) {
+	dir := filepath.Join(string(f), "locks")
 	name := filepath.Join(dir, HostFile(h)+".lock")
 	release, err = (Holder{Verb: verb}).Lock(name)
 	if locked, ok := errors.AsType[*LockedError](err); ok {

@@ -6,19 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/ledger"
-)
-
-// Files of an agent in its data folder, besides the locks of hosts.
-const (
-	AgentLock = "agent.lock" // locked as long as an agent runs; says where it is reached
-	LedgerDir = "ledger"     // receipts, and what the agent wants to know after a restart
 )
 
 // Absent is the state of an agent that does not run.
@@ -56,9 +49,9 @@ func (o *Offline) Why(_ context.Context, address string) (Reasons, error) {
 // planInstead names what needs no agent.
 const planInstead = "; or compare a clone of the site with the host: homestak-gitops plan"
 
-// ReadOffline reads the stored state of the last agent of a data folder.
-func ReadOffline(dataDir string) (*Offline, error) {
-	dir := filepath.Join(dataDir, LedgerDir)
+// ReadOffline reads the stored state of the last agent.
+func (f Folder) ReadOffline() (*Offline, error) {
+	dir := f.Ledger()
 	const start = "start one: homestak-gitops agent --repository URL --identity NAME, or systemctl start homestak-gitops" + planInstead
 	_, err := os.Stat(dir)
 	switch {
@@ -73,7 +66,7 @@ func ReadOffline(dataDir string) (*Offline, error) {
 	s, err := l.State()
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return nil, deniedf("no agent is running here, and there is no permission to read the state of the last one: %w\n%s", err, FolderHint(dataDir, err))
+		return nil, deniedf("no agent is running here, and there is no permission to read the state of the last one: %w\n%s", err, f.Hint(err))
 	case err != nil:
 		return nil, fmt.Errorf("no agent is running here, and the state of the last one cannot be read: %w", err)
 	}

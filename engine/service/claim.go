@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 
 	"github.com/homestak/homestak-gitops/engine/control"
@@ -13,7 +12,7 @@ import (
 // Claim makes this process the one agent of its data folder, until release is called. It is
 // a *control.RefusedError where another one is.
 func (c *Config) Claim(verb, socket string) (release func() error, err error) {
-	unlock, err := (control.Holder{Verb: verb, Socket: socket}).Lock(filepath.Join(c.DataDir, control.AgentLock))
+	unlock, err := (control.Holder{Verb: verb, Socket: socket}).Lock(control.Folder(c.DataDir).AgentLock())
 	locked, isLocked := errors.AsType[*control.LockedError](err)
 	switch {
 	case isLocked && verb != "agent" && locked.By.Verb == "agent":
@@ -21,16 +20,16 @@ func (c *Config) Claim(verb, socket string) (release func() error, err error) {
 	case isLocked:
 		return nil, &control.RefusedError{Err: fmt.Errorf("an agent works with %s already: it was started %w\none agent has one data folder: end it, or name another with --data-dir", c.DataDir, locked)}
 	case err != nil:
-		return nil, fmt.Errorf("use data folder %s: %w\n%s", c.DataDir, err, control.FolderHint(c.DataDir, err))
+		return nil, fmt.Errorf("use data folder %s: %w\n%s", c.DataDir, err, control.Folder(c.DataDir).Hint(err))
 	}
 	// At the beginning too: a run of root that was killed did not hand over.
-	if err := control.HandOver(c.DataDir); err != nil {
+	if err := control.Folder(c.DataDir).HandOver(); err != nil {
 		unlock()
 		return nil, err
 	}
 	return func() error {
 		defer unlock()
-		return control.HandOver(c.DataDir)
+		return control.Folder(c.DataDir).HandOver()
 	}, nil
 }
 
@@ -39,7 +38,7 @@ func (c *Config) Claim(verb, socket string) (release func() error, err error) {
 func (c *Config) Others(ctx context.Context) []control.Card {
 	sockets := []string{control.StandardSocket}
 	if dir, err := ownDataDir(c.env); err == nil {
-		sockets = append(sockets, control.ReadHolder(filepath.Join(dir, control.AgentLock)).Socket)
+		sockets = append(sockets, control.ReadHolder(control.Folder(dir).AgentLock()).Socket)
 	}
 	var out []control.Card
 	for _, socket := range slices.Compact(sockets) {

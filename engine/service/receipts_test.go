@@ -61,7 +61,7 @@ func TestAPassByHandThatIsCutOffIsRecorded(t *testing.T) {
 		release()
 	}
 	receipts := func() (out []string) {
-		all, err := ledger.Read(filepath.Join(dir, control.LedgerDir)).Last(0, nil)
+		all, err := ledger.Read(control.Folder(dir).Ledger()).Last(0, nil)
 		require.NoError(t, err)
 		for _, r := range all {
 			out = append(out, r.Verb+" "+r.Host+" "+r.Commit+" "+r.Steps[0].Status)

@@ -121,7 +121,7 @@ func New(o Options) (*Service, error) {
 	if err = durable.ClaimFormat(c.DataDir, o.Program); err != nil {
 		return nil, err
 	}
-	if s.Ledger, err = ledger.Open(filepath.Join(c.DataDir, control.LedgerDir)); err != nil {
+	if s.Ledger, err = ledger.Open(control.Folder(c.DataDir).Ledger()); err != nil {
 		return nil, fmt.Errorf("open the receipts: %w", err)
 	}
 	if _, err := s.Ledger.State(); errors.Is(err, fs.ErrPermission) {
@@ -257,7 +257,7 @@ func (s *Service) exclusive(ctx context.Context, h *model.Host, blocked func(hol
 	ticker := time.NewTicker(lockEvery)
 	defer ticker.Stop()
 	for waits := false; ; {
-		release, err := control.LockHost(s.o.Config.DataDir, h, "agent")
+		release, err := control.Folder(s.o.Config.DataDir).LockHost(h, "agent")
 		locked, isLocked := errors.AsType[*control.LockedError](err)
 		if !isLocked {
 			if err == nil {

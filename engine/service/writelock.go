@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"path/filepath"
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
@@ -40,7 +39,7 @@ func (v Verb) Lock(ctx context.Context, h *model.Host) (release func(), err erro
 		resume()
 		return nil, err
 	}
-	unlock, err := control.LockHost(dir, h, v.Name)
+	unlock, err := control.Folder(dir).LockHost(h, v.Name)
 	if err != nil {
 		resume()
 		return nil, err
@@ -56,7 +55,7 @@ func (v Verb) Lock(ctx context.Context, h *model.Host) (release func(), err erro
 
 // settle records a pass by hand over a host that was cut off. The caller has its lock in the folder.
 func settle(dir string, h *model.Host) (bool, error) {
-	dir = filepath.Join(dir, control.LedgerDir)
+	dir = control.Folder(dir).Ledger()
 	if !ledger.HasBegun(dir, control.HostFile(h)) {
 		return false, nil
 	}
@@ -76,7 +75,7 @@ func (v Verb) Begin(h *model.Host, c model.Commit, made *plan.Plan) {
 	var l *ledger.Ledger
 	dir, err := LockDir(v.Env)
 	if err == nil {
-		l, err = ledger.Open(filepath.Join(dir, control.LedgerDir))
+		l, err = ledger.Open(control.Folder(dir).Ledger())
 	}
 	if err == nil {
 		err = ledger.Begin(l, control.HostFile(h), agent.Begun(v.Name, h.Name, "cli:"+control.Whoami(), c, made))
@@ -91,7 +90,7 @@ func (v Verb) Begin(h *model.Host, c model.Commit, made *plan.Plan) {
 func (v Verb) Record(h *model.Host, r *engine.Report) {
 	receipt, changed := agent.Receipt(r, "cli:"+control.Whoami(), false)
 	dir, err := LockDir(v.Env)
-	dir = filepath.Join(dir, control.LedgerDir)
+	dir = control.Folder(dir).Ledger()
 	if r.Plan == nil || !changed && !ledger.HasBegun(dir, control.HostFile(h)) {
 		return // a pass that panicked is recorded by the next one
 	}

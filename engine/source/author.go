@@ -199,7 +199,7 @@ func pushTo(ctx context.Context, open func() (transport.ReceivePackSession, erro
 	return err
 }
 
-// File is a file that PushFile commits.
+// File is a file that Push commits.
 type File struct {
 	Branch, Path, Text string
 	Message            string

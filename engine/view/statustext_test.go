@@ -131,7 +131,7 @@ func TestAnExplanationIsShownOnce(t *testing.T) {
 	other := check
 	other.Address = "vm.db"
 	s := agent.Status{Identity: "father", State: agent.Idle, Nodes: []engine.NodeStatus{n}, Checks: []agent.CheckStatus{check, other}, Last: &agent.PassStatus{Findings: diag.List{said}}}
-	text := Status(s, noon, false)
+	text := Paint(false).Status(s, noon)
 	require.Contains(t, text, "failing     check web of vm.web for 60 s\n              check web of vm.db for 60 s: no route\n")
 	require.Equal(t, 1, strings.Count(text, said.Summary), text)
 

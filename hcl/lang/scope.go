@@ -84,11 +84,11 @@ type Evaluator struct {
 	computing []*cell // those that wait for each other right now
 }
 
-// NewEvaluator returns an Evaluator for a tree. Before Prepare, expressions cannot refer to
+// Evaluator returns an Evaluator for a tree. Before Prepare, expressions cannot refer to
 // anything.
-func NewEvaluator(t *Tree, in Inputs, funcs map[string]function.Function) *Evaluator {
+func (tree *Tree) Evaluator(in Inputs, funcs map[string]function.Function) *Evaluator {
 	return &Evaluator{
-		Tree: t, Inputs: in, funcs: funcs, Others: map[string]Sum{}, Base: &Scope{ctx: &hclv2.EvalContext{}},
+		Tree: tree, Inputs: in, funcs: funcs, Others: map[string]Sum{}, Base: &Scope{ctx: &hclv2.EvalContext{}},
 		vars: map[string]cty.Value{}, failed: map[string]bool{}, cells: map[string]*cell{}, given: map[hclsyntax.Expression]*cell{},
 	}
 }

@@ -33,7 +33,7 @@ func (s *Server) Parent(node, spec string) (wire.Parent, error) {
 	if s.server == nil {
 		return wire.Parent{}, ErrNotServing
 	}
-	minted, err := keys.Mint(s.o.Access.Dir, node, spec, keys.TokenLifetime, time.Now())
+	minted, err := keys.Folder(s.o.Access.Dir).Mint(node, spec, keys.TokenLifetime, time.Now())
 	if err != nil {
 		return wire.Parent{}, err
 	}
@@ -88,7 +88,7 @@ func (s *Server) Forget(child string) {
 
 // Revoke revokes the tokens of a node or host, and drops what it reported.
 func (s *Server) Revoke(name string) error {
-	_, err := keys.Revoke(s.o.Access.Dir, name, time.Now())
+	_, err := keys.Folder(s.o.Access.Dir).Revoke(name, time.Now())
 	if err == nil {
 		s.Forget(name)
 	}

@@ -37,13 +37,13 @@ type credentialsKeeper struct {
 func openCredentials(o credentialsOptions) (*credentialsKeeper, error) {
 	k := &credentialsKeeper{o: o, problems: reported{}}
 	var err error
-	if k.ring, err = keys.Ensure(o.Access.Dir, time.Now()); err != nil {
+	if k.ring, err = keys.Folder(o.Access.Dir).Ensure(time.Now()); err != nil {
 		return nil, err
 	}
 	if k.access, err = o.Access.EnsureAccess(keys.HookProviders()); err != nil {
 		return nil, err
 	}
-	if k.book, err = keys.OpenBook(o.Access.Dir); err != nil {
+	if k.book, err = keys.Folder(o.Access.Dir).OpenBook(); err != nil {
 		return nil, err
 	}
 	k.certificate, err = keys.OpenCert(keys.CertOptions{Dir: o.Access.Dir, CertFile: o.CertFile, KeyFile: o.KeyFile, Log: o.Log})
@@ -86,7 +86,7 @@ func (k *credentialsKeeper) Check() (changed bool) {
 		return changed
 	}
 	k.files = files
-	ring, err := keys.Read(k.o.Access.Dir)
+	ring, err := keys.Folder(k.o.Access.Dir).Read()
 	k.report("keys", err)
 	if err == nil && !slices.Equal(ring.Tokens(), k.ring.Tokens()) {
 		k.ring, changed = ring, true

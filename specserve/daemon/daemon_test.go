@@ -235,16 +235,16 @@ func TestFilesAreFollowed(t *testing.T) {
 	m.eventually(first, 401, "E301")
 
 	// Keys: both are good in the overlap.
-	old, err := keys.Mint(m.o.Dir, "own", "base", time.Hour, time.Now())
+	old, err := keys.Folder(m.o.Dir).Mint("own", "base", time.Hour, time.Now())
 	require.NoError(t, err)
-	_, err = keys.Rotate(m.o.Dir, time.Now())
+	_, err = keys.Folder(m.o.Dir).Rotate(time.Now())
 	require.NoError(t, err)
 	m.eventuallyLogs("signing keys changed")
 	m.eventually(old.Token, 200, `"token":"`)
 	_, body = m.get(old.Token)
 	var sent struct{ Token string }
 	require.NoError(t, json.Unmarshal([]byte(body), &sent))
-	_, err = keys.DropOld(m.o.Dir)
+	_, err = keys.Folder(m.o.Dir).DropOld()
 	require.NoError(t, err)
 	m.eventually(old.Token, 401, "E301")
 	m.eventually(sent.Token, 200, "")
@@ -405,7 +405,7 @@ func TestCommits(t *testing.T) {
 func TestRestart(t *testing.T) {
 	m := newMachine(t)
 	m.start()
-	minted, err := keys.Mint(m.o.Dir, "own", "base", time.Hour, time.Now())
+	minted, err := keys.Folder(m.o.Dir).Mint("own", "base", time.Hour, time.Now())
 	require.NoError(t, err)
 	was := m.at
 	m.stop()
@@ -757,7 +757,7 @@ func (m *machine) ask(path, key string) (status int, header http.Header, body st
 
 func (m *machine) mint(node string) string {
 	m.t.Helper()
-	minted, err := keys.Mint(m.o.Dir, node, "base", time.Hour, time.Now())
+	minted, err := keys.Folder(m.o.Dir).Mint(node, "base", time.Hour, time.Now())
 	require.NoError(m.t, err)
 	return minted.Token
 }

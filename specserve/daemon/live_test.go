@@ -232,9 +232,9 @@ func TestKeys(t *testing.T) {
 	require.JSONEq(t, `"status"`, body)
 	p, err := r.Parent("web-1", "base")
 	require.NoError(t, err)
-	_, err = keys.Rotate(r.dir, time.Now())
+	_, err = keys.Folder(r.dir).Rotate(time.Now())
 	require.NoError(t, err)
-	_, err = keys.Rotate(r.dir, time.Now())
+	_, err = keys.Folder(r.dir).Rotate(time.Now())
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { status, _ := r.get("/spec/web-1", p.Token); return status == 401 }, 5*time.Minute, 50*time.Millisecond)
 	p, err = r.Parent("web-1", "base")
@@ -392,7 +392,7 @@ func TestS8RevokedWhileServing(t *testing.T) {
 	}
 	require.True(t, tree("web-1").Ready)
 
-	_, err := keys.Revoke(dir, "web-1", time.Now())
+	_, err := keys.Folder(dir).Revoke("web-1", time.Now())
 	require.NoError(t, err)
 	for range 2 {
 		status, body := r.get("/spec/web-1", given["web-1"])
@@ -423,10 +423,10 @@ func TestS8ARevocationIsNoticed(t *testing.T) {
 	require.NoError(t, err)
 	k.Check()
 	require.False(t, k.Check())
-	minted, err := keys.Mint(dir, "web-1", "base", time.Hour, time.Now())
+	minted, err := keys.Folder(dir).Mint("web-1", "base", time.Hour, time.Now())
 	require.NoError(t, err)
 	require.False(t, k.Check(), "no task waits for that")
-	_, err = keys.Revoke(dir, "web-1", time.Now())
+	_, err = keys.Folder(dir).Revoke("web-1", time.Now())
 	require.NoError(t, err)
 	_, err = k.Ring().Tokens().VerifyBy(k.Book(), minted.Token, "web-1", time.Now())
 	require.ErrorContains(t, err, "revoked")

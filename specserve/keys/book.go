@@ -38,7 +38,7 @@ const overlap = time.Minute
 // successor was used, and of those that have expired only the newest, for a while. Its methods may be called from any
 // goroutine; those of a nil Book know nothing but when a token expires.
 type Book struct {
-	dir string
+	in Folder
 
 	mutex   sync.Mutex // requests come from many goroutines, and a use changes what the next one gets
 	issued  map[string]issue
@@ -129,14 +129,14 @@ type (
 	}
 )
 
-// OpenBook reads the book in a folder. Without files nothing was revoked or used.
-func OpenBook(dir string) (*Book, error) {
-	b := &Book{dir: dir}
+// OpenBook reads the book. Without files nothing was revoked or used.
+func (f Folder) OpenBook() (*Book, error) {
+	b := &Book{in: f}
 	if _, err := b.Refresh(); err != nil {
 		return nil, err
 	}
 	used := usedDocument{}
-	if err := readDocument(filepath.Join(dir, usedFile), &used, &used.Version); err != nil {
+	if err := readDocument(filepath.Join(string(f), usedFile), &used, &used.Version); err != nil {
 		return nil, err
 	}
 	if b.used = used.Nodes; b.used == nil {
@@ -162,9 +162,9 @@ func readDocument(name string, to any, itsVersion *int) error {
 	return nil
 }
 
-func readIssued(dir string) (map[string]issue, error) {
+func (f Folder) readIssued() (map[string]issue, error) {
 	d := issuedDocument{}
-	if err := readDocument(filepath.Join(dir, issuedFile), &d, &d.Version); err != nil {
+	if err := readDocument(filepath.Join(string(f), issuedFile), &d, &d.Version); err != nil {
 		return nil, err
 	}
 	if d.Nodes == nil {
@@ -184,11 +184,11 @@ func (b *Book) Refresh() (revoked bool, err error) {
 }
 
 func (b *Book) refresh() error {
-	files := durable.StampsOf(filepath.Join(b.dir, issuedFile))
+	files := durable.StampsOf(filepath.Join(string(b.in), issuedFile))
 	if files.Same(b.files) {
 		return nil
 	}
-	issued, err := readIssued(b.dir)
+	issued, err := b.in.readIssued()
 	if err != nil {
 		return err
 	}
@@ -201,12 +201,12 @@ func (b *Book) refresh() error {
 
 // Revoke revokes all tokens of a node that were minted until now. A server on this folder refuses them with the next
 // request.
-func Revoke(dir, node string, now time.Time) (Revocation, error) {
-	if _, err := Read(dir); err != nil {
+func (f Folder) Revoke(node string, now time.Time) (Revocation, error) {
+	if _, err := f.Read(); err != nil {
 		return Revocation{}, err
 	}
 	var done issue
-	err := changeIssued(dir, node, func(i issue) issue {
+	err := f.changeIssued(node, func(i issue) issue {
 		i.Generation++
 		i.Revoked, i.Barred = now.UTC().Truncate(time.Second), true
 		done = i
@@ -221,7 +221,7 @@ func (b *Book) Join(c Claims, key string, now time.Time) error {
 	hash := sha256.Sum256([]byte(key))
 	sum := hex.EncodeToString(hash[:])
 	var refused *wire.Error
-	err := changeIssued(b.dir, c.Node, func(i issue) issue {
+	err := b.in.changeIssued(c.Node, func(i issue) issue {
 		switch {
 		case !i.Barred && c.Number == i.Joined.Number && subtle.ConstantTimeCompare([]byte(sum), []byte(i.Joined.Key)) == 1:
 			return i
@@ -244,23 +244,23 @@ func (b *Book) Join(c Claims, key string, now time.Time) error {
 }
 
 // changeIssued changes what was issued for a node.
-func changeIssued(dir, node string, next func(issue) issue) error {
-	return durable.Exclusively(dir, func() error {
-		all, err := readIssued(dir)
+func (f Folder) changeIssued(node string, next func(issue) issue) error {
+	return durable.Exclusively(string(f), func() error {
+		all, err := f.readIssued()
 		if err != nil {
 			return err
 		}
 		all[node] = next(all[node])
-		return writeDocument(dir, issuedFile, issuedDocument{version, all})
+		return f.writeDocument(issuedFile, issuedDocument{version, all})
 	})
 }
 
-func writeDocument(dir, name string, d any) error {
+func (f Folder) writeDocument(name string, d any) error {
 	text, err := json.Marshal(d)
 	if err != nil {
 		return err
 	}
-	name = filepath.Join(dir, name)
+	name = filepath.Join(string(f), name)
 	if err := durable.ReplaceForOwner(name, append(text, '\n')); err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
@@ -381,7 +381,7 @@ func (b *Book) Save() error {
 	d := usedDocument{version, maps.Clone(b.used), b.clock}
 	b.changed = false
 	b.mutex.Unlock()
-	err := durable.Exclusively(b.dir, func() error { return writeDocument(b.dir, usedFile, d) })
+	err := durable.Exclusively(string(b.in), func() error { return b.in.writeDocument(usedFile, d) })
 	if err != nil {
 		b.mutex.Lock()
 		defer b.mutex.Unlock()

@@ -53,7 +53,7 @@ func TestS7ClockIsSetWhileServing(t *testing.T) {
 	require.True(t, lapsed(&weekly, right.Add(6*day), now))
 
 	// Between two requests the time passes by the clock that cannot be set.
-	b, err := OpenBook(t.TempDir())
+	b, err := Folder(t.TempDir()).OpenBook()
 	require.NoError(t, err)
 	require.NoError(t, b.Admit(Claims{Node: "web", Expires: time.Now().Add(day).Unix()}, time.Now()))
 	require.Contains(t, b.clock.Seen.String(), " m=+")

@@ -56,8 +56,8 @@ func (id *identity) pins() ([]string, error) {
 }
 
 // ReadPins returns the pins of the server whose folder it is: of its key and the next one. Without a server there are none.
-func ReadPins(dir string) ([]string, error) {
-	text, err := durable.ReadPrivate(filepath.Join(dir, serverFile))
+func (f Folder) ReadPins() ([]string, error) {
+	text, err := durable.ReadPrivate(filepath.Join(string(f), serverFile))
 	if err != nil {
 		return nil, fmt.Errorf("read the certificate of the server: %w\nrun this on the machine of the parent, whose agent makes one", err)
 	}

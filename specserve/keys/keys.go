@@ -26,6 +26,9 @@ const most = 2
 // version is the version of the file.
 const version = 1
 
+// Folder is where a server keeps its keys, and what it minted.
+type Folder string
+
 // entry is a key, and when it was made.
 type entry struct {
 	Key
@@ -56,9 +59,9 @@ type keyEntry struct {
 	Created time.Time `json:"created"`
 }
 
-// Read reads the keys in a folder. Without any the error is fs.ErrNotExist.
-func Read(dir string) (Ring, error) {
-	name := filepath.Join(dir, signingFile)
+// Read reads the keys. Without any the error is fs.ErrNotExist.
+func (f Folder) Read() (Ring, error) {
+	name := filepath.Join(string(f), signingFile)
 	text, err := durable.ReadPrivate(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("there is no signing key: %w\nthe server makes it on its first start: homestak-gitops serve; a server with another data folder is named by --data-dir", err)
@@ -96,56 +99,56 @@ func parse(text []byte) (Ring, error) {
 	return ring, nil
 }
 
-// Ensure reads the keys in a folder, and creates the folder and the first key if they do not exist.
-func Ensure(dir string, now time.Time) (Ring, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+// Ensure reads the keys, and creates the folder and the first key if they do not exist.
+func (f Folder) Ensure(now time.Time) (Ring, error) {
+	if err := os.MkdirAll(string(f), 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of the signing keys: %w", err)
 	}
-	if err := durable.HandOver(filepath.Dir(dir), dir); err != nil {
+	if err := durable.HandOver(filepath.Dir(string(f)), string(f)); err != nil {
 		return nil, fmt.Errorf("make the folder of the signing keys: %w", err)
 	}
 	var ring Ring
-	err := durable.Exclusively(dir, func() error {
+	err := durable.Exclusively(string(f), func() error {
 		var err error
-		if ring, err = Read(dir); !errors.Is(err, fs.ErrNotExist) {
+		if ring, err = f.Read(); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		ring = Ring{{NewKey(), now.UTC().Truncate(time.Second)}}
-		return write(dir, ring)
+		return f.write(ring)
 	})
 	return ring, err
 }
 
 // Rotate makes a new key that signs from now on. The present one stays valid beside it, an older one
 // does not.
-func Rotate(dir string, now time.Time) (Ring, error) {
-	return change(dir, func(r Ring) Ring {
+func (f Folder) Rotate(now time.Time) (Ring, error) {
+	return f.change(func(r Ring) Ring {
 		return Ring{{NewKey(), now.UTC().Truncate(time.Second)}, r[0]}
 	})
 }
 
 // DropOld ends the validity of the older key.
-func DropOld(dir string) (Ring, error) {
-	return change(dir, func(r Ring) Ring { return r[:1] })
+func (f Folder) DropOld() (Ring, error) {
+	return f.change(func(r Ring) Ring { return r[:1] })
 }
 
-func change(dir string, next func(Ring) Ring) (Ring, error) {
-	if _, err := Read(dir); err != nil {
+func (f Folder) change(next func(Ring) Ring) (Ring, error) {
+	if _, err := f.Read(); err != nil {
 		return nil, err // also where the folder is missing
 	}
 	var ring Ring
-	err := durable.Exclusively(dir, func() error {
+	err := durable.Exclusively(string(f), func() error {
 		var err error
-		if ring, err = Read(dir); err != nil {
+		if ring, err = f.Read(); err != nil {
 			return err
 		}
 		ring = next(ring)
-		return write(dir, ring)
+		return f.write(ring)
 	})
 	return ring, err
 }
 
-func write(dir string, ring Ring) error {
+func (f Folder) write(ring Ring) error {
 	d := document{Version: version}
 	for _, e := range ring {
 		d.Keys = append(d.Keys, keyEntry{ID: e.ID, Key: e.Text(), Created: e.Created})
@@ -154,7 +157,7 @@ func write(dir string, ring Ring) error {
 	if err != nil {
 		return err
 	}
-	name := filepath.Join(dir, signingFile)
+	name := filepath.Join(string(f), signingFile)
 	if err := durable.ReplaceForOwner(name, append(text, '\n')); err != nil {
 		return fmt.Errorf("write the signing keys: %w", err)
 	}

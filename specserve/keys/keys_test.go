@@ -24,7 +24,7 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 
 func ensure(t *testing.T, dir string) Ring {
 	t.Helper()
-	r, err := Ensure(dir, now)
+	r, err := Folder(dir).Ensure(now)
 	require.NoError(t, err)
 	return r
 }
@@ -32,10 +32,10 @@ func ensure(t *testing.T, dir string) Ring {
 // However many servers start first, there is one key, and it stays.
 func TestFirstStart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "server")
-	_, err := Read(dir)
+	_, err := Folder(dir).Read()
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.ErrorContains(t, err, "there is no signing key")
-	_, err = Rotate(dir, now)
+	_, err = Folder(dir).Rotate(now)
 	require.ErrorIs(t, err, os.ErrNotExist, "only a server makes the first key")
 
 	rings := make([]Ring, 8)
@@ -43,7 +43,7 @@ func TestFirstStart(t *testing.T) {
 	for i := range rings {
 		all.Go(func() {
 			var err error
-			if rings[i], err = Ensure(dir, now.Add(time.Duration(i)*time.Hour)); err != nil {
+			if rings[i], err = Folder(dir).Ensure(now.Add(time.Duration(i) * time.Hour)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -70,7 +70,7 @@ func TestRotation(t *testing.T) {
 	require.NoError(t, err)
 	accepted := func(r Ring) wire.Code {
 		t.Helper()
-		read, err := Read(dir)
+		read, err := Folder(dir).Read()
 		require.NoError(t, err)
 		require.Equal(t, r, read)
 		c, err := r.Tokens().Verify(minted, "web-1", now)
@@ -82,19 +82,19 @@ func TestRotation(t *testing.T) {
 	}
 	require.Empty(t, accepted(first))
 
-	second, err := Rotate(dir, now.Add(time.Hour))
+	second, err := Folder(dir).Rotate(now.Add(time.Hour))
 	require.NoError(t, err)
 	require.Equal(t, first[0], second[1])
 	require.NotEqual(t, first[0].ID, second[0].ID)
 	require.Empty(t, accepted(second))
 
-	third, err := Rotate(dir, now.Add(2*time.Hour))
+	third, err := Folder(dir).Rotate(now.Add(2 * time.Hour))
 	require.NoError(t, err)
 	require.Equal(t, second[0], third[1])
 	require.Len(t, third, 2)
 	require.Equal(t, wire.CodeRefused, accepted(third))
 
-	alone, err := DropOld(dir)
+	alone, err := Folder(dir).DropOld()
 	require.NoError(t, err)
 	require.Equal(t, third[:1], alone)
 	require.Equal(t, wire.CodeRefused, accepted(alone))
@@ -112,10 +112,10 @@ func TestUnusableFile(t *testing.T) {
 		name := filepath.Join(dir, signingFile)
 		require.NoError(t, os.WriteFile(name, []byte(content), 0o600))
 		for _, read := range []func() (Ring, error){
-			func() (Ring, error) { return Read(dir) },
-			func() (Ring, error) { return Ensure(dir, now) },
-			func() (Ring, error) { return Rotate(dir, now) },
-			func() (Ring, error) { return DropOld(dir) },
+			func() (Ring, error) { return Folder(dir).Read() },
+			func() (Ring, error) { return Folder(dir).Ensure(now) },
+			func() (Ring, error) { return Folder(dir).Rotate(now) },
+			func() (Ring, error) { return Folder(dir).DropOld() },
 		} {
 			_, err := read()
 			require.ErrorContains(t, err, why)
@@ -129,17 +129,17 @@ func TestUnusableFile(t *testing.T) {
 	ring := ensure(t, dir)
 	name := filepath.Join(dir, signingFile)
 	require.NoError(t, os.WriteFile(name, []byte(`{"version":1,"keys":[{"key":"`+ring[0].Text()+`x"}]}`), 0o600))
-	_, err := Read(dir)
+	_, err := Folder(dir).Read()
 	require.ErrorContains(t, err, "not usable")
 	require.NotContains(t, err.Error(), ring[0].Text())
 	require.NoError(t, os.Chmod(name, 0o640))
-	_, err = Read(dir)
+	_, err = Folder(dir).Read()
 	require.ErrorContains(t, err, "chmod 600")
 }
 
 func TestAccess(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "server")
-	_, err := Ensure(dir, time.Now())
+	_, err := Folder(dir).Ensure(time.Now())
 	require.NoError(t, err)
 	providers := []Provider{Generic, "github", "gitlab"}
 	_, err = (Files{Dir: dir}).ReadAccess(providers)
@@ -194,7 +194,7 @@ func TestAccessRefused(t *testing.T) {
 		for _, file := range []string{readFile, operatorFile, repositoryFile, hookFile, Provider("gitea").File()} {
 			t.Run(name+" "+file, func(t *testing.T) {
 				dir := filepath.Join(t.TempDir(), "server")
-				_, err := Ensure(dir, time.Now())
+				_, err := Folder(dir).Ensure(time.Now())
 				require.NoError(t, err)
 				path := filepath.Join(dir, file)
 				require.NoError(t, os.WriteFile(path, []byte(c.content), 0o600))
@@ -213,7 +213,7 @@ func TestAccessRefused(t *testing.T) {
 // Each file may be elsewhere, as agent.hcl names it; the others stay in the folder.
 func TestFilesElsewhere(t *testing.T) {
 	dir, elsewhere := filepath.Join(t.TempDir(), "server"), filepath.Join(t.TempDir(), "read")
-	_, err := Ensure(dir, time.Now())
+	_, err := Folder(dir).Ensure(time.Now())
 	require.NoError(t, err)
 	made, err := (Files{Dir: dir, Read: elsewhere}).EnsureAccess(nil)
 	require.NoError(t, err)
@@ -244,14 +244,14 @@ func newDesk(t *testing.T) *desk {
 func (d *desk) restart() {
 	d.t.Helper()
 	var err error
-	d.book, err = OpenBook(d.dir)
+	d.book, err = Folder(d.dir).OpenBook()
 	require.NoError(d.t, err)
 }
 
 // mint is the verb, which runs in another process.
 func (d *desk) mint(life time.Duration) string {
 	d.t.Helper()
-	m, err := Mint(d.dir, "web-1", "base", life, d.now)
+	m, err := Folder(d.dir).Mint("web-1", "base", life, d.now)
 	require.NoError(d.t, err)
 	return m.Token
 }
@@ -434,14 +434,14 @@ func TestS8TokensOfEarlierVersions(t *testing.T) {
 // A revocation counts for a server that runs at once, over restarts, and for every token of that node until then.
 func TestS8Revoke(t *testing.T) {
 	d := newDesk(t)
-	_, err := Revoke(t.TempDir(), "web-1", now)
+	_, err := Folder(t.TempDir()).Revoke("web-1", now)
 	require.ErrorIs(t, err, os.ErrNotExist, "there is no server")
 
 	minted, unused, forever := d.mint(TokenLifetime), d.mint(TokenLifetime), d.mint(0)
 	renewed, _ := d.show(minted)
 	require.Empty(t, d.code(renewed))
 	require.Empty(t, d.book.Revoked())
-	r, err := Revoke(d.dir, "web-1", d.now)
+	r, err := Folder(d.dir).Revoke("web-1", d.now)
 	require.NoError(t, err)
 	require.Equal(t, Revocation{Node: "web-1", Generation: 1, At: now.Truncate(time.Second), Minted: true}, r)
 	for range 2 {
@@ -451,7 +451,7 @@ func TestS8Revoke(t *testing.T) {
 		require.Equal(t, map[string]time.Time{"web-1": r.At}, d.book.Revoked())
 		d.restart()
 	}
-	m, err := Mint(d.dir, "web-2", "base", time.Hour, d.now)
+	m, err := Folder(d.dir).Mint("web-2", "base", time.Hour, d.now)
 	require.NoError(t, err)
 	_, err = d.ring.Tokens().VerifyBy(d.book, m.Token, "web-2", d.now)
 	require.NoError(t, err, "others are not concerned")
@@ -459,7 +459,7 @@ func TestS8Revoke(t *testing.T) {
 	fresh := d.mint(TokenLifetime)
 	require.Empty(t, d.code(fresh))
 	require.Empty(t, d.book.Revoked(), "it has a new one")
-	_, err = Revoke(d.dir, "web-1", d.now)
+	_, err = Folder(d.dir).Revoke("web-1", d.now)
 	require.NoError(t, err)
 	require.Equal(t, wire.CodeRefused, d.code(fresh), "once more")
 }
@@ -469,17 +469,17 @@ func TestS8UnusableBook(t *testing.T) {
 	for _, file := range []string{issuedFile, usedFile} {
 		d := newDesk(t)
 		text := d.mint(TokenLifetime)
-		_, err := Revoke(d.dir, "web-1", d.now)
+		_, err := Folder(d.dir).Revoke("web-1", d.now)
 		require.NoError(t, err)
 		require.Equal(t, wire.CodeRefused, d.code(text))
 		require.NoError(t, os.WriteFile(filepath.Join(d.dir, file), []byte("{"), 0o600))
 		require.Equal(t, wire.CodeRefused, d.code(text), "what was known counts")
-		_, err = OpenBook(d.dir)
+		_, err = Folder(d.dir).OpenBook()
 		require.ErrorContains(t, err, file+" is not usable")
 		if file == issuedFile {
 			_, err = d.book.Refresh()
 			require.ErrorContains(t, err, file+" is not usable")
-			_, err = Revoke(d.dir, "web-1", d.now)
+			_, err = Folder(d.dir).Revoke("web-1", d.now)
 			require.ErrorContains(t, err, file+" is not usable")
 		}
 	}
@@ -929,16 +929,16 @@ func signatureOf(t *testing.T, k Key, payload string) []byte {
 
 func TestMintAndInspect(t *testing.T) {
 	dir := t.TempDir()
-	_, err := Mint(dir, "web-1", "base", time.Hour, now)
+	_, err := Folder(dir).Mint("web-1", "base", time.Hour, now)
 	require.ErrorIs(t, err, os.ErrNotExist, "minting makes no key")
 	require.NoFileExists(t, dir+"/"+signingFile)
 	ring := ensure(t, dir)
-	_, err = Mint(dir, "web-1", "", time.Hour, now)
+	_, err = Folder(dir).Mint("web-1", "", time.Hour, now)
 	require.ErrorContains(t, err, "has no spec")
-	_, err = Mint(dir, "web-1", "base", -time.Hour, now)
+	_, err = Folder(dir).Mint("web-1", "base", -time.Hour, now)
 	require.ErrorContains(t, err, "at least a minute")
 
-	m, err := Mint(dir, "web-1", "base", time.Hour, now)
+	m, err := Folder(dir).Mint("web-1", "base", time.Hour, now)
 	require.NoError(t, err)
 	require.Equal(t, "2026-01-02T04:04:05Z", m.Expires.Format(time.RFC3339))
 	i, err := Inspect(m.Token + "\n")
@@ -961,7 +961,7 @@ valid    not verified
 	_, err = Inspect("x")
 	require.Equal(t, wire.CodeNoCredential, wire.CodeOf(err))
 
-	forever, err := Mint(dir, "web-1", "base", 0, now)
+	forever, err := Folder(dir).Mint("web-1", "base", 0, now)
 	require.NoError(t, err)
 	require.Nil(t, forever.Expires)
 	i, err = Inspect(forever.Token)
@@ -972,7 +972,7 @@ valid    not verified
 func TestDescribe(t *testing.T) {
 	dir := t.TempDir()
 	ensure(t, dir)
-	ring, err := Rotate(dir, now.AddDate(0, 1, 0))
+	ring, err := Folder(dir).Rotate(now.AddDate(0, 1, 0))
 	require.NoError(t, err)
 	require.Equal(t, "key "+ring[0].ID+" of 2026-02-02 signs\nkey "+ring[1].ID+" of 2026-01-02 is still accepted\n", ring.Describe())
 	require.Len(t, ring.Document().Keys, 2)
@@ -983,10 +983,10 @@ func TestDescribe(t *testing.T) {
 func TestRevokedAfterJoining(t *testing.T) {
 	dir := t.TempDir()
 	ensure(t, dir)
-	b, err := OpenBook(dir)
+	b, err := Folder(dir).OpenBook()
 	require.NoError(t, err)
 	mint := func() Claims {
-		m, err := MintJoin(dir, "branch-7", time.Hour, now)
+		m, err := Folder(dir).MintJoin("branch-7", time.Hour, now)
 		require.NoError(t, err)
 		c, err := InspectToken(m.Token)
 		require.NoError(t, err)
@@ -997,7 +997,7 @@ func TestRevokedAfterJoining(t *testing.T) {
 	require.NoError(t, b.Join(first, "thief", now), "its answer was lost")
 	require.ErrorContains(t, b.Join(first, "ours", now), "by another machine")
 	require.False(t, b.Barred("branch-7"))
-	_, err = Revoke(dir, "branch-7", now)
+	_, err = Folder(dir).Revoke("branch-7", now)
 	require.NoError(t, err)
 	require.True(t, b.Barred("branch-7"))
 	require.ErrorContains(t, b.Join(first, "thief", now), "was revoked")
@@ -1006,7 +1006,7 @@ func TestRevokedAfterJoining(t *testing.T) {
 	require.ErrorContains(t, b.Join(first, "thief", now), "by another machine")
 	require.False(t, b.Barred("branch-7"))
 
-	_, err = Revoke(dir, "branch-7", now)
+	_, err = Folder(dir).Revoke("branch-7", now)
 	require.NoError(t, err)
 	b.Use(b.Next(Claims{Node: "branch-7"}), now)
 	require.False(t, b.Barred("branch-7"), "a person gave it a new token")

@@ -31,42 +31,42 @@ func (m Minted) MoveTo(file string) (Minted, error) {
 	return m, nil
 }
 
-// Mint makes a token for a node with the signing key in a folder. Without a key it fails: only a
+// Mint makes a token for a node with the signing key. Without one it fails: only a
 // server makes one. It is good until the node has used the one that it gets for it. A life of 0 never ends, and such
 // a token is not replaced.
-func Mint(dir, node, spec string, life time.Duration, now time.Time) (Minted, error) {
+func (f Folder) Mint(node, spec string, life time.Duration, now time.Time) (Minted, error) {
 	if spec == "" {
 		return Minted{}, fmt.Errorf("node %s has no spec, so there is nothing that it could fetch\nname one in its node block: spec = spec.NAME", node)
 	}
-	return mintClaims(dir, Claims{Node: node, Spec: spec, Once: life != 0}, life, now)
+	return f.mintClaims(Claims{Node: node, Spec: spec, Once: life != 0}, life, now)
 }
 
 // ForAgent is in the tokens of children in place of a spec, if they have none.
 const ForAgent = "agent"
 
 // MintJoin makes a token by which one machine joins as a host; see Book.Join.
-func MintJoin(dir, host string, life time.Duration, now time.Time) (Minted, error) {
+func (f Folder) MintJoin(host string, life time.Duration, now time.Time) (Minted, error) {
 	if life <= 0 || life > TokenLifetime {
 		return Minted{}, fmt.Errorf("a token for joining is valid for at most %s", TokenLifetime)
 	}
-	return mintClaims(dir, Claims{Node: host, Spec: ForAgent, Once: true, Join: true}, life, now)
+	return f.mintClaims(Claims{Node: host, Spec: ForAgent, Once: true, Join: true}, life, now)
 }
 
-func mintClaims(dir string, c Claims, life time.Duration, now time.Time) (Minted, error) {
+func (f Folder) mintClaims(c Claims, life time.Duration, now time.Time) (Minted, error) {
 	if life != 0 && life < time.Minute {
 		return Minted{}, errors.New("a token must be valid for at least a minute")
 	}
-	ring, err := Read(dir)
+	ring, err := f.Read()
 	if err != nil {
 		return Minted{}, err
 	}
-	book, err := OpenBook(dir)
+	book, err := f.OpenBook()
 	if err != nil {
 		return Minted{}, err
 	}
 	m := Minted{Node: c.Node, Spec: c.Spec, Key: ring[0].ID}
 	c.Issued = now.Unix()
-	err = changeIssued(dir, c.Node, func(i issue) issue {
+	err = f.changeIssued(c.Node, func(i issue) issue {
 		i.Minted = max(i.Minted, book.used[c.Node].Number) + stride
 		c.Number, c.Generation = i.Minted, i.Generation
 		return i

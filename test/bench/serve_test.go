@@ -208,7 +208,7 @@ func (m *meter) agentRestarting() {
 	f := fleet.Fleet{Guests: 100, Nodes: names(1), Files: 1}
 	host := m.host(hosting{Fleet: f})
 	a := m.follow(m.publish(f, host.access), host, never)
-	ring, err := keys.Read(filepath.Join(a.data, daemon.Folder))
+	ring, err := keys.Folder(filepath.Join(a.data, daemon.Folder)).Read()
 	require.NoError(m.b, err)
 	text, err := ring[0].MintToken(keys.Claims{Node: f.Name(1), Spec: "base", Issued: time.Now().Unix(), Expires: time.Now().Add(time.Hour).Unix()})
 	require.NoError(m.b, err)
@@ -595,7 +595,7 @@ func (m *meter) specServer(nodes int) *specServer {
 	require.NoError(m.b, err)
 	s := &specServer{args: []string{"serve", "--site", m.site(files), "--data-dir", data, "--listen", "127.0.0.1:0", "--json"}}
 	s.begin(m)
-	ring, err := keys.Read(filepath.Join(data, daemon.Folder))
+	ring, err := keys.Folder(filepath.Join(data, daemon.Folder)).Read()
 	require.NoError(m.b, err)
 	s.key = ring[0].Key
 	return s

@@ -121,7 +121,7 @@ func (m *meter) spokes() {
 // spoke makes a spoke of an agent.
 func (m *meter) spoke(n int, a *agentProcess, hub *agent.ServerStatus) *spoke {
 	x := &spoke{name: spokeName(n), due: make(chan struct{}, 1)}
-	ring, err := keys.Read(filepath.Join(a.data, daemon.Folder))
+	ring, err := keys.Folder(filepath.Join(a.data, daemon.Folder)).Read()
 	require.NoError(m.b, err)
 	token, err := ring[0].MintToken(keys.Claims{Node: x.name, Spec: keys.ForAgent, Issued: time.Now().Unix(), Expires: time.Now().Add(keys.TokenLifetime).Unix()})
 	require.NoError(m.b, err)

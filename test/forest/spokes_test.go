@@ -225,7 +225,7 @@ func TestHubAndSpokes(t *testing.T) {
 		w.pushHub(h, lost+" leaves\n\nAllow-Deletes: 5")
 		w.live(30 * time.Minute)
 		require.Contains(t, w.line(lost).Error, "left the site")
-		_, err := keys.Revoke(server(w.Machine("father")), lost, time.Now())
+		_, err := keys.Folder(server(w.Machine("father"))).Revoke(lost, time.Now())
 		require.NoError(t, err)
 		w.until(30*time.Minute, "it is forgotten", func() bool { return w.line(lost) == nil && w.Machine("father").Agent().Tree().Ready })
 	})
@@ -297,7 +297,7 @@ func TestJoin(t *testing.T) {
 	hubStory(t, h, func(t *testing.T, w *world) {
 		father := w.Machine("father")
 		mint := func(life time.Duration) string {
-			minted, err := keys.MintJoin(server(father), "branch-1", life, time.Now())
+			minted, err := keys.Folder(server(father)).MintJoin("branch-1", life, time.Now())
 			require.NoError(t, err)
 			return minted.Token
 		}

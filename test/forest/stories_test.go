@@ -176,11 +176,11 @@ func TestST18RotationInATree(t *testing.T) {
 			accepts := func(token string) error { return m.Agent().Server().Accepts(child, token) }
 
 			old := w.knows(child).Token
-			_, err := keys.Rotate(server(m), time.Now())
+			_, err := keys.Folder(server(m)).Rotate(time.Now())
 			require.NoError(t, err)
 			becomes(child, "has a token of the new key", func() bool { return w.knows(child).Token != old })
 			require.NoError(t, accepts(old), "in the overlap")
-			_, err = keys.DropOld(server(m))
+			_, err = keys.Folder(server(m)).DropOld()
 			require.NoError(t, err)
 			becomes(child, "the old token ends", func() bool { return accepts(old) != nil })
 			require.NoError(t, accepts(w.knows(child).Token))
@@ -204,7 +204,7 @@ func TestST18RotationInATree(t *testing.T) {
 		// A token for two hours, which an administrator gave, is renewed in time.
 		leaf := w.Machine("leaf")
 		leaf.Kill()
-		minted, err := keys.Mint(server(w.Machine("inner")), "leaf", "plain", 2*time.Hour, time.Now())
+		minted, err := keys.Folder(server(w.Machine("inner"))).Mint("leaf", "plain", 2*time.Hour, time.Now())
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(leaf.Data, "token"), []byte(minted.Token), 0o600))
 		require.NoError(t, leaf.Start())
@@ -476,7 +476,7 @@ func TestAChildWithATokenOfAnotherTime(t *testing.T) {
 		give := func(life time.Duration, at time.Time) {
 			inner := w.Machine("inner")
 			inner.Kill()
-			minted, err := keys.Mint(filepath.Join(w.Machine("father").Data, "data", daemon.Folder), "inner", "plain", life, at)
+			minted, err := keys.Folder(filepath.Join(w.Machine("father").Data, "data", daemon.Folder)).Mint("inner", "plain", life, at)
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(filepath.Join(inner.Data, "token"), []byte(minted.Token), 0o600))
 			require.NoError(t, inner.Start())

@@ -726,7 +726,7 @@ func (p *serving) mint(node string) string {
 // expired is a token of a node that was good until a second ago.
 func (p *serving) expired(node string) string {
 	p.t.Helper()
-	ring, err := keys.Read(filepath.Join(p.data(), daemon.Folder))
+	ring, err := keys.Folder(filepath.Join(p.data(), daemon.Folder)).Read()
 	require.NoError(p.t, err)
 	text, err := ring[0].MintToken(keys.Claims{Node: node, Spec: "door", Issued: 1, Expires: time.Now().AddDate(0, 0, -31).Unix()})
 	require.NoError(p.t, err)

@@ -146,7 +146,7 @@ func TestAgentThatDoesNotRun(t *testing.T) {
 	require.ErrorContains(t, err, "no agent is running here, and none ever ran")
 	require.Empty(t, stderr.String())
 
-	require.NoError(t, os.Mkdir(filepath.Join(data, control.LedgerDir), 0o700))
+	require.NoError(t, os.Mkdir(control.Folder(data).Ledger(), 0o700))
 	r, err := f.NotedRecord(t.Context())
 	require.NoError(t, err)
 	require.Contains(t, stderr.String(), "no agent is running here; this is its state at ")

@@ -121,7 +121,7 @@ type Record interface {
 func (f *AgentFlags) Record(ctx context.Context) (Record, error) {
 	c, cfg, err := f.Client(ctx)
 	if errors.Is(err, control.ErrNoAgent) {
-		return control.ReadOffline(cfg.DataDir)
+		return control.Folder(cfg.DataDir).ReadOffline()
 	}
 	return c, err
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/site"
-	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // Opener opens the site of a verb.
@@ -247,7 +246,7 @@ func (s *Session) Pass(h *model.Host, owner string) *engine.Pass {
 			driver = observed{driver, s.Net.Observed}
 		}
 		if err == nil && s.ui.Verbose {
-			driver = view.Logged(driver, h, s.ui.Notef)
+			driver = logged{driver, h, s.ui.Notef}
 		}
 		return driver, err
 	})

@@ -112,7 +112,7 @@ manifest "shop" {
 	if err != nil {
 		return err
 	}
-	token, err := keys.MintJoin(filepath.Join(d.data, daemon.Folder), "branch", time.Hour, time.Now())
+	token, err := keys.Folder(filepath.Join(d.data, daemon.Folder)).MintJoin("branch", time.Hour, time.Now())
 	if err != nil {
 		return err
 	}

@@ -53,10 +53,10 @@ func NewParent(log *slog.Logger) (p *Parent, err error) {
 			err = errors.Join(fmt.Errorf("the parent of simulated nodes: %w", err), os.RemoveAll(p.folder))
 		}
 	}()
-	if p.ring, err = keys.Ensure(p.folder, time.Now()); err != nil {
+	if p.ring, err = keys.Folder(p.folder).Ensure(time.Now()); err != nil {
 		return nil, err
 	}
-	if p.book, err = keys.OpenBook(p.folder); err != nil {
+	if p.book, err = keys.Folder(p.folder).OpenBook(); err != nil {
 		return nil, err
 	}
 	certificate, err := keys.OpenCert(keys.CertOptions{Dir: p.folder, Log: log})
@@ -103,7 +103,7 @@ func (p *Parent) isSilent(node string) bool {
 
 // Parent is as drivers.Parent wants it.
 func (p *Parent) Parent(node, spec string) (wire.Parent, error) {
-	minted, err := keys.Mint(p.folder, node, spec, keys.TokenLifetime, time.Now())
+	minted, err := keys.Folder(p.folder).Mint(node, spec, keys.TokenLifetime, time.Now())
 	if err != nil {
 		return wire.Parent{}, err
 	}
@@ -128,7 +128,7 @@ func (p *Parent) Revoked(node string) bool {
 
 // Revoke revokes the tokens of a node, as token revoke and the server do.
 func (p *Parent) Revoke(node string) error {
-	_, err := keys.Revoke(p.folder, node, time.Now())
+	_, err := keys.Folder(p.folder).Revoke(node, time.Now())
 	p.server.Forget(node)
 	return err
 }

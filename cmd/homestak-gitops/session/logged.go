@@ -1,4 +1,4 @@
-package view
+package session
 
 import (
 	"context"
@@ -8,11 +8,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Logged wraps a driver to log its observations of a host.
-func Logged(d engine.Driver, h *model.Host, notef func(format string, args ...any)) engine.Driver {
-	return logged{d, h, notef}
-}
-
+// logged is a driver that logs its observations of a host.
 type logged struct {
 	engine.Driver
 	host  *model.Host
