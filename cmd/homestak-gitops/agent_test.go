@@ -424,7 +424,7 @@ manifest "edge" {
 func TestN8AgentSimServesPullNodes(t *testing.T) {
 	repo := sourcetest.New(t)
 	repo.Commit(map[string]string{"site.hcl": pullSite}, "A node in mode pull")
-	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0") // a port that is free
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.2:0") // a port that is free, and stays so: others take those of 127.0.0.1
 	require.NoError(t, err)
 	listen := ln.Addr().String()
 	require.NoError(t, ln.Close())
@@ -442,7 +442,7 @@ func TestN8AgentSimServesPullNodes(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx, control.NoSocket, nil, nil) }()
-	require.Eventually(t, func() bool { return slices.ContainsFunc(s.Agent.Status().Nodes, isReady) }, 3*time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return slices.ContainsFunc(s.Agent.Status().Nodes, isReady) }, 5*time.Minute, 10*time.Millisecond)
 	stop()
 	require.ErrorIs(t, <-ended, context.Canceled)
 }

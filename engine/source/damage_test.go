@@ -428,7 +428,7 @@ func TestDamagedCopies(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEmpty(t, files)
 		for _, f := range files {
-			require.NoError(t, os.Chmod(f, 0o600))
+			require.NoError(t, os.Chmod(f, 0o700)) // some are folders
 			do(f)
 		}
 	}

@@ -334,7 +334,7 @@ func TestAServerThatIsSilent(t *testing.T) {
 }
 
 func TestAnUnreachableAddress(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", "127.0.0.2:0")
 	require.NoError(t, err)
 	addr := l.Addr().String()
 	require.NoError(t, l.Close())

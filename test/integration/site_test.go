@@ -268,10 +268,10 @@ func TestATakenVMID(t *testing.T) {
 	require.Equal(t, []string{"web-2"}, s.names())
 }
 
-// closedPort is an address of this machine without a listener.
+// closedPort is an address of this machine without a listener. Other tests take ports of 127.0.0.1.
 func closedPort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", "127.0.0.2:0")
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
 	return l.Addr().String()

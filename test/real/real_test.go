@@ -88,7 +88,7 @@ func TestOnTheSimulator(t *testing.T) {
 			before := h.Snapshot()
 			api, _ := simtest.Listen(t, h)
 			s := settings{
-				host: api, token: h.Token(), fingerprint: h.Fingerprint(), vmids: "51000-51099", patience: time.Minute,
+				host: api, token: h.Token(), fingerprint: h.Fingerprint(), vmids: "51000-51099", patience: 10 * time.Minute,
 				again: 100 * time.Millisecond, kills: []time.Duration{0, 70 * time.Millisecond, 150 * time.Millisecond, 250 * time.Millisecond, 350 * time.Millisecond, 450 * time.Millisecond},
 			}
 			runOn(t, s)

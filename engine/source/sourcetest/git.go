@@ -23,6 +23,6 @@ func GitEnv() []string {
 		return strings.HasPrefix(name, "GIT_") || strings.HasPrefix(name, "LC_") || strings.HasSuffix(strings.ToLower(name), "_proxy") ||
 			slices.Contains([]string{"LANGUAGE", "SSH_AUTH_SOCK", "XDG_CONFIG_HOME"}, name)
 	})
-	return append(of, "GIT_CONFIG_NOSYSTEM=1", "HOME=/nonexistent", "GIT_TERMINAL_PROMPT=0", "GIT_ADVICE=0", "LC_ALL=C",
+	return append(of, "GIT_CONFIG_NOSYSTEM=1", "HOME="+os.DevNull, "GIT_TERMINAL_PROMPT=0", "GIT_ADVICE=0", "LC_ALL=C",
 		"GIT_AUTHOR_NAME=Ada", "GIT_AUTHOR_EMAIL=ada@example.org", "GIT_COMMITTER_NAME=Ada", "GIT_COMMITTER_EMAIL=ada@example.org")
 }
