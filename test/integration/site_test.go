@@ -181,7 +181,7 @@ func TestAPIsThatMisbehave(t *testing.T) {
 		code  int
 		says  []string
 	}{
-		{name: "unreachable", setUp: func(s *story) { s.edit("host.hcl", s.api, "https://"+closedPort(s.t)) }, code: 1, says: []string{"refused", "127.0.0.1"}},
+		{name: "unreachable", setUp: func(s *story) { s.edit("host.hcl", s.api, "https://"+closedPort(s.t)) }, code: 1, says: []string{"refused", "127.0.0.2"}},
 		{name: "an unknown host name", setUp: func(s *story) { s.edit("host.hcl", s.api, "https://pve.invalid:8006") }, code: 1, says: []string{"pve.invalid"}},
 		{name: "no https", setUp: func(s *story) { s.edit("host.hcl", "https://", "http://") }, code: 3, says: []string{"https"}},
 		{name: "slow", setUp: func(s *story) { s.stalls() }, flags: []string{"--timeout", "1s"}, code: 1, says: []string{"--timeout"}},
