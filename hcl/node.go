@@ -160,7 +160,7 @@ func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *lang.Scop
 		r.Guest = &model.Guest{VMID: n.VMID, Choose: l.ranges(n)}
 	}
 	if n.Type != typePVE {
-		if n.Hyper != nil && r.Declares("hypervisor") {
+		if n.Hyper != nil && r.Declares("hypervisor") && !n.guessed {
 			d.Invalid = true
 			l.ErrorAt(r.RangeOf("hypervisor"), "hypervisor on a node that is not of type pve", "It configures the children of a pve node: remove it, or set type = \"pve\".")
 		}
