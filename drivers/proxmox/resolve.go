@@ -24,7 +24,7 @@ import (
 // resolveGuest returns the function that completes and checks guests of a kind, see model.Kind.Resolve.
 func resolveGuest(kind string) func(*model.Resource, model.Scope) []model.Problem {
 	return func(r *model.Resource, in model.Scope) []model.Problem {
-		g := &resolver{in: in, kind: kind, declares: r.Declares}
+		g := &resolver{in: in, kind: kind, of: r}
 		adopted := g.in.Node != nil && g.in.Node.Adopt != ""
 		r.Private = &guest.Resolution{Adopted: adopted, Files: filesOf(in)}
 		switch want := guest.TargetOf(r).(type) {
@@ -81,7 +81,7 @@ func filesOf(in model.Scope) []guest.File {
 type resolver struct {
 	in       model.Scope
 	kind     string
-	declares func(path string) bool
+	of       *model.Resource
 	content  string // see owner.Tag.Content
 	bare     bool   // it was made elsewhere, and has no defaults for what a guest made by hand may lack
 	problems []model.Problem
@@ -141,7 +141,7 @@ const littleMemory = 128
 // size completes the size by the preset, and checks it. Memory is in MiB, the root disk in GiB.
 func (r *resolver) size(preset string, cores, memory, disk int) (allCores, allMemory, rootDisk int) {
 	for path, n := range map[string]int{"cores": cores, "memory": memory, "disk": disk} {
-		if n == 0 && r.declares(path) {
+		if n == 0 && r.of.Declares(path) && len(r.of.Missing) == 0 { // else it may be that of a secret
 			r.errorf(path, path+" = 0 is not valid", "set it to more, or remove the line for the value of the preset")
 		}
 	}
@@ -149,10 +149,10 @@ func (r *resolver) size(preset string, cores, memory, disk int) (allCores, allMe
 		cores, memory, disk = cmp.Or(cores, p.Cores), cmp.Or(memory, p.Memory), cmp.Or(disk, p.Disk)
 	}
 	missing := []string{}
-	if cores == 0 && !r.bare {
+	if cores == 0 && !r.bare && !r.of.Declares("cores") {
 		missing = append(missing, "cores")
 	}
-	if memory == 0 {
+	if memory == 0 && !r.of.Declares("memory") {
 		missing = append(missing, "memory")
 	}
 	if len(missing) > 0 && preset == "" {

@@ -144,6 +144,11 @@ func TestDisksOfTheNode(t *testing.T) {
 func TestZeroIsNoSize(t *testing.T) {
 	r := &model.Resource{Addr: model.Address{Kind: "vm", Name: "web-1"}, Spec: guest.WithDefaults(&guest.VM{Preset: "small", Image: "debian"}), Ranges: []model.AttrRange{{Path: "memory"}}}
 	require.Equal(t, []string{"memory: memory = 0 is not valid"}, summaries(proxmox.ResolveGuest("vm")(r, scope())))
+
+	r.Spec = guest.WithDefaults(&guest.VM{Cores: 2, Image: "debian"})
+	require.Equal(t, []string{"memory: memory = 0 is not valid"}, summaries(proxmox.ResolveGuest("vm")(r, scope())), "said once")
+	r.Spec, r.Missing = guest.WithDefaults(&guest.VM{Cores: 2, Image: "debian"}), []string{"secret.auth.memory"}
+	require.Empty(t, summaries(proxmox.ResolveGuest("vm")(r, scope())), "it is not known here")
 }
 
 func TestProblemsOfAContainer(t *testing.T) {
