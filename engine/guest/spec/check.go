@@ -32,7 +32,10 @@ func Check(site *model.Site) diag.List {
 			list, nodes = append(list, newResolver(site, declared, node)), append(nodes, node)
 		}
 	}
-	diag.InParallel(len(list), func(i int) { list[i].resolve(nodes[i], i < ofNodes) })
+	diag.InParallel(len(list), func(i int) {
+		list[i].resolve(nodes[i], i < ofNodes)
+		list[i].out = nil // it has the contents of files, once for each node
+	})
 	var found diag.List
 	seen := map[string]bool{} // several nodes have the same spec
 	for _, r := range list {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +36,21 @@ func site(s *model.Spec) *model.Site {
 		Specs:   map[string]*model.Spec{"base": s},
 		Secrets: &model.Secrets{Values: map[string]map[string]string{"ssh_keys": {"a": keyA, "b": keyB, "host": "-----BEGIN OPENSSH PRIVATE KEY-----\n"}}},
 	}
+}
+
+// The specs of all nodes are not held at once: a check has to fit into the memory of the sandbox.
+func TestCheckHoldsNoContents(t *testing.T) { //nolint:paralleltest // it measures memory
+	s := site(&model.Spec{Config: &model.Config{Files: []model.File{{Path: "/a", Source: "a", Data: bytes.Repeat([]byte{0}, 1<<20)}}}})
+	m := &model.Manifest{}
+	for range 128 {
+		m.Nodes = append(m.Nodes, node())
+	}
+	s.Manifests = map[string]*model.Manifest{"m": m}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	require.Empty(t, spec.Check(s))
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.HeapSys-before.HeapSys, uint64(80<<20))
 }
 
 func node() *model.Node { return &model.Node{Name: "edge", Spec: "base"} }
