@@ -1,6 +1,7 @@
 package diag
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,5 +22,18 @@ func TestInParallel(t *testing.T) {
 				panic("broken")
 			}
 		})
+	})
+}
+
+// With one worker the race detector, which make race runs with one processor, would never see two calls at once.
+func TestTwoWorkersOnOneProcessor(t *testing.T) { //nolint:paralleltest // the number of processors is that of all tests
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	met := make(chan bool)
+	InParallel(2, func(i int) {
+		if i == 0 {
+			met <- true
+		} else {
+			<-met
+		}
 	})
 }
