@@ -26,7 +26,7 @@ func TestInParallel(t *testing.T) {
 }
 
 // With one worker the race detector, which make race runs with one processor, would never see two calls at once.
-func TestTwoWorkersOnOneProcessor(t *testing.T) { //nolint:paralleltest // the number of processors is that of all tests
+func TestTwoWorkersOnOneProcessor(_ *testing.T) { //nolint:paralleltest // the number of processors is that of all tests
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	met := make(chan bool)
 	InParallel(2, func(i int) {
