@@ -36,6 +36,8 @@ type declaration struct {
 	Manifest string     `json:"manifest"` // "" for what stands beside the manifests
 	Node     string     `json:"node"`     // "" for a resource other than a node
 	At       diag.Range `json:"at"`
+
+	inside bool // a guest: it has the name of its node
 }
 
 // NewFacts returns empty facts for the host of an agent's identity.
@@ -75,7 +77,7 @@ func (k *Facts) Site(d engine.Desired) {
 	c := commit{id: d.Commit, at: map[string]declaration{}}
 	want, _ := d.Site.Want(k.identity)
 	for addr, r := range want.State {
-		c.at[addr.String()] = declaration{r.Manifest, r.Node, r.At}
+		c.at[addr.String()] = declaration{r.Manifest, r.Node, r.At, r.Inside != model.Address{}}
 	}
 	k.commits = append(k.commits, c)
 	if len(k.commits) > 2 {
@@ -111,7 +113,7 @@ func (k *Facts) declared(id, address string) (at *declaration, nodes, objects []
 			if a == address {
 				at = &d
 			}
-			if d.Node != "" {
+			if d.Node != "" && !d.inside {
 				nodes = append(nodes, a)
 			} else {
 				objects = append(objects, a)

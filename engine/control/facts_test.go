@@ -15,6 +15,21 @@ import (
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
+// The name of a node with a spec means the node.
+func TestWhatIsInsideIsNoNode(t *testing.T) {
+	site, vm := load(t, enginetest.TwoNodes), model.Address{Kind: "vm", Name: "one"}
+	want, _ := site.Want("father")
+	want.State[model.Address{Kind: "config", Name: "one"}] = &model.Resource{Node: "one", Inside: vm}
+	k := NewFacts("father")
+	site.Resolved = map[string]*model.Want{"father": want}
+	k.Site(engine.Desired{Site: site, Commit: "a"})
+	_, nodes, objects, _ := k.declared("a", "")
+	require.NotContains(t, nodes, "config.one")
+	found, err := model.FindAmong("one", nodes, objects)
+	require.NoError(t, err)
+	require.Equal(t, "vm.one", found)
+}
+
 func TestFactsKeepsTwoCommits(t *testing.T) {
 	site := load(t, enginetest.TwoNodes)
 	k := NewFacts("father")
