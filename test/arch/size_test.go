@@ -296,7 +296,7 @@ func calls(file *ast.File) []string {
 
 // budget is the most lines that the tree may have. Who adds a capability raises a figure in
 // the same commit, with a decision that names the price; who removes code lowers it.
-var budget = map[string]int{"product": 125_300, "simulator": 37_500, "tests": 113_600}
+var budget = map[string]int{"product": 125_200, "simulator": 37_500, "tests": 113_600}
 
 // budgetLaw compares the lines of the tree with the budget.
 func budgetLaw(tree []source) []string {
