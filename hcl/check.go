@@ -39,8 +39,7 @@ func (rs *rules) checkChecks(n *model.Node) {
 	}
 }
 
-// agentExpected reports whether a kind's spec declares a guest agent; ok is false for a kind
-// without the attribute.
+// agentExpected reports whether a guest agent may run in a guest: its spec does not rule it out by agent = false.
 func agentExpected(spec any) bool {
 	return model.ValueOf(spec, "agent") != false
 }

@@ -363,13 +363,18 @@ func (rs *rules) resolveAll() {
 func (rs *rules) addUnlessInvalid(found diag.List) {
 	own := rs.List
 	for _, f := range found {
-		text := rs.Sources[f.At.File][f.At.Start.Byte:f.At.End.Byte] // without =, it is a block: what it lacks may be what is misspelt
-		if !rs.invalid[f.Address] || bytes.ContainsRune(text, '=') && len(own) < lang.MaxFindings && !slices.ContainsFunc(own, func(o diag.Finding) bool {
+		if !rs.invalid[f.Address] || len(own) < lang.MaxFindings && isAttribute(rs.Sources[f.At.File], f.At) && !slices.ContainsFunc(own, func(o diag.Finding) bool {
 			return o.At.File == f.At.File && f.At.Start.Byte <= o.At.Start.Byte && o.At.Start.Byte < f.At.End.Byte
 		}) {
 			rs.Add(f)
 		}
 	}
+}
+
+// isAttribute reports whether a range of a file is that of an attribute. Without =, it is that of a block: what a block lacks may be
+// what is misspelt in it.
+func isAttribute(text []byte, at diag.Range) bool {
+	return at.End.Byte <= len(text) && bytes.ContainsRune(text[at.Start.Byte:at.End.Byte], '=')
 }
 
 // checkNeeds finds objects that a node names but that live on another host.

@@ -140,8 +140,9 @@ const littleMemory = 128
 
 // size completes the size by the preset, and checks it. Memory is in MiB, the root disk in GiB.
 func (r *resolver) size(preset string, cores, memory, disk int) (allCores, allMemory, rootDisk int) {
-	for path, n := range map[string]int{"cores": cores, "memory": memory, "disk": disk} {
-		if n == 0 && r.of.Declares(path) && len(r.of.Missing) == 0 { // else it may be that of a secret
+	sizes := []int{cores, memory, disk}
+	for i, path := range []string{"cores", "memory", "disk"} {
+		if sizes[i] == 0 && r.of.Declares(path) && len(r.of.Missing) == 0 { // else it may be that of a secret
 			r.errorf(path, path+" = 0 is not valid", "set it to more, or remove the line for the value of the preset")
 		}
 	}

@@ -144,7 +144,7 @@ type resolvedNode struct {
 	found diag.List
 }
 
-// resolveNodes resolves the nodes on a host, in parallel: it is most of the time of a load.
+// resolveNodes resolves the nodes on a host, in parallel: it takes as long as decoding them.
 func resolveNodes(s *Site, identity string, h *Host) map[*Node]*resolvedNode {
 	var nodes []*Node
 	all := map[*Node]*resolvedNode{}

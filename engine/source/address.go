@@ -177,8 +177,7 @@ func parseSSH(text string) (address, error) {
 	if u.Path == "" || u.Path == "/" {
 		return address{}, errors.New("the ssh URL names no path: ssh://user@host/path/site.git")
 	}
-	a := address{by: bySSH, user: u.User.Username(), host: u.Hostname(), port: u.Port(), path: u.Path}
-	a.port = cmp.Or(a.port, "22")
+	a := address{by: bySSH, user: u.User.Username(), host: u.Hostname(), port: cmp.Or(u.Port(), "22"), path: u.Path}
 	if strings.HasPrefix(a.path, "/~") {
 		a.path = a.path[1:] // as git: a path below a home directory
 	}

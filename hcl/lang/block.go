@@ -61,8 +61,7 @@ func (d *Decoder) checkBlock(p Part, at hclv2.Range) {
 	if d.Invalid {
 		return
 	}
-	timeout, interval := c.Timeout, c.Interval
-	timeout = cmp.Or(timeout, checkTimeout)
+	timeout, interval := cmp.Or(c.Timeout, checkTimeout), c.Interval
 	switch {
 	case len(set) != 1:
 		d.Invalid = true

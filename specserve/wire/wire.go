@@ -65,8 +65,8 @@ func Token(h http.Header) string {
 
 // Spec is the response to GET /spec/{identity}: the resolved spec of the node, with additional members of its own.
 //
-// Its ETag (RFC 9110, 8.8.3) is a hash of it without the token, since a new token is not a new spec. A server that owes the node a new token (keys.Keys.Due) sends 200 with the whole
-// document even if the tag matches, since a 304 cannot carry one.
+// Its ETag (RFC 9110, 8.8.3) is a hash of it without the token, since a new token is not a new spec. A server that owes the
+// node a new token (keys.Keys.Due) sends 200 with the whole document even if the tag matches, since a 304 cannot carry one.
 type Spec struct {
 	*spec.Spec
 

@@ -27,9 +27,11 @@ func (r *resolver) disks(node *model.Node) {
 	if r.out.Config.Swap = c.Swap; c.Swap > 0 && node.Type == container {
 		r.errorAt("config.swap", fmt.Sprintf("node %s is a container, and has no swap of its own", node.Name), "Its host swaps for it: write swap = %d in the node block in place of the spec.", c.Swap)
 	}
-	taken := map[string]string{}
+	if len(c.Mounts) == 0 {
+		return
+	}
+	known, taken := declaredDisks(node), map[string]string{}
 	for _, m := range c.Mounts {
-		known := declaredDisks(node)
 		at, kind := "config.mount."+m.Path, cmp.Or(m.NetworkType(), m.FSType, "ext4")
 		switch {
 		case m.Source != "" && node.Type != container:
